@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 // Stacks of layers on a device, mlp (ReLU) and resnet (tanh; with GELU; normalised; of two-layer branches) as training
-// starts them: forward by the loop, by overlap, and where the width has it by newton, and back with all gradients.
+// starts them: forward by the loop, by overlap, and where the width has it by newton, and back with all gradients; wide
+// ones of few rows, up to 4096, by the loop alone, as the plan prices it, by one block a row, and shared by several.
 // Medians of passes timed one by one by the device's events, and how many times faster than the loop of the same row
 // they were. CSV on standard output. Not yet run on a device.
 //
@@ -10,6 +11,7 @@
 #include <stdbool.h>
 
 #include "events.h"
+#include "rt/wisdom.h"
 
 enum { THETA, GRADIENTS, Z0, Z, DIRECT, LAMBDA, DZ0, ARRAYS };
 
@@ -55,7 +57,7 @@ static void backward(const gpu *t, const void *argument, int set) {
 }
 
 // `loop` gets the first median of its pass.
-static void time_pass(const gpu *t, const job *j, dpcr_method method, bool back, double *loop) {
+static void time_pass(const gpu *t, const job *j, const char *method, bool back, double *loop) {
     dpcr_solve_report report = {.size = sizeof report};
     dpcr_error error = {0};
     const double seconds = median(t, back ? backward : forward, j, 1);
@@ -63,30 +65,50 @@ static void time_pass(const gpu *t, const job *j, dpcr_method method, bool back,
     if (*loop == 0) *loop = seconds;
     gpu_row(t);
     printf("%s,%" PRId64 ",float32,%" PRId64 ",%" PRId64 ",%s,%s,%s,%d,%d,%.4g,%.4g\n", j->network->name, j->width,
-           j->layers, j->batch, back ? "backward" : "forward", back ? "-" : dpcr_method_name(method),
-           back ? "-" : dpcr_reason_name(report.reason), report.sweeps, t->repetitions, 1e6 * seconds, *loop / seconds);
+           j->layers, j->batch, back ? "backward" : "forward", method, back ? "-" : dpcr_reason_name(report.reason),
+           report.sweeps, t->repetitions, 1e6 * seconds, *loop / seconds);
     fflush(stdout);
+}
+
+static void time_plan(const gpu *t, job *j, dpcr_method method, const char *name, bool both, double *loop,
+                      double *back) {
+    const dpcr_solve_options options = {.size = sizeof options, .method = method, .device = t->device};
+    dpcr_error error = {0};
+    must(dpcr_solve_plan_create(t->context, &j->steps, &options, &j->plan, &error), &error);
+    j->bytes = dpcr_solve_plan_workspace(j->plan);
+    must(dpcr_device_allocate(t->device, j->bytes, &j->workspace, &error), &error);
+    time_pass(t, j, name, false, loop);
+    if (both) time_pass(t, j, name, true, back);
+    dpcr_device_release(t->device, j->workspace);
+    dpcr_solve_plan_destroy(j->plan);
+}
+
+// The loop as it is priced, then as it is where a barrier is believed to take half a second, and nothing.
+static void time_loops(const gpu *t, job *j) {
+    static const char *const names[] = {"sequential", "sequential-alone", "sequential-shared"}, *const barriers[] = {
+                                                                                                    NULL, "0.5",
+                                                                                                    "1e-12"};
+    double loop = 0, back = 0;
+    char key[DPCRI_WISDOM_KEY];
+    snprintf(key, sizeof key, "device %.100s %d.%d barrier", t->info.name, t->info.major, t->info.minor);
+    for (int i = 0; i < 3; i++) {
+        if (barriers[i]) dpcri_wisdom_set(t->context, key, barriers[i]);
+        time_plan(t, j, DPCR_METHOD_SEQUENTIAL, names[i], true, &loop, &back);
+    }
+    dpcr_wisdom_forget(t->context);
 }
 
 static void time_methods(const gpu *t, job *j) {
     static const dpcr_method methods[] = {DPCR_METHOD_SEQUENTIAL, DPCR_METHOD_OVERLAP, DPCR_METHOD_NEWTON};
     double loop = 0, back = 0;
-    dpcr_error error = {0};
     const bool linear = j->network->branch == DPCR_BRANCH_LINEAR;
     const bool narrow = linear && !j->network->norm && (j->width == 1 || j->width == 2 || j->width == 4);
-    for (int m = 0; m < (narrow ? 3 : 2); m++) {
-        const dpcr_solve_options options = {.size = sizeof options, .method = methods[m], .device = t->device};
-        must(dpcr_solve_plan_create(t->context, &j->steps, &options, &j->plan, &error), &error);
-        j->bytes = dpcr_solve_plan_workspace(j->plan);
-        must(dpcr_device_allocate(t->device, j->bytes, &j->workspace, &error), &error);
-        time_pass(t, j, methods[m], false, &loop);
-        if (m == 0) time_pass(t, j, methods[m], true, &back);
-        dpcr_device_release(t->device, j->workspace);
-        dpcr_solve_plan_destroy(j->plan);
-    }
+    for (int m = 0; m < (narrow ? 3 : 2); m++)
+        time_plan(t, j, methods[m], dpcr_method_name(methods[m]), m == 0, &loop, &back);
 }
 
-static void time_stack(const gpu *t, const network *n, int64_t width, int64_t layers, int64_t batch) {
+static void time_stack(const gpu *t, const network *n, int64_t width, int64_t layers, int64_t batch,
+                       void (*time)(const gpu *t, job *j)) {
     const dpcr_model_options o = {.size = sizeof o,
                                   .architecture = n->architecture,
                                   .activation = n->activation,
@@ -110,7 +132,7 @@ static void time_stack(const gpu *t, const network *n, int64_t width, int64_t la
     j.steps.size = sizeof j.steps;
     must(dpcr_device_model_create(model, batch, &j.at[THETA], &j.at[GRADIENTS], &there, &error), &error);
     must(dpcr_device_model_steps(there, &j.steps, &error), &error);
-    time_methods(t, &j);
+    time(t, &j);
     dpcr_device_model_destroy(there);
     dpcr_model_destroy(model);
     for (int i = 0; i < ARRAYS; i++) dpcr_device_release(t->device, j.at[i].data);
@@ -137,7 +159,13 @@ int main(int argc, char **argv) {
         for (int64_t batch = 1; batch <= 256; batch *= 16)
             for (int64_t width = 2; width <= 256; width *= 2)
                 if (width * width * layers <= 1 << 26 && width * batch * layers <= 1 << 26)
-                    time_stack(&t, n, width, layers, batch);
+                    time_stack(&t, n, width, layers, batch, time_methods);
+    const int64_t widest = longest >= 1024 ? 4096 : 128;
+    for (int64_t width = 128; width <= widest; width *= 2)
+        for (int64_t batch = 1; batch <= 64; batch *= 4) {
+            const int64_t most = ((int64_t)1 << 26) / (width * width);
+            time_stack(&t, n, width, most < longest ? most : longest, batch, time_loops);
+        }
     gpu_close(&t);
     return 0;
 }
