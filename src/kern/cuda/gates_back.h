@@ -201,16 +201,37 @@ struct backs : back_rest<T> {
             if (step_at(b.p, n / wide % b.rows, n / (b.rows * wide)) < 0) b.e[n] = 0;
     }
 
-    // e of a unit at the chain's step k, from what has come to h; formulas and order of kern/gates_back.inc.
-    SIMT static void gates_of(simt::lane &me, const arguments &b, int64_t item, int64_t k, int64_t u, T come,
-                              T (&e)[E]) {
+    // What the gates of a unit need of their own at the chain's step k: dy, the tape (of an RNN y), h or c before the
+    // step, and of an LSTM what has come to c.
+    struct own {
+        T dy, tape[E], before, beside;
+    };
+    SIMT static own ready(simt::lane &me, const arguments &b, int64_t item, int64_t k, int64_t u) {
         const problem<T> &p = b.p;
         const int64_t H = p.hidden, row = item % p.rows, m = length_of<T>(p, row) - 1 - k, l = place_of(p, row, m);
-        const T g = b.dy ? come + b.dy[l * b.dy_step + row * b.dy_row + u] : come;
-        T *beside = b.beside + item * H + u;
-        const T *tape = b.gates + (l * p.rows + row) * 4 * H + u;
+        own o = {};
+        if (b.dy) o.dy = b.dy[l * b.dy_step + row * b.dy_row + u];
+        SIMT_UNROLL for (int q = 0; q < E; q++) o.tape[q] =
+            G == 1 ? p.y[l * p.y_step + row * p.y_row + u] : b.gates[((l * p.rows + row) * 4 + q) * H + u];
+        if constexpr (G == 3) {
+            const T *before = before_of(b, row, m);
+            if (before) o.before = before[u];
+        }
+        if constexpr (G == 4) {
+            o.before = cell_before(b, row, m, u);
+            o.beside = rest::load_cell(me, b, item, u);
+        }
+        return o;
+    }
+
+    // e of a unit at the chain's step k, from what has come to h; formulas and order of kern/gates_back.inc.
+    SIMT static void gates_of(simt::lane &me, const arguments &b, int64_t item, int64_t k, int64_t u, const own &o,
+                              T come, T (&e)[E]) {
+        const problem<T> &p = b.p;
+        const int64_t H = p.hidden;
+        const T g = b.dy ? come + o.dy : come;
         if constexpr (G == 1) {
-            const T y = p.y[l * p.y_step + row * p.y_row + u];
+            const T y = o.tape[0];
             // What was cut has the end's value, which nothing else has but what rounds to it.
             if (p.relu)
                 e[0] = g * (y <= 0 || (p.clip > 0 && y >= p.clip) ? T(0) : T(1));
@@ -218,26 +239,25 @@ struct backs : back_rest<T> {
                 e[0] = p.clip > 0 && cells::magnitude(y) >= cells::tanh_of(p.clip) ? T(0) : g * simt::fma(-y, y, T(1));
         }
         if constexpr (G == 3) {
-            const T *before = before_of(b, row, m);
-            const T h = before ? before[u] : T(0), s = tape[2 * H];
-            T r = tape[0], z = tape[H], n = tape[3 * H];
+            const T h = o.before, s = o.tape[2];
+            T r = o.tape[0], z = o.tape[1], n = o.tape[3];
             const bool cut_r = open_sigmoid(p, r), cut_z = open_sigmoid(p, z), cut_n = open_tanh(p, n);
             const T through = g * z, dn = cut_n ? T(0) : (g - through) * simt::fma(-n, n, T(1)), ds = dn * r;
             e[0] = cut_r ? T(0) : (ds * s) * (T(1) - r);
             e[1] = cut_z ? T(0) : (through * (h - n)) * (T(1) - z);
             e[2] = ds;
             e[3] = dn;
-            me.peer_store(beside, through);
+            rest::store_cell(me, b, item, u, through);
         }
         if constexpr (G == 4) {
-            T i = tape[0], f = tape[H], n = tape[2 * H], o = tape[3 * H];
+            T i = o.tape[0], f = o.tape[1], n = o.tape[2], out = o.tape[3];
             const bool cut_i = open_sigmoid(p, i), cut_f = !p.coupled && open_sigmoid(p, f);
-            const bool cut_n = open_tanh(p, n), cut_o = open_sigmoid(p, o);
-            const T c = cell_before(b, row, m, u);
+            const bool cut_n = open_tanh(p, n), cut_o = open_sigmoid(p, out);
+            const T c = o.before;
             const T after = simt::fma(f, c, i * n), t = cells::tanh_of(cut(p, after));
-            e[3] = cut_o ? T(0) : (g * t) * (o * (T(1) - o));
+            e[3] = cut_o ? T(0) : (g * t) * (out * (T(1) - out));
             const T *peephole = p.peephole ? p.peephole + u : nullptr;
-            T gc = simt::fma(g * o, is_cut(p, after) ? T(0) : simt::fma(-t, t, T(1)), me.peer_load(beside));
+            T gc = simt::fma(g * out, is_cut(p, after) ? T(0) : simt::fma(-t, t, T(1)), o.beside);
             if (peephole) gc = simt::fma(peephole[2 * H], e[3], gc);
             const T of_f = gc * c;
             e[0] = cut_i ? T(0) : (p.coupled ? gc * n - of_f : gc * n) * (i * (T(1) - i));
@@ -245,16 +265,21 @@ struct backs : back_rest<T> {
             e[2] = cut_n ? T(0) : (gc * i) * simt::fma(-n, n, T(1));
             T through = gc * f;
             if (peephole) through = simt::fma(peephole[0], e[0], simt::fma(peephole[H], e[1], through));
-            me.peer_store(beside, begins(p, row, m) ? T(0) : through);
+            const int64_t row = item % p.rows;
+            rest::store_cell(me, b, item, u, begins(p, row, length_of<T>(p, row) - 1 - k) ? T(0) : through);
         }
     }
 
-    // A unit of an item at step n of a stretch: `sum` is what the product of the step before, `done`, made of it (-1:
-    // there was none); then the gates of this one, where it has one.
-    SIMT static void go_on(simt::lane &me, const arguments &b, const stretch &s, int64_t item, int64_t u, int64_t n,
-                           int64_t done, T sum, int turn) {
-        const int64_t H = b.hidden, row = item % b.rows, end = s.first + s.count;
-        const int64_t k = n < s.steps ? all::step_of(me, b, item, end, s.from + n) : -1;
+    // The chain's step that an item has at step n of a stretch, or -1.
+    SIMT static int64_t step_of_item(simt::lane &me, const arguments &b, const stretch &s, int64_t item, int64_t n) {
+        return n >= 0 && n < s.steps ? all::step_of(me, b, item, s.first + s.count, s.from + n) : -1;
+    }
+
+    // A unit of an item at its step k: `sum` is what the product of the step before, `done`, made of it (-1: there was
+    // none); then the gates of this one, where it has one.
+    SIMT static void go_on(simt::lane &me, const arguments &b, const stretch &s, int64_t item, int64_t u, int64_t k,
+                           int64_t done, const own &o, T sum, int turn) {
+        const int64_t H = b.hidden, row = item % b.rows;
         const bool came = done >= 0;
         T *const to = b.columns + (1 - turn) * all::items(b) * G * H;
         if (came && begins(b.p, row, length_of<T>(b, row) - 1 - done)) sum = 0;
@@ -263,7 +288,7 @@ struct backs : back_rest<T> {
             return;
         }
         T e[E];
-        gates_of(me, b, item, k, u, came ? sum : rest::load(me, b, item, u, 0), e);
+        gates_of(me, b, item, k, u, o, came ? sum : rest::load(me, b, item, u, 0), e);
         SIMT_UNROLL for (int q = 0; q < G; q++) me.peer_store(to + (item * G + q) * H + u, e[q]);
         if (!s.writes) return;
         const int64_t l = place_of(b.p, row, length_of<T>(b, row) - 1 - k);
@@ -289,7 +314,10 @@ struct backs : back_rest<T> {
         SIMT_UNROLL for (int i = 0; i < mine; i++) {
             const int64_t item = first + me.warp() * mine + i;
             if (item >= end || u >= H) continue;
-            go_on(me, b, s, item, u, n, n > 0 ? all::step_of(me, b, item, end, at - 1) : -1, sum[i][0], turn);
+            const int64_t k = step_of_item(me, b, s, item, n);
+            own o = {};
+            if (k >= 0) o = ready(me, b, item, k, u);
+            go_on(me, b, s, item, u, k, step_of_item(me, b, s, item, n - 1), o, sum[i][0], turn);
         }
     }
 

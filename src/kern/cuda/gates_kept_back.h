@@ -3,8 +3,8 @@
 // (gates_kept.h): a block has some units' columns of it. Not yet run on a device.
 //
 // A step: every block takes the items' e on chip, G H numbers each, and a thread a unit of an item sums what they make
-// of its h, term by term as gates_back.h does, and goes on with the step's gates: the bits are the same. One grid
-// barrier and G H multiply-adds one after another.
+// of its h, term by term as gates_back.h does, and goes on with the step's gates, whose tape it has asked for before:
+// the bits are the same. One grid barrier and G H multiply-adds one after another.
 #ifndef DPCRI_CUDA_GATES_KEPT_BACK_H
 #define DPCRI_CUDA_GATES_KEPT_BACK_H
 
@@ -49,20 +49,23 @@ struct kept_backs : backs<T, G> {
         const simt::shared<T> on_chip = chip(me, b);
         const int units = b.p.kept_units, together = at_once(b, units), wide = G * (int)b.hidden;
         const int stride = (int)stride_of(units), row = (int)row_of(b), states = wide * stride;
-        const int64_t end = s.first + s.count, at = s.from + n;
+        const int64_t end = s.first + s.count;
         const int which = me.thread() / units, column = me.thread() % units;
         const int64_t item = first + which, u = me.block() * units + column;
         const bool goes = which < together && item < end && u < b.hidden;
-        const int64_t done = goes && n > 0 ? all::step_of(me, b, item, end, at - 1) : -1;
+        const int64_t done = goes ? plain::step_of_item(me, b, s, item, n - 1) : -1;
+        const int64_t k = goes ? plain::step_of_item(me, b, s, item, n) : -1;
+        typename plain::own own = {};
+        if (k >= 0) own = plain::ready(me, b, item, k, u);
         T sum = G == 3 && done >= 0 ? me.peer_load(b.beside + item * b.hidden + u) : T(0);
         me.barrier();  // the items before have been read
         for (int i = 0; n > 0 && i < together && first + i < end; i++) {
             const T *const from = b.columns + (turn * all::items(b) + first + i) * wide;
-            for (int k = me.thread(); k < wide; k += threads) on_chip.set(states + i * row + k, me.peer_load(from + k));
+            for (int j = me.thread(); j < wide; j += threads) on_chip.set(states + i * row + j, me.peer_load(from + j));
         }
         me.barrier();
         if (done >= 0) sum = multiply_alone(on_chip, column, stride, states + which * row, wide, sum);
-        if (goes) plain::go_on(me, b, s, item, u, n, done, sum, turn);
+        if (goes) plain::go_on(me, b, s, item, u, k, done, own, sum, turn);
     }
 
     SIMT static void run(simt::lane &me, const arguments &b, const stretch &s, int &turn) {
