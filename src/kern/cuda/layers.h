@@ -144,11 +144,11 @@ SIMT void multiply(const problem<T> &p, const simt::shared<T> &s, int buffer, in
     const int tile = buffer * tile_numbers(p) + u;
     if constexpr (M == 1) {
         sum[0] = gates::multiply_alone(s, tile, stride, rows[0] + (int)at.k0, tall, sum[0]);
-        return;
-    }
-    for (int k = 0; k < tall; k++) {
-        const T weight = s.get(tile + k * stride);
-        SIMT_UNROLL for (int i = 0; i < M; i++) sum[i] = simt::fma(weight, s.get(rows[i] + (int)at.k0 + k), sum[i]);
+    } else {
+        for (int k = 0; k < tall; k++) {
+            const T weight = s.get(tile + k * stride);
+            SIMT_UNROLL for (int i = 0; i < M; i++) sum[i] = simt::fma(weight, s.get(rows[i] + (int)at.k0 + k), sum[i]);
+        }
     }
 }
 
