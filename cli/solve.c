@@ -425,7 +425,7 @@ static int refuse(solve *s, const char *kind) {
         return cli_fail(CLI_USAGE, "%s%.60s%s", kind ? "no kind of chain '" : "which kind of chain? there are " KINDS,
                         kind ? kind : "", kind ? "'; there are " KINDS : "");
     if (s->input && (s->a || s->b || s->z0 || s->indptr || s->indices))
-        return cli_fail(CLI_USAGE, "--input holds A, b and z0: wanted it or --A, --b, --z0");
+        return cli_fail(CLI_USAGE, "--input holds A, b, z0 and a pattern: wanted it or --A, --b and the others");
     if (!s->indptr != !s->indices)
         return cli_fail(CLI_USAGE, "%s: a pattern is both --indptr and --indices",
                         s->indptr ? "--indptr without --indices" : "--indices without --indptr");

@@ -20,8 +20,8 @@ static int check_line(const char *name, const dpcr_array *array, int64_t wanted)
     for (int64_t i = 0; i < array->shape[0]; i++) {
         const double value = number_at(array, i);
         if (!(value >= 0) || value > INT32_MAX || value != floor(value))
-            return cli_fail(CLI_INPUT, "%s: number %lld is %g: wanted whole ones of 0 to 2^31 - 1", name, (long long)i,
-                            value);
+            return cli_fail(CLI_INPUT, "%s: number %lld is %.12g: wanted whole ones of 0 to 2^31 - 1", name,
+                            (long long)i, value);
     }
     return CLI_DONE;
 }

@@ -81,6 +81,8 @@ holds 'us of transfers, here ' "$(DEEPPCR_FAKE_CLOCK=1 field device plan $networ
 holds 'the loop' "$(field sentence plan mlp --layers 4 --width 40 --batch 1 --method sequential --device cuda)"
 holds "a row's units shared by 8 blocks: " "$(field sentence plan mlp --layers 4 --width 640 --batch 1 --device cuda)"
 holds 'a block a row or few: ' "$(field sentence plan mlp --layers 4 --width 90 --batch 1 --device cuda)"
+# Of two blocks each would make ten strips, one after another.
+holds 'a block a row or few: ' "$(field sentence plan mlp --layers 4 --width 640 --batch 32 --device cuda)"
 holds 'on the device is not known' "$(field device plan mlp --layers 4 --width 2 --method sequential --device auto)"
 holds 'linear chains' "$(field device plan linear --length 64 --width 2 --device auto)"
 refused 2 'plan mlp and plan resnet of this machine ask a device' plan linear --length 64 --width 2 --device cuda

@@ -172,6 +172,7 @@ short = put("short.npy", integers(indptr[:-1], "i"))
 swapped = put("swapped.npy", integers(indices[1::-1] + indices[2:], "q"))
 halves = put_npy("halves.npy", (w + 1,), [0.5] * (w + 1))
 negative = put("negative.npy", integers([-1] + indices[1:], "q"))
+huge = put("huge.npy", integers([1 << 31] + indices[1:], "q"))
 beyond = put("beyond.npy", integers(indices[:-1] + [w], "q"))
 for files, wanted, text in (
         (["--indptr", p], 2, "--indptr without --indices"),
@@ -181,6 +182,7 @@ for files, wanted, text in (
         (["--indptr", p, "--indices", swapped], 5, "wanted ascending ones"),
         (["--indptr", p, "--indices", beyond], 5, "ascending ones below %d" % w),
         (["--indptr", p, "--indices", negative], 5, "indices: number 0 is -1"),
+        (["--indptr", p, "--indices", huge], 5, "indices: number 0 is 2147483648:"),
         (["--indptr", halves, "--indices", q], 5, "indptr: number 0 is 0.5"),
         (["--indptr", p, "--indices", dense_a], 5, "indices has 4 dimensions"),
         (["--A", dense_a] + pattern, 5, "wanted [%d][%d or 1][%d]" % (length, batch, len(held))),
@@ -190,6 +192,7 @@ for files, wanted, text in (
 with zipfile.ZipFile(path("half.npz"), "w") as archive:
     archive.write(a, "A.npy"), archive.write(b, "b.npy"), archive.write(p, "indptr.npy")
 refused(5, "no array 'indices'", "--input", path("half.npz"), "--output", path("no.npy"))
+refused(2, "holds A, b, z0 and a pattern", "--input", path("half.npz"), "--indices", q, "--output", path("no.npy"))
 assert not os.path.exists(path("no.npy"))
 a, b = put_npy("a.npy", (4, 1), [2, 3, 5, 7]), put_npy("b.npy", (4, 1, 1), [1, 1, 1, 1])
 

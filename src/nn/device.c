@@ -65,6 +65,9 @@ static dpcri_device_cell cell_of(const dpcri_narrow *n, const dpcri_narrow_more 
     return cell;
 }
 
+// Strips of 32 units that one of `blocks` makes, one after another.
+static int64_t turns(int64_t units, int64_t blocks) { return (units + 32 * blocks - 1) / (32 * blocks); }
+
 // How many blocks share a row, where that pays: as kern/cuda/layers_shared.h goes, and layers.h alone.
 static dpcr_status choose_share(const dpcri_device_kernels *kernels, int id, const dpcri_device_cell *cell,
                                 dpcr_launch *launch, dpcr_error *error) {
@@ -75,9 +78,11 @@ static dpcr_status choose_share(const dpcri_device_kernels *kernels, int id, con
     if (!kernels->cell_share || cell->diagonal) return DPCR_OK;
     const dpcr_status status = kernels->cell_share(id, cell, &blocks, error);
     if (status != DPCR_OK || blocks == 0) return status;
+    const int64_t second = cell->hidden > 0 ? inner : 0;  // terms of a two-layer branch's other product
     const dpcri_device_step step = {
         .passes = cell->hidden > 0 ? 2 : 1,
-        .terms = cell->hidden > 0 ? cell->w + inner : cell->w,
+        .terms = cell->w + second,
+        .shared_terms = cell->w * turns(inner, blocks) + second * turns(cell->w, blocks),
         .bytes = (double)(cell->w * inner) * (cell->hidden > 0 ? 2 : 1) * (double)dpcr_dtype_size(cell->dtype),
         .groups = (cell->rows + 7) / 8,
         .rows = cell->rows < 8 ? cell->rows : 8};

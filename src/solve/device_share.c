@@ -25,7 +25,7 @@ double dpcri_device_shared_seconds(const dpcri_device_step *step, double barrier
     const double rows = fmax(1, (double)step->rows / 2);  // of more than two, sums wait for the chip's memory
     const double read = step->bytes * (double)step->groups / (bandwidth > 0 ? bandwidth : usual_bandwidth);
     return step->passes * ((barrier > 0 ? barrier : usual_barrier) + usual_exchange) +
-           fmax(read, term * rows * (double)step->terms);
+           fmax(read, term * rows * (double)step->shared_terms);
 }
 
 // Seconds of `count` barriers in one launch; not above 0: not known.

@@ -259,12 +259,12 @@ dpcr_status dpcri_solve_plan_device(dpcr_solve_plan *plan, dpcr_error *error);
 // is left AUTO, *told why nothing was measured, or NULL: it was not wanted. device_measure.c.
 dpcr_status dpcri_device_measured(dpcr_solve_plan *plan, const dpcr_device_info *info, const char *where,
                                   const char **told, dpcr_error *error);
-// Refuses what has no meaning there; `sweeps`: picard has.
 // A step of wide units by the loop on a device, one block a few rows or several that share a row's units: what it is
 // priced by (device_share.c).
 typedef struct dpcri_device_step {
     int passes;            // products, each of which begins with what the one before made
     int64_t terms;         // of a unit's sums, all passes together, one after another
+    int64_t shared_terms;  // where units are shared: of the sums that a block makes one after another
     double bytes;          // of weights
     int64_t groups, rows;  // where units are shared: groups of rows, which all read the weights, and rows of one
 } dpcri_device_step;
@@ -274,6 +274,7 @@ double dpcri_device_shared_seconds(const dpcri_device_step *step, double barrier
 // usually take.
 double dpcri_device_barrier(dpcr_context *context, dpcr_device device, const dpcr_device_info *info);
 
+// Refuses what has no meaning there; `sweeps`: picard has.
 dpcr_status dpcri_device_check_options(const dpcr_solve_options *options, bool sweeps, dpcr_error *error);
 // Fills in tolerances, method (of `columns` that need nothing of each other) and max_sweeps.
 void dpcri_device_defaults(dpcr_solve_options *options, dpcr_dtype dtype, int64_t length, int64_t columns,

@@ -107,6 +107,25 @@ void room_on_chip(void **) {
     simt::host::config.room_error = 0;
 }
 
+// The widths that docs/gpu.md tells of an H200.
+void widest_of_a_device(void **) {
+    struct {
+        dpcri_device_gates kind;
+        int64_t most, back;
+    } const told[] = {
+        {DPCRI_DEVICE_RNN_TANH, 1567, 2112}, {DPCRI_DEVICE_GRU, 1320, 1076}, {DPCRI_DEVICE_LSTM, 1056, 1056}};
+    const device d(132);
+    for (const auto &t : told) {
+        trained_case<float> n(t.kind, 3, 1, 2, 8, 0.9);
+        dpcri_device_recurrent f = n.forward(DPCRI_DEVICE_LOOP), b = n.backward(DPCRI_DEVICE_LOOP);
+        for (int more = 0; more < 2; more++) {
+            f.hidden = t.most + more, b.hidden = t.back + more;
+            assert_int_equal(blocks_of(f) > 0, !more);
+            assert_int_equal(blocks_of(b) > 0, !more);
+        }
+    }
+}
+
 void other_cells_do_not(void **) {
     network<float> reset(DPCRI_DEVICE_GRU, 5, 1, 2, 9, 0.9), apart(DPCRI_DEVICE_PARAGRU, 5, 1, 2, 9, 0.9);
     network<float> narrow(DPCRI_DEVICE_RNN_TANH, 5, 1, 2, 4, 0.9);
@@ -120,7 +139,7 @@ void other_cells_do_not(void **) {
 int main() {
     const CMUnitTest tests[] = {
         cmocka_unit_test(widths_and_blocks), cmocka_unit_test(items_and_chunks),   cmocka_unit_test(lengths_and_resets),
-        cmocka_unit_test(room_on_chip),      cmocka_unit_test(other_cells_do_not),
+        cmocka_unit_test(room_on_chip),      cmocka_unit_test(widest_of_a_device), cmocka_unit_test(other_cells_do_not),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);
 }
