@@ -126,9 +126,11 @@ static void list_overlap(const dpcri_outlook *o, dpcri_list *l, int64_t warm_up,
     if (o->steps->concurrent && 4 * fair <= 3 * n) add_overlap(o, l, fair, m);
     const int64_t each = chunk_a_thread(o, o->steps->length, o->steps->latency, o->steps->lane_seconds, m);
     if (each && each != n) add_overlap(o, l, each, m);
-    // Measured, all the groups of chunks that the warm-up leaves room for.
-    const int64_t width = dpcri_overlap_call(o->steps);
-    for (int64_t groups = 1; variants && groups <= MOST_GROUPS; groups *= 2) {
+    // Full calls, of which each thread gets as many; measured, all the groups of chunks that the warm-up leaves room
+    // for.
+    const int64_t width = dpcri_overlap_call(o->steps),
+                  most = variants ? MOST_GROUPS : (int64_t)fmin(MOST_GROUPS, o->machine.threads);
+    for (int64_t groups = 1; groups <= most; groups *= 2) {
         const int64_t chunk = (o->steps->length + width * groups - 1) / (width * groups);
         if (chunk >= m && chunk != n && chunk != fair && chunk != each) add_overlap(o, l, chunk, m);
     }
