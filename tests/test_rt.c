@@ -110,6 +110,30 @@ static void threads_keep_a_limit(void **state) {
     dpcr_context_destroy(context);
 }
 
+// Task i goes on when task i - 1 is done.
+static void wait_for_the_one_before(void *argument, int64_t i) {
+    _Atomic int64_t *done = argument;
+    while (*done < i) sched_yield();
+    *done = i + 1;
+}
+
+static void tasks_may_wait_for_the_one_before(void **state) {
+    (void)state;
+    dpcr_context *context = context_of(6);
+    for (int limit = 0; limit <= 7; limit++) {
+        dpcri_threads_limit(limit);
+        const int64_t threads = dpcri_threads_at_hand(context);
+        assert_int_equal(threads, limit > 0 && limit < 6 ? limit : 6);
+        for (int turn = 0; turn < 300; turn++) {
+            _Atomic int64_t done = 0;
+            dpcri_parallel(context, threads, wait_for_the_one_before, &done);
+            assert_int_equal(done, threads);
+        }
+    }
+    dpcri_threads_limit(0);
+    dpcr_context_destroy(context);
+}
+
 // Every thread waits in its first task until all have one: which tasks are first, and who runs the rest.
 enum { TASKS = 42, CREW = 4 };
 
@@ -382,6 +406,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_task_once),
         cmocka_unit_test(threads_keep_a_limit),
+        cmocka_unit_test(tasks_may_wait_for_the_one_before),
         cmocka_unit_test(threads_begin_with_ranges_of_their_own),
         cmocka_unit_test(a_worker_makes_way_for_the_caller),
         cmocka_unit_test(threads_share_a_context),

@@ -5,6 +5,7 @@
 // sequences each and add to the sums one after the other; one that fails does not leave the others waiting.
 #include <stdatomic.h>
 
+#include "rt/rt.h"
 #include "solving.h"
 
 enum { LAYERS = 170, BATCH = 37, WIDTH = 9 };
@@ -12,7 +13,10 @@ enum { LAYERS = 170, BATCH = 37, WIDTH = 9 };
 // The model's callbacks, watched.
 typedef struct watched {
     dpcr_steps steps;
-    int64_t batch, fails_at;   // the step whose adjoint aborts; -1: none
+    int64_t batch, fails_at;  // the step whose adjoint aborts; -1: none
+    bool last_rows_fail;      // whose gradient aborts
+    bool armed;               // then the third question is the last
+    int asked;
     _Atomic int64_t in_parts;  // gradients of some rows
 } watched;
 
@@ -36,6 +40,11 @@ static dpcr_array numbers(int ndim, int64_t a, int64_t b, int64_t c, double scal
     return dpcr_array_make(data, DPCR_F32, ndim, shape);
 }
 
+static int says_stop(void *user) {
+    watched *w = user;
+    return w->armed && ++w->asked > 3;
+}
+
 static int watched_advance(void *user, const dpcr_span *span, const dpcr_array *in, const dpcr_array *states,
                            const dpcr_array *last, const dpcr_array *tape) {
     const watched *w = user;
@@ -55,13 +64,17 @@ static int watched_gradient(void *user, const dpcr_span *span, const dpcr_array 
                             const dpcr_array *adjoint) {
     watched *w = user;
     if (span->rows < w->batch) w->in_parts++;
+    if (w->last_rows_fail && span->row > 0 && span->row + span->rows == w->batch) return -8;
     return w->steps.gradient(w->steps.user, span, in, tape, adjoint);
 }
 
 // Backward by the loop, or, with a run-up, by chunks of 20 steps. f->watch.fails_at is set, the rest made.
 static void make_shape(fixture *f, dpcr_architecture architecture, int consume, int layer_norm, int64_t warm_up,
                        int threads, int64_t batch, int64_t width) {
-    f->context = solving_context(threads), f->batch = f->watch.batch = batch, f->width = width;
+    const dpcr_context_options context = {
+        .size = sizeof context, .threads = threads, .cancel = says_stop, .cancel_user = &f->watch};
+    assert_int_equal(dpcr_context_create(&context, &f->context, NULL), DPCR_OK);
+    f->batch = f->watch.batch = batch, f->width = width;
     const dpcr_model_options options = {.size = sizeof options,
                                         .architecture = architecture,
                                         .layers = LAYERS,
@@ -220,11 +233,58 @@ static void one_that_fails_ends_all(void **state) {
         assert_int_equal(error.code, -7);
         drop(f);
     }
+    fixture *f = make_shared(2, 1, shared[2].threads, -1);
+    dpcr_error error;
+    f->watch.last_rows_fail = true;
+    assert_int_equal(dpcr_solve_backward(f->plan, &f->z0, &f->z, &f->tape, NULL, &f->last, NULL, &f->dz0, f->workspace,
+                                         f->bytes, NULL, &error),
+                     DPCR_ERROR_CALLBACK);
+    assert_int_equal(error.code, -8);
+    drop(f);
+}
+
+// A gradient that comes in at every step, by as many threads as a caller lets work and by all.
+static void parts_follow_the_limit(void **state) {
+    (void)state;
+    for (size_t i = 0; i < sizeof shared / sizeof *shared; i++) {
+        float *first = NULL;
+        for (int limit = 0; limit <= shared[i].threads; limit++) {
+            fixture *f = make_shared(i, 1, shared[i].threads, -1);
+            const dpcr_array direct = numbers(3, LAYERS, f->batch, f->width, 1e-2);
+            dpcri_threads_limit(limit);
+            dpcr_model_zero_gradients(f->model);
+            assert_int_equal(dpcr_solve_backward(f->plan, &f->z0, &f->z, &f->tape, &direct, &f->last, NULL, &f->dz0,
+                                                 f->workspace, f->bytes, NULL, NULL),
+                             DPCR_OK);
+            dpcri_threads_limit(0);
+            assert_int_equal(f->watch.in_parts > 0, limit != 1);
+            const size_t bytes = (size_t)f->count * sizeof(float);
+            if (!first)
+                memcpy(first = malloc(bytes), dpcr_model_gradient_vector(f->model), bytes);
+            else
+                assert_memory_equal(first, dpcr_model_gradient_vector(f->model), bytes);
+            free(direct.data);
+            drop(f);
+        }
+        free(first);
+    }
+}
+
+static void a_caller_who_says_stop_ends_all(void **state) {
+    (void)state;
+    fixture *f = make_shared(2, 1, shared[2].threads, -1);
+    f->watch.armed = true;
+    assert_int_equal(dpcr_solve_backward(f->plan, &f->z0, &f->z, &f->tape, NULL, &f->last, NULL, &f->dz0, f->workspace,
+                                         f->bytes, NULL, NULL),
+                     DPCR_ERROR_CANCELLED);
+    assert_true(f->watch.asked > 3);
+    drop(f);
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(backward_may_be_repeated), cmocka_unit_test(chunks_use_it_up_as_the_loop_does),
-        cmocka_unit_test(parts_add_one_after_the_other), cmocka_unit_test(one_that_fails_ends_all)};
+        cmocka_unit_test(backward_may_be_repeated),      cmocka_unit_test(chunks_use_it_up_as_the_loop_does),
+        cmocka_unit_test(parts_add_one_after_the_other), cmocka_unit_test(one_that_fails_ends_all),
+        cmocka_unit_test(parts_follow_the_limit),        cmocka_unit_test(a_caller_who_says_stop_ends_all)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -46,7 +46,7 @@ typedef struct dpcr_machine {
     double threads;             // that work side by side
     double flops;               // a second and thread, of small products
     double latency;             // seconds of one dependent multiply-add
-    double region;              // seconds of one empty parallel region; measured: 0.85e-6 or more
+    double region;              // seconds of one empty parallel region; 0.85e-6 or more of several threads, unless set
     double bandwidth;           // bytes a second, read or written, that all threads together reach far from the caches
     double cache_bytes[3];      // L1, L2 (of a core) and L3 (of all that share it); 0: unknown
     double cache_bandwidth[3];  // bytes a second that one thread copies within each

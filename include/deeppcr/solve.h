@@ -146,8 +146,8 @@ typedef struct dpcr_steps {
                    const dpcr_array *first_out);
 
     // Adds (df_l/dtheta)^T adjoint[c] into the caller's own gradients of the parameters of steps first .. first+lanes-1
-    // (stride 1, steps 1, all rows at once, in row order). Never called twice at once for one step. NULL: no
-    // parameters. adjoint is NULL only with gradient_from_tape.
+    // (stride 1, steps 1, all rows at once but with gradient_rows, in row order). Never called twice at once for one
+    // step. NULL: no parameters. adjoint is NULL only with gradient_from_tape.
     int (*gradient)(void *user, const dpcr_span *span, const dpcr_array *in, const dpcr_array *tape,
                     const dpcr_array *adjoint);
 
@@ -216,8 +216,9 @@ typedef struct dpcr_steps {
     int launch_sweeps;
 
     // With gradient_from_tape, without gradient_whole: gradient may be called for some of a step's rows, in row order,
-    // one call after the other, each adding to what is there, so that the sums are those of one call. A thread then
-    // takes its rows back through many windows, where it has so many or more. 0: all rows at once.
+    // one call after the other, each adding to what is there, so that the sums are those of one call; at once for
+    // different steps. Threads then take about as many rows each back through many windows, where the batch has so many
+    // a thread. 0: all rows at once, which a gradient of your own wants unless it adds like that.
     int64_t gradient_rows;
 } dpcr_steps;
 

@@ -9,7 +9,7 @@
 #include "nn/window.h"
 
 // Work buffers of one call: on its stack, or allocated where wide layers would leave too few rows a block.
-enum { STACK_BYTES = 96 * 1024, BLOCK_BYTES = 16 * 1024, FEW_ROWS = 16 };  // a block's states and two more fit L1
+enum { STACK_BYTES = 96 * 1024, BLOCK_BYTES = 16 * 1024, FEW_ROWS = 16 };  // BLOCK: of narrow states going back
 
 typedef struct work {
     dpcr_context *context;
@@ -406,6 +406,14 @@ static int jvp(void *user, const dpcr_span *span, const dpcr_array *in, const dp
     return 0;
 }
 
+static dpcri_program_next what_adjoint_wants(const dpcr_model *m, int64_t first, int64_t k, int64_t c, int64_t row,
+                                             const dpcr_array *tape, const dpcr_array *direct) {
+    const size_t element = m->program.kernels->element;
+    return (dpcri_program_next){.parameters = step_parameters(m, first + k),
+                                .tape = dpcri_rows_at(rows_at2(tape, c, k, element), row, 0, element),
+                                .in = dpcri_rows_at(rows_at2(direct, c, k, element), row, 0, element)};
+}
+
 // One lane: its rows in blocks, the steps from the last down.
 static void adjoint_lane(const dpcr_model *m, const dpcr_span *span, int64_t c, const dpcr_array *in,
                          const dpcr_array *tape, const dpcr_array *direct, const dpcr_array *last,
@@ -420,15 +428,14 @@ static void adjoint_lane(const dpcr_model *m, const dpcr_span *span, int64_t c, 
         copy_rows(m, rows, dpcri_rows_at(rows_at1(last, c, element), r, 0, element), g);
         const int64_t after = r + w->rows;
         for (int64_t k = span->steps - 1; k >= 0; k--) {
-            const bool turn = k == 0 && after < span->rows;  // the next rows, from the last step again
-            const int64_t step = turn ? span->steps - 1 : k - 1, row = turn ? after : r;
-            dpcri_program_next next = {.parameters = step_parameters(m, first + step),
-                                       .tape = dpcri_rows_at(rows_at2(tape, c, step, element), row, 0, element),
-                                       .in = dpcri_rows_at(rows_at2(direct, c, step, element), row, 0, element)};
-            if (k == 0 && !turn)
-                next = (dpcri_program_next){
-                    .parameters = kept && kept->data ? NULL : dpcri_model_at(m, m->gradients, first * p->parameters),
-                    .in = kept && kept->data ? (dpcri_rows){0} : rows_at2(in, c, 0, element)};
+            dpcri_program_next next = {0};
+            if (k > 0)
+                next = what_adjoint_wants(m, first, k - 1, c, r, tape, direct);
+            else if (after >= span->rows)  // what the first step's gradient wants
+                next = (dpcri_program_next){.parameters = dpcri_model_at(m, m->gradients, first * p->parameters),
+                                            .in = rows_at2(in, c, 0, element)};
+            else if (after + rows <= span->rows)  // the next rows, from the last step again
+                next = what_adjoint_wants(m, first, span->steps - 1, c, after, tape, direct);
             dpcri_program_adjoint(p, step_parameters(m, first + k), rows,
                                   dpcri_rows_at(rows_at2(in, c, k, element), r, 0, element),
                                   dpcri_rows_at(rows_at2(tape, c, k, element), r, 0, element),
@@ -481,11 +488,15 @@ static bool gradients_in_one_call(const dpcri_program *p, int64_t rows, bool tap
     return rows <= DPCRI_STEPS_ROWS || (p->width <= p->kernels->short_width && room);
 }
 
-// The step before a span's first, whose tape, of a pass that goes back window by window, lies before the span's.
+// The step before a span's first, whose tape, of a pass that goes back window by window, lies before the span's. An
+// address to be fetched and no more: there may be nothing there.
 static dpcri_program_next before_steps(const dpcr_model *m, const dpcr_span *span, const dpcr_array *tape) {
     if (span->first < 2) return (dpcri_program_next){0};
+    const uintptr_t step = tape ? (uintptr_t)tape->strides[0] * m->program.kernels->element : 0;
     return (dpcri_program_next){.parameters = step_parameters(m, span->first - 1),
-                                .tape = rows_at1(tape, -1, m->program.kernels->element)};
+                                .tape = tape && tape->data
+                                            ? (dpcri_rows){(void *)((uintptr_t)tape->data - step), tape->strides[1]}
+                                            : (dpcri_rows){0}};
 }
 
 static int gradient(void *user, const dpcr_span *span, const dpcr_array *in, const dpcr_array *tape,

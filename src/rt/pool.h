@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 // The thread pool: workers that take part in one region at a time. The caller works too and never waits for a worker
-// that has not come, so a region is never slower than the loop by more than a task where processors are taken by
-// others, or a time slice where one is taken from a worker inside (pools that wait for every worker to answer lose a
-// scheduler's time slice a region there).
+// that has not come (where no task waits for another), so a region is never slower than the loop by more than a task
+// where processors are taken by others, or a time slice where one is taken from a worker inside (pools that wait for
+// every worker to answer lose a scheduler's time slice a region there).
 #ifndef DPCRI_POOL_H
 #define DPCRI_POOL_H
 

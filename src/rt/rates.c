@@ -160,10 +160,7 @@ dpcr_machine dpcri_rates_measure(dpcr_context *context) {
     dpcr_machine m = {.size = sizeof m, .threads = dpcr_context_threads(context)};
     m.latency = fastest(dependent_chain, context, 5);
     m.flops = gain[dpcri_isa_level()] / fastest(small_products, context, 5);
-    // A host may move virtual processors between caches at any time: some 0.3 us of handing over become 1.7. By a value
-    // between them neither loses more than half of what its best way takes.
-    const double moved = 0.85e-6, region = fastest(empty_regions, context, 5);
-    m.region = m.threads > 1 && region < moved ? moved : region;
+    m.region = fastest(empty_regions, context, 5);
     m.wake = fastest(waking, context, 7);
     measure_bandwidth(context, &m);
     return m;

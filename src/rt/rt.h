@@ -14,9 +14,13 @@ dpcri_isa dpcri_isa_level(void);
 double dpcri_vector_passes(void);
 
 // for i in 0..n-1: task(argument, i), on the context's threads, in any order and at once. Calls that meet on one
-// context take turns; a call from inside a task runs serially. n tasks are the plan's, never the thread count's: same
-// bits for any number of threads.
+// context take turns; a call from inside a task runs serially. What a task does is the plan's, never the thread
+// count's: same bits for any number of threads. Of at most dpcri_threads_at_hand tasks each may wait for the one before
+// it: it is first of a thread's range, or done by a thread that has done its own, and ranges are taken from their ends.
 void dpcri_parallel(dpcr_context *context, int64_t n, void (*task)(void *argument, int64_t i), void *argument);
+
+// Threads that a region asked for here has; 1 inside a task.
+int64_t dpcri_threads_at_hand(const dpcr_context *context);
 
 // Regions that the calling thread asks for from here on are run by at most so many threads; 0: by all the context has.
 // For loops that see by the clock that fewer are faster: bits stay.

@@ -4,12 +4,13 @@
 // callback keeps a block's sums apart (gradient_join), blocks are tasks and each goes its own way. Where it does not
 // (gradient_rows), a thread takes a part of the blocks, and part p adds to a window's sums after part p - 1 has: every
 // step's are over all rows in order, by any number of threads.
+#include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
 
 #include "solve/backward.h"
 
-enum { MOST_PARTS = 64, PAUSES = 2000 };
+enum { MOST_PARTS = 64, PART_ROWS = 8, PAUSES = 2000 };  // parts are whole tiles of the usual products
 
 // Of sequences row .. row + rows - 1.
 static void gradient_of_rows(dpcri_backward *b, int64_t first, int64_t count, int64_t row, int64_t rows) {
@@ -62,16 +63,21 @@ typedef struct part {
 typedef struct parts {
     dpcri_backward *b;
     int64_t count;
+    pthread_t caller;      // whom cancel functions are asked on
+    _Atomic bool stopped;  // by one
     part done[MOST_PARTS];
 } parts;
 
-static int64_t parts_of(const dpcr_solve_plan *plan) {
-    const int64_t threads = dpcr_context_threads(plan->context);
-    return !plan->steps.concurrent ? 1 : threads < MOST_PARTS ? threads : MOST_PARTS;
+// As many as have a thread, which a caller may limit; one where they have little to do.
+static int64_t parts_of(const dpcri_backward *b) {
+    const dpcr_steps *steps = &b->plan->steps;
+    const double little = 30000;  // flops of a window: about as long as handing work to the pool and back
+    const double window = (double)b->plan->backward_window * (double)steps->batch * steps->flops;
+    const bool alone = !steps->concurrent || (steps->flops > 0 && window < little);
+    return alone ? 1 : dpcri_threads_at_hand(b->plan->context);
 }
 
-// A thread runs its tasks in order, and one that takes another's takes the last, so the part that is waited for has
-// begun or will.
+// The part before has begun, or will: dpcri_parallel.
 static void await_part(const part *before, int64_t windows) {
     for (int i = 0; atomic_load_explicit(&before->windows, memory_order_acquire) < windows; i++) {
         if (i < PAUSES)
@@ -81,60 +87,58 @@ static void await_part(const part *before, int64_t windows) {
     }
 }
 
+static bool goes_on(parts *p) {
+    if (pthread_equal(pthread_self(), p->caller) && dpcri_cancelled(p->b->plan->context)) p->stopped = true;
+    return p->b->code == 0 && !p->stopped;
+}
+
 static void part_back(void *argument, int64_t number) {
     parts *p = argument;
     dpcri_backward *b = p->b;
-    const int64_t batch = b->plan->steps.batch, blocks = dpcri_backward_blocks(b->plan);
-    const int64_t row = number * blocks / p->count * b->plan->back_block;
-    const int64_t end = (number + 1) * blocks / p->count * b->plan->back_block,
-                  rows = (end < batch ? end : batch) - row;
+    const int64_t batch = b->plan->steps.batch, tiles = (batch + PART_ROWS - 1) / PART_ROWS;
+    const int64_t row = number * tiles / p->count * PART_ROWS, end = (number + 1) * tiles / p->count * PART_ROWS;
+    const int64_t rows = (end < batch ? end : batch) - row;
     int64_t windows = 0;
     for (int64_t hi = b->hi, lo; hi > b->lo; hi = lo) {
         lo = window_below(b, hi);
         windows++;
-        if (b->code == 0) adjoint_of_rows(b, lo, hi, row, rows);
+        if (goes_on(p)) adjoint_of_rows(b, lo, hi, row, rows);
         if (number > 0) await_part(&p->done[number - 1], windows);
-        if (b->code == 0) gradients_of_rows(b, lo, hi, row, rows);
+        if (goes_on(p)) gradients_of_rows(b, lo, hi, row, rows);
         atomic_store_explicit(&p->done[number].windows, windows, memory_order_release);
     }
 }
 
-// ---- which way ----
-
-// Not where threads would have no block: they help with the gradients instead. The bits are the same.
-bool dpcri_backward_goes_by_rows(const dpcri_backward *b) {
-    const dpcr_steps *steps = &b->plan->steps;
-    const int64_t threads = dpcr_context_threads(b->plan->context);
-    if (!b->from_tape || !steps->gradient) return false;
-    if (steps->gradient_whole) return steps->gradient_join && threads <= dpcri_backward_blocks(b->plan);
-    const int64_t count = parts_of(b->plan);
-    return steps->gradient_rows > 0 &&
-           (count == 1 || (threads <= dpcri_backward_blocks(b->plan) && steps->batch >= count * steps->gradient_rows));
+static dpcr_status parts_back(dpcri_backward *b, dpcr_error *error) {
+    parts p = {.b = b, .count = parts_of(b), .caller = pthread_self()};
+    b->lo = 0, b->hi = b->plan->steps.length;
+    dpcri_parallel(b->plan->context, p.count, part_back, &p);
+    b->stopped = b->stopped || p.stopped;
+    return dpcri_backward_failure(b, error);
 }
 
-// Windows after which the caller is asked whether to go on: many, for parts wait for each other at the end.
-static int64_t windows_together(const dpcr_solve_plan *plan) {
-    const double most = 2e9;  // flops, some ten milliseconds
-    if (plan->steps.gradient_whole) return plan->join_windows;
-    const double window = 3 * plan->steps.flops * (double)plan->steps.batch * (double)plan->backward_window;
-    return window * 1e6 < most ? 1000000 : window > most ? 1 : (int64_t)(most / window);
+// ---- which way ----
+
+// Not where threads would have no rows: they help with the gradients instead. The bits are the same.
+bool dpcri_backward_goes_by_rows(const dpcri_backward *b) {
+    const dpcr_steps *steps = &b->plan->steps;
+    if (!b->from_tape || !steps->gradient) return false;
+    if (steps->gradient_whole)
+        return steps->gradient_join && dpcr_context_threads(b->plan->context) <= dpcri_backward_blocks(b->plan);
+    const int64_t count = parts_of(b), rows = steps->gradient_rows > PART_ROWS ? steps->gradient_rows : PART_ROWS;
+    return steps->gradient_rows > 0 && count <= MOST_PARTS && (count == 1 || steps->batch >= count * rows);
 }
 
 dpcr_status dpcri_backward_rows(dpcri_backward *b, dpcr_error *error) {
     const dpcr_solve_plan *plan = b->plan;
-    const int64_t window = plan->backward_window, together = windows_together(plan);
+    if (!plan->steps.gradient_whole) return parts_back(b, error);
+    const int64_t stretch = plan->backward_window * plan->join_windows;
     for (b->hi = plan->steps.length; b->hi > 0; b->hi = b->lo) {
-        b->lo = b->hi / together > window ? b->hi - window * together : 0;
-        if (plan->steps.gradient_whole) {
-            const double flops =
-                (double)(b->hi - b->lo) * (double)plan->steps.batch * (plan->steps.flops + plan->steps.jacobian_flops);
-            b->stopped =
-                b->stopped || !dpcri_for_tasks_or_stop(plan, flops, dpcri_backward_blocks(plan), block_back, b);
-            plan->steps.gradient_join(plan->steps.user);
-        } else {
-            parts p = {.b = b, .count = parts_of(plan)};
-            dpcri_parallel(plan->context, p.count, part_back, &p);
-        }
+        b->lo = b->hi > stretch ? b->hi - stretch : 0;
+        const double flops =
+            (double)(b->hi - b->lo) * (double)plan->steps.batch * (plan->steps.flops + plan->steps.jacobian_flops);
+        b->stopped = b->stopped || !dpcri_for_tasks_or_stop(plan, flops, dpcri_backward_blocks(plan), block_back, b);
+        plan->steps.gradient_join(plan->steps.user);
         const dpcr_status status = dpcri_backward_failure(b, error);
         if (status != DPCR_OK) return status;
     }

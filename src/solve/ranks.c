@@ -127,7 +127,8 @@ static dpcr_array run_up_states(const dpcr_steps *steps, void *z) {
 static dpcr_status run_over(const job *j, const dpcr_steps *given, const dpcr_array *from, run_up *u,
                             dpcr_error *error) {
     dpcr_status status;
-    dpcr_steps steps = *given;
+    dpcr_steps steps = {.size = sizeof steps};
+    DPCRI_COPY_IN(steps, given);
     const dpcr_solve_options loop = {
         .size = sizeof loop, .method = DPCR_METHOD_SEQUENTIAL, .backward = DPCR_SCHEME_SEQUENTIAL};
     int64_t numbers = 0;
