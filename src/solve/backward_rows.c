@@ -2,7 +2,7 @@
 // Backward by the loop over blocks of sequences, where adjoint leaves in the tape what gradient wants: one task goes
 // through a window's adjoint loop and then makes its gradients, of numbers that are still in its cache. Where the
 // callback keeps a block's sums apart (gradient_join), blocks are tasks and each goes its own way. Where it does not
-// (gradient_rows), a thread takes a part of the blocks, and part p adds to a window's sums after part p - 1 has: every
+// (gradient_rows), a thread takes a part of the rows, and part p adds to a window's sums after part p - 1 has: every
 // step's are over all rows in order, by any number of threads.
 #include <pthread.h>
 #include <sched.h>
