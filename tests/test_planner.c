@@ -9,6 +9,27 @@
 #include "sampled.h"
 #include "rt/race.h"
 
+// An estimate weighs chunks that fill whole calls too: with a run-up of 328 steps the others are 328 steps long, 12 of
+// them.
+static void estimates_weigh_full_calls(void **state) {
+    (void)state;
+    dpcr_context *context = solving_context(2);
+    chain c = chain_of(step_forgets, 4096, 8, DPCR_F32);
+    c.batch = 1;
+    dpcr_steps steps = chain_steps(&c);
+    steps.lanes = 8;
+    const dpcr_solve_options options = {.size = sizeof options, .planning = DPCR_PLANNING_ESTIMATE, .warm_up = 328};
+    dpcr_solve_plan *plan = NULL;
+    assert_int_equal(dpcr_solve_plan_create(context, &steps, &options, &plan, NULL), DPCR_OK);
+    dpcr_candidate each = {.size = sizeof each};
+    int full = 0;
+    for (int64_t i = 0; dpcr_solve_plan_candidate(plan, i, &each); i++)
+        full += each.method == DPCR_METHOD_OVERLAP && each.chunk == 512;
+    assert_int_equal(full, 1);
+    dpcr_solve_plan_destroy(plan);
+    dpcr_context_destroy(context);
+}
+
 // Wide chains that keep their past have nothing but the loop, both ways, and a plan of one takes a small part of a
 // pass; narrow ones, whose Jacobians may pay, have more.
 static void wide_chains_that_keep_their_past_are_left_to_the_loop(void **state) {
@@ -575,6 +596,7 @@ static void refused_memory_costs_knowledge_only(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(wide_chains_that_keep_their_past_are_left_to_the_loop),
+        cmocka_unit_test(estimates_weigh_full_calls),
         cmocka_unit_test(chains_that_fill_the_processor_are_not_looked_at),
         cmocka_unit_test(full_chains_that_were_measured_are_remembered),
         cmocka_unit_test(planning_ends_where_the_caller_cancels),

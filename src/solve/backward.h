@@ -54,6 +54,9 @@ bool dpcri_backward_fits(const dpcr_steps *steps);
 bool dpcri_backward_goes_by_rows(const dpcri_backward *b);
 dpcr_status dpcri_backward_rows(dpcri_backward *b, dpcr_error *error);
 
+// Until another thread has told so much.
+void dpcri_backward_await(const _Atomic int64_t *told, int64_t wanted);
+
 // Blocks of sequences that threads share.
 int64_t dpcri_backward_blocks(const dpcr_solve_plan *plan);
 // What a callback or the caller's cancel function has said, the latter asked.

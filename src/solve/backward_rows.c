@@ -5,12 +5,11 @@
 // (gradient_rows), a thread takes a part of the rows, and part p adds to a window's sums after part p - 1 has: every
 // step's are over all rows in order, by any number of threads.
 #include <pthread.h>
-#include <sched.h>
 #include <stdatomic.h>
 
 #include "solve/backward.h"
 
-enum { MOST_PARTS = 64, PART_ROWS = 8, PAUSES = 2000 };  // parts are whole tiles of the usual products
+enum { MOST_PARTS = 64, PART_ROWS = 8 };  // parts are whole tiles of the usual products
 
 // Of sequences row .. row + rows - 1.
 static void gradient_of_rows(dpcri_backward *b, int64_t first, int64_t count, int64_t row, int64_t rows) {
@@ -77,16 +76,6 @@ static int64_t parts_of(const dpcri_backward *b) {
     return alone ? 1 : dpcri_threads_at_hand(b->plan->context);
 }
 
-// The part before has begun, or will: dpcri_parallel.
-static void await_part(const part *before, int64_t windows) {
-    for (int i = 0; atomic_load_explicit(&before->windows, memory_order_acquire) < windows; i++) {
-        if (i < PAUSES)
-            dpcri_pause();
-        else
-            sched_yield();
-    }
-}
-
 static bool goes_on(parts *p) {
     if (pthread_equal(pthread_self(), p->caller) && dpcri_cancelled(p->b->plan->context)) p->stopped = true;
     return p->b->code == 0 && !p->stopped;
@@ -103,7 +92,8 @@ static void part_back(void *argument, int64_t number) {
         lo = window_below(b, hi);
         windows++;
         if (goes_on(p)) adjoint_of_rows(b, lo, hi, row, rows);
-        if (number > 0) await_part(&p->done[number - 1], windows);
+        // The part before has begun, or will: dpcri_parallel.
+        if (number > 0) dpcri_backward_await(&p->done[number - 1].windows, windows);
         if (goes_on(p)) gradients_of_rows(b, lo, hi, row, rows);
         atomic_store_explicit(&p->done[number].windows, windows, memory_order_release);
     }

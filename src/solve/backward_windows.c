@@ -7,7 +7,6 @@
 // leaves the finite numbers, is done by the loop, for its window alone. The cut is that of the length, so the bits hang
 // on neither the threads nor the batch. docs/math/windows.md.
 #include <pthread.h>
-#include <sched.h>
 #include <stdatomic.h>
 #include <string.h>
 
@@ -15,11 +14,10 @@
 #include "solve/backward.h"
 
 enum {
-    ADJOINTS = 16 << 10,   // bytes of the adjoint states of a window that nobody else wants
-    MOST_THREADS = 8,      // that find work, if a window takes some times as long as handing on
-    LEAST_WINDOWS = 6,     // that are worth a second thread
-    WINDOWS_A_LOOK = 256,  // between two questions whether to stop
-    PAUSES = 500           // about 5 us, before the processor is yielded: whoever is waited for may have lost his own
+    ADJOINTS = 16 << 10,  // bytes of the adjoint states of a window that nobody else wants
+    MOST_THREADS = 8,     // that find work, if a window takes some times as long as handing on
+    LEAST_WINDOWS = 6,    // that are worth a second thread
+    WINDOWS_A_LOOK = 256  // between two questions whether to stop
 };
 
 static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
@@ -57,12 +55,7 @@ static void hear(void *user) {
     turn *own = user;
     if (own->heard) return;
     own->heard = true;
-    for (int i = 0; atomic_load_explicit(&own->t->done, memory_order_acquire) < own->window; i++) {
-        if (i < PAUSES)
-            dpcri_pause();
-        else
-            sched_yield();
-    }
+    dpcri_backward_await(&own->t->done, own->window);
 }
 
 static void tell(void *user) {
