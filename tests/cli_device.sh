@@ -17,6 +17,15 @@ field() {  # key, argument...: a member of the JSON object
     python3 -c 'import json, sys; print(json.load(open(sys.argv[1]))[sys.argv[2]])' "$folder/stdout" "$key" 2>/dev/null ||
         complain "'$*' has no $key: $(head -c 300 "$folder/stdout")"
 }
+# FILE, PART: whether FILE holds the states of here.npy, within PART of the largest.
+same_states() {
+    $python -c '
+import sys
+import numpy as np
+here, there = (np.load(sys.argv[1] + "/" + n) for n in ("here.npy", sys.argv[2]))
+assert here.shape == there.shape and here.dtype == there.dtype
+assert np.abs(here - there).max() < float(sys.argv[3]) * np.abs(here).max(), np.abs(here - there).max()' "$folder" "$1" "$2"
+}
 holds() { [[ "$2" == *"$1"* ]] || complain "should say '$1', said: $2"; }
 
 export DEEPPCR_CUDA_MODULE=off
@@ -118,12 +127,7 @@ if [ -f "$stand_ins/libfake_device_simt.so" ]; then
     "$program" solve linear --input "$folder/dense.npz" --output "$folder/here.npy" --scheme sequential --quiet
     DEEPPCR_CUDA_MODULE=$stand_ins/libfake_device_simt.so "$program" solve linear --input "$folder/dense.npz" \
         --output "$folder/lanes.npy" --device cuda --quiet || complain "no solve on the simulator"
-    $python -c '
-import sys
-import numpy as np
-here, there = (np.load(sys.argv[1] + "/" + n) for n in ("here.npy", "lanes.npy"))
-assert np.abs(here - there).max() < 1e-5 * np.abs(here).max(), np.abs(here - there).max()' "$folder" ||
-        complain "other states on the simulator than the loop's"
+    same_states lanes.npy 1e-5 || complain "other states on the simulator than the loop's"
 fi
 # csr of one pattern, on the stand-in and on the simulator, by both schemes.
 $python - "$folder" <<'PYTHON'
@@ -142,11 +146,7 @@ for stand_in in libfake_device.so libfake_device_simt.so; do
         for back in '' --transposed; do
             holds 'csr' "$(DEEPPCR_CUDA_MODULE=$stand_ins/$stand_in field structure $csr --device cuda --scheme $scheme $back)"
             "$program" solve linear --input "$folder/csr.npz" --output "$folder/here.npy" --quiet $back
-            $python -c '
-import sys
-import numpy as np
-here, there = (np.load(sys.argv[1] + "/" + n) for n in ("here.npy", "there.npy"))
-assert np.abs(here - there).max() < 1e-4 * np.abs(here).max(), np.abs(here - there).max()' "$folder" ||
+            same_states there.npy 1e-4 ||
                 complain "csr on $stand_in, $scheme $back: other states than the loop's"
         done
     done
@@ -167,11 +167,7 @@ for stand_in in libfake_device.so libfake_device_simt.so; do
         for back in '' --transposed; do
             holds "${scheme%% *}" "auto $(DEEPPCR_CUDA_MODULE=$stand_ins/$stand_in field sentence $wide --device cuda --scheme $scheme $back)"
             "$program" solve linear --input "$folder/wide.npz" --output "$folder/here.npy" --scheme sequential --quiet $back
-            $python -c '
-import sys
-import numpy as np
-here, there = (np.load(sys.argv[1] + "/" + n) for n in ("here.npy", "there.npy"))
-assert np.abs(here - there).max() < 1e-5 * np.abs(here).max(), np.abs(here - there).max()' "$folder" ||
+            same_states there.npy 1e-5 ||
                 complain "$stand_in $scheme $back: other states than the loop's of wide transitions"
         done
     done

@@ -32,6 +32,20 @@ inline uint64_t random_bits() {  // splitmix64
     return x ^ (x >> 31);
 }
 
+// What a device is for the next launches.
+struct device {
+    int blocks_before = simt::host::config.cooperative_blocks;
+    int64_t bytes_before = simt::host::config.shared_bytes;
+    explicit device(int blocks, int64_t bytes = 227 << 10) {
+        simt::host::config.cooperative_blocks = blocks;
+        simt::host::config.shared_bytes = bytes;
+    }
+    ~device() {
+        simt::host::config.cooperative_blocks = blocks_before;
+        simt::host::config.shared_bytes = bytes_before;
+    }
+};
+
 // The order of the next launches, and how many blocks are resident.
 inline void order(uint64_t seed, int resident) {
     simt::host::config.seed = seed;

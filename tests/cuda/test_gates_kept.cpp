@@ -6,19 +6,6 @@
 
 namespace {
 
-struct device {
-    int blocks_before = simt::host::config.cooperative_blocks;
-    int64_t bytes_before = simt::host::config.shared_bytes;
-    explicit device(int blocks, int64_t bytes = 227 << 10) {
-        simt::host::config.cooperative_blocks = blocks;
-        simt::host::config.shared_bytes = bytes;
-    }
-    ~device() {
-        simt::host::config.cooperative_blocks = blocks_before;
-        simt::host::config.shared_bytes = bytes_before;
-    }
-};
-
 int64_t blocks_of(const dpcri_device_recurrent &c) {
     int64_t blocks = -1;
     assert_int_equal(dpcri_cuda_recurrent_share(c, &blocks), DPCRI_CUDA_OK);

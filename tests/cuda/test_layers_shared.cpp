@@ -10,20 +10,6 @@ extern template struct layers::kinds<double>;
 
 namespace {
 
-// What a device is for the next launches.
-struct device {
-    int blocks_before = simt::host::config.cooperative_blocks;
-    int64_t bytes_before = simt::host::config.shared_bytes;
-    explicit device(int blocks, int64_t bytes = 227 << 10) {
-        simt::host::config.cooperative_blocks = blocks;
-        simt::host::config.shared_bytes = bytes;
-    }
-    ~device() {
-        simt::host::config.cooperative_blocks = blocks_before;
-        simt::host::config.shared_bytes = bytes_before;
-    }
-};
-
 int64_t blocks_of(const dpcri_device_cell &c) {
     int64_t blocks = -1;
     assert_int_equal(dpcri_cuda_cell_share(c, &blocks), DPCRI_CUDA_OK);
