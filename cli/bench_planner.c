@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { ROUNDS = 15, LEAST_ROUNDS = 7, KEY_MODE = 0x6000, KEY_QUICK, KEY_BUDGET, KEY_PART };
+enum { ROUNDS = 15, LEAST_ROUNDS = 7, KEY_MODE = 0x6000, KEY_QUICK, KEY_BUDGET, KEY_PART, KEY_ONLY };
 static const double round_seconds = 100e-6;  // a round of one way lasts at least this
 static const double case_seconds = 0.25;     // of the rounds of a case
 static const double wrong = 0.05;            // a regret that is told
@@ -21,6 +21,7 @@ typedef struct asked {
     bool quick;
     double budget;  // of planning, a case
     int part, parts;
+    const char *only;  // NULL: all
 } asked;
 
 typedef struct outcome {
@@ -34,6 +35,7 @@ static const struct argp_option planner_options[] = {
     {"quick", KEY_QUICK, NULL, 0, "A few short cases only", 0},
     {"budget", KEY_BUDGET, "SECONDS", 0, "Of measuring, each case (default 0.2)", 0},
     {"part", KEY_PART, "K/N", 0, "Every Nth case, from the Kth on: a part of the grid", 0},
+    {"only", KEY_ONLY, "TEXT", 0, "The cases that have TEXT in their names, such as 'gru' or 'w 16 B 256'", 0},
     {0},
 };
 
@@ -57,6 +59,7 @@ static error_t parse_planner(int key, char *arg, struct argp_state *state) {
         case KEY_QUICK: a->quick = true; return 0;
         case KEY_BUDGET: return cli_read_double("--budget", arg, 1e-3, 60, &a->budget) ? 0 : EINVAL;
         case KEY_PART: return read_part(arg, a) ? 0 : EINVAL;
+        case KEY_ONLY: a->only = arg; return 0;
         default: return ARGP_ERR_UNKNOWN;
     }
 }
@@ -185,7 +188,6 @@ static void name_case(const planner_case *c, bool backward, char *name, size_t b
 static int run_direction(planner_subject *s, const asked *a, bool backward, outcome *o) {
     rounds *r = calloc(1, sizeof *r);
     if (!r) return cli_fail_memory("the rounds");
-    name_case(s->what, backward, o->name, sizeof o->name);
     int status = planner_subject_plan(s, backward, a->mode, a->mode == DPCR_PLANNING_MEASURE ? a->budget : 0);
     if (!status) status = race(s, r);
     if (!status) judge(s, r, o);
@@ -198,17 +200,27 @@ static int run_direction(planner_subject *s, const asked *a, bool backward, outc
     return status;
 }
 
+static bool is_asked(const asked *a, const outcome *o) { return !a->only || strstr(o->name, a->only); }
+
 static int run_cases(dpcr_context *context, const asked *a, outcome *outcomes, int *count) {
     for (int i = 0; i < planner_grid_count; i++) {
         planner_subject s;
+        outcome both[2] = {0};
+        for (int backward = 0; backward < 2; backward++)
+            name_case(&planner_grid[i], backward, both[backward].name, sizeof both[backward].name);
         if ((a->quick && !planner_grid[i].quick) || i % a->parts != a->part - 1) continue;
+        if (!is_asked(a, &both[0]) && !is_asked(a, &both[1])) continue;
         if (cli_signal()) return cli_fail_stopped();
         int status = planner_subject_create(context, &planner_grid[i], a->common.seed, &s);
-        for (int backward = 0; backward < 2 && !status; backward++)
+        for (int backward = 0; backward < 2 && !status; backward++) {
+            if (!is_asked(a, &both[backward])) continue;
+            outcomes[*count] = both[backward];
             status = run_direction(&s, a, backward, &outcomes[(*count)++]);
+        }
         if (status) return status;
         planner_subject_destroy(&s);
     }
+    if (a->only && *count == 0) return cli_fail(CLI_USAGE, "--only is '%s', which no case has in its name", a->only);
     return CLI_DONE;
 }
 

@@ -112,6 +112,11 @@ done
 python3 -c 'import json, sys
 whole, *parts = [sorted(x["case"] for x in json.load(open(f"{sys.argv[1]}/h{part}.json"))["all"]) for part in ("", 1, 2)]
 assert sorted(parts[0] + parts[1]) == whole and all(parts)' "$folder" || complain "bench planner: the parts are not the whole"
+"$program" bench planner --mode estimate --json --only "w 2 B 1 back" >"$folder/only.json" || complain "bench planner --only failed"
+python3 -c 'import json, sys
+cases = [x["case"] for x in json.load(open(f"{sys.argv[1]}/only.json"))["all"]]
+assert len(cases) > 3 and all("w 2 B 1 back" in case for case in cases), cases' "$folder" || complain "bench planner --only took other cases"
+refused 2 "no case" bench planner --only "w 7 B 7"
 refused 2 "--part" bench planner --part 3/2
 refused 2 "--mode" bench planner --mode perhaps
 refused 2 "unexpected" bench planner mlp

@@ -24,20 +24,27 @@ int64_t dpcri_narrow_lanes(const dpcri_narrow *n) {
     return parts_of(n, k) >= STRANDS ? 1 : STRANDS / parts_of(n, k);
 }
 
+// What an activation takes of the table's tanh: ReLU waits half as long, or less (bench mlp --layers 4096 --width 1, 2,
+// 4); a sigmoid, beside the tanh that AVX-512 has from a table, a fifth longer.
+static double loop_part(const dpcri_narrow *n) {
+    const bool table = dpcri_isa_level() == DPCRI_AVX512 && n->dtype == DPCR_F32;
+    if (n->activation <= DPCRI_ACT_RELU) return n->width == 1 || n->diagonal ? 0.5 : 0.42;
+    return dpcri_kernels_slower().loop * (n->activation == DPCRI_ACT_SIGMOID && table ? 1.2 : 1);
+}
+
 double dpcri_narrow_loop_seconds(const dpcri_narrow *n) {
     const dpcri_narrow_kernels *k = dpcri_narrow_kernels_get(n->dtype);
-    // ReLU waits half as long as tanh, or less (bench mlp --layers 4096 --width 1, 2, 4).
-    const double part = n->activation > DPCRI_ACT_RELU ? 1 : n->width == 1 || n->diagonal ? 0.5 : 0.42;
-    if (n->width <= DPCRI_NARROW_WIDTH) return part * k->loop_seconds[n->diagonal ? 1 : n->width];
-    const double filled = k->lane_seconds[0][0] * (double)parts_of(n, k);
+    if (n->width <= DPCRI_NARROW_WIDTH) return loop_part(n) * k->loop_seconds[n->diagonal ? 1 : n->width];
+    const double filled = dpcri_narrow_lane_seconds(n);
     return filled > k->loop_seconds[0] ? filled : k->loop_seconds[0];
 }
 
 double dpcri_narrow_lane_seconds(const dpcri_narrow *n) {
     const dpcri_narrow_kernels *k = dpcri_narrow_kernels_get(n->dtype);
+    const double slower = dpcri_kernels_slower().lanes;
     if (n->width <= DPCRI_NARROW_WIDTH) {
         const double part = n->activation > DPCRI_ACT_RELU ? 1 : 0.82;  // what ReLU leaves of the work
-        return part * k->lane_seconds[dpcri_narrow_form_of(n)][n->width];
+        return slower * part * k->lane_seconds[dpcri_narrow_form_of(n)][n->width];
     }
-    return k->lane_seconds[0][0] * (double)parts_of(n, k);
+    return slower * k->lane_seconds[0][0] * (double)parts_of(n, k);
 }

@@ -549,7 +549,8 @@ static void set_costs(const dpcr_model *m, dpcr_steps *steps) {
     static const double longer[DPCRI_ISA_COUNT] = {3.4, 2, 1};
     const dpcri_program *p = &m->program;
     const double w = (double)p->width, real = (double)p->kernels->element / 4;
-    const double weights = w * w * real * longer[dpcri_isa_level()];
+    const dpcri_slower slower = dpcri_kernels_slower();
+    const double weights = w * w * real * longer[dpcri_isa_level()] * slower.half;
     const double activation = p->layers[1].activation == DPCRI_ACT_RELU ? 0 : 4;
     const int64_t lane = p->kernels->columns / 2;  // numbers a vector
     steps->lanes = p->width > 2 * lane ? 2 : p->width > lane ? 4 : 8;
@@ -565,8 +566,8 @@ static void set_costs(const dpcr_model *m, dpcr_steps *steps) {
         // [AVX2, AVX-512], both on a Zen 5: ReLU, and what tanh adds
         static const double lane_seconds[] = {2.2, 1.7}, longer_lane[] = {3.6, 1.5}, longer_loop[] = {14.7, 7.6};
         const bool wide = dpcri_isa_level() == DPCRI_AVX512, relu = activation == 0;
-        steps->lane_seconds = 1e-9 * (lane_seconds[wide] + (relu ? 0 : longer_lane[wide]));
-        steps->latency = 1e-9 * (5.4 + (relu ? 0 : longer_loop[wide]));
+        steps->lane_seconds = 1e-9 * (lane_seconds[wide] + (relu ? 0 : longer_lane[wide])) * slower.lanes;
+        steps->latency = 1e-9 * (5.4 + (relu ? 0 : longer_loop[wide])) * slower.loop;
     }
 }
 

@@ -588,7 +588,8 @@ static void set_turned_costs(const dpcr_cell *cell, dpcr_steps *steps) {
     const bool eight = w == 8 && real == 1 && cell->kernels->eights;
     steps->lanes = w > 32 ? 4 : 8;
     steps->latency = 1e-9 * (eight ? 5.5 + 2 * activation : 8 + activation + 0.98 * w);
-    steps->lane_seconds = 1e-9 * longer[dpcri_isa_level()] * real * (1 + activation / 4 + 0.1 * w + 0.0095 * w * w);
+    steps->lane_seconds = 1e-9 * longer[dpcri_isa_level()] * dpcri_kernels_slower().lanes * real *
+                          (1 + activation / 4 + 0.1 * w + 0.0095 * w * w);
 }
 
 static void fill_steps(const dpcr_cell *cell, dpcr_steps *steps) {

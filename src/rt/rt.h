@@ -13,6 +13,14 @@ dpcri_isa dpcri_isa_level(void);
 // Turns that sixteen floats take through the level's vector units, of 4, 8 or 16 lanes: 4 to 1.
 double dpcri_vector_passes(void);
 
+// What the costs that kernels tell are to be multiplied by: they were measured where vectors of 512 bits are done
+// whole. 1, or, where such take two turns, more: of what fills the units, of what waits for loads and shuffles as much,
+// and of loops that wait for themselves.
+typedef struct dpcri_slower {
+    double lanes, half, loop;
+} dpcri_slower;
+dpcri_slower dpcri_kernels_slower(void);
+
 // for i in 0..n-1: task(argument, i), on the context's threads, in any order and at once. Calls that meet on one
 // context take turns; a call from inside a task runs serially. What a task does is the plan's, never the thread
 // count's: same bits for any number of threads. Of at most dpcri_threads_at_hand tasks each may wait for the one before

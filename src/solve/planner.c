@@ -113,6 +113,11 @@ static int64_t chunk_a_thread(const dpcri_outlook *o, int64_t length, double lat
     return alone && !o->options->chunk && each >= 2 * warm_up ? each : 0;
 }
 
+// Full calls of chunks, of which each thread gets as many; measured, all of them that the warm-up leaves room for.
+static int64_t most_groups(const dpcri_outlook *o, bool variants) {
+    return variants ? MOST_GROUPS : (int64_t)fmin(MOST_GROUPS, o->machine.threads);
+}
+
 static void list_overlap(const dpcri_outlook *o, dpcri_list *l, int64_t warm_up, bool variants) {
     int64_t n = 0;
     const int64_t m = warm_up > 0 ? warm_up : wanted_warm_up(o, o->options->atol == 0 && o->options->rtol == 0);
@@ -126,10 +131,7 @@ static void list_overlap(const dpcri_outlook *o, dpcri_list *l, int64_t warm_up,
     if (o->steps->concurrent && 4 * fair <= 3 * n) add_overlap(o, l, fair, m);
     const int64_t each = chunk_a_thread(o, o->steps->length, o->steps->latency, o->steps->lane_seconds, m);
     if (each && each != n) add_overlap(o, l, each, m);
-    // Full calls, of which each thread gets as many; measured, all the groups of chunks that the warm-up leaves room
-    // for.
-    const int64_t width = dpcri_overlap_call(o->steps),
-                  most = variants ? MOST_GROUPS : (int64_t)fmin(MOST_GROUPS, o->machine.threads);
+    const int64_t width = dpcri_overlap_call(o->steps), most = most_groups(o, variants);
     for (int64_t groups = 1; groups <= most; groups *= 2) {
         const int64_t chunk = (o->steps->length + width * groups - 1) / (width * groups);
         if (chunk >= m && chunk != n && chunk != fair && chunk != each) add_overlap(o, l, chunk, m);
@@ -265,6 +267,18 @@ static void add_backward_overlap(const dpcri_outlook *o, dpcri_list *l, int64_t 
     c->chunk = chunk, c->warm_up = warm_up;
 }
 
+// Step 0 comes from z0, which lies elsewhere, and is no chunk's.
+static void list_full_backward(const dpcri_outlook *o, dpcri_list *l, int64_t warm_up, int64_t other, bool variants) {
+    const int64_t width = dpcri_overlap_call(o->steps), most = most_groups(o, variants);
+    int64_t n = 0;
+    if (warm_up <= 0 || !o->steps->adjoint || o->options->backward_chunk || o->options->chunk) return;
+    overlap_shape(o, 0, warm_up, &n);
+    for (int64_t groups = 1; groups <= most; groups *= 2) {
+        const int64_t chunk = (o->steps->length - 1) / (width * groups);
+        if (chunk >= warm_up && chunk != n && chunk != other) add_backward_overlap(o, l, chunk, warm_up);
+    }
+}
+
 static void list_backward(const dpcri_outlook *o, dpcri_list *l, int64_t warm_up, bool variants) {
     static const dpcr_scheme schemes[] = {DPCR_SCHEME_CHUNKED, DPCR_SCHEME_BLELLOCH, DPCR_SCHEME_PCR};
     dpcr_candidate *loop = add(l, DPCR_METHOD_SEQUENTIAL, DPCR_SCHEME_SEQUENTIAL, dpcri_cost_adjoint_loop(o));
@@ -278,6 +292,7 @@ static void list_backward(const dpcri_outlook *o, dpcri_list *l, int64_t warm_up
     const dpcr_steps *s = o->steps;
     const int64_t each = chunk_a_thread(o, s->length - 1, s->adjoint_latency, s->adjoint_lane_seconds, m);
     if (each && s->adjoint && !o->options->backward_chunk) add_backward_overlap(o, l, each, m);
+    list_full_backward(o, l, m, each, variants);
     if (variants && !o->options->warm_up && m > USUAL_WARM_UP)
         add_backward_overlap(o, l, o->options->backward_chunk, USUAL_WARM_UP);
     if (variants && !o->options->warm_up && m > 4 * USUAL_WARM_UP)
