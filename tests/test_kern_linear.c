@@ -113,7 +113,8 @@ static void compare(const shape *s, const dpcri_span *span, const void *got, con
 }
 
 // The same span on copies of the output, by pieces: every row alone, steps split in two.
-static void compare_bits(const shape *s, const dpcri_span *span, dpcri_kernel *kernel, const void *got, size_t bytes) {
+static void compare_pieces(const shape *s, const dpcri_span *span, dpcri_kernel *kernel, const void *got,
+                           size_t bytes) {
     const int64_t size = (int64_t)dpcr_dtype_size(s->dtype);
     dpcri_span piece = *span;
     const int64_t half = is_product(s->operation) ? s->n : s->n / 2;
@@ -141,6 +142,16 @@ static void compare_bits(const shape *s, const dpcri_span *span, dpcri_kernel *k
         fail_msg("%s %s %s w %lld k %lld n %lld rows %lld: bits depend on how the call is cut",
                  operation_names[s->operation], dpcr_structure_name(s->t.structure), dpcr_dtype_name(s->dtype),
                  (long long)s->t.rows, (long long)s->t.block, (long long)s->n, (long long)s->rows);
+}
+
+// Whether vectors take turns or not.
+static void compare_bits(const shape *s, const dpcri_span *span, dpcri_kernel *kernel, const void *got, size_t bytes) {
+    const bool take = dpcri_vectors_take_turns();
+    for (int other = 0; other < 2; other++) {
+        dpcri_vectors_let_take_turns(take != (other == 1));
+        compare_pieces(s, span, kernel, got, bytes);
+    }
+    dpcri_vectors_let_take_turns(take);
 }
 
 static void check_shape(const shape *s) {

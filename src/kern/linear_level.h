@@ -45,6 +45,10 @@
 
 typedef float eight_f32 __attribute__((vector_size(32)));
 typedef double eight_f64 __attribute__((vector_size(64)));
+#if DPCRI_VECTOR_BYTES == 64
+typedef float half_f32 __attribute__((vector_size(32)));
+typedef double half_f64 __attribute__((vector_size(32)));
+#endif
 
 // Fully unrolled where the bound is a constant: arrays indexed inside stay in registers.
 #if defined(__clang__)
@@ -85,6 +89,8 @@ static inline dpcri_span merge_steps(dpcri_span s, dpcr_structure kind) {
 #define EIGHT_FMA(a, b, c) ((eight_f32)_mm256_fmadd_ps((__m256)(a), (__m256)(b), (__m256)(c)))
 #define EIGHT_OF(low, high) \
     ((eight_f32)_mm256_insertf128_ps(_mm256_castps128_ps256(_mm_loadu_ps(low)), _mm_loadu_ps(high), 1))
+#define HALF_FMA(a, b, c) ((half_f32)_mm256_fmadd_ps((__m256)(a), (__m256)(b), (__m256)(c)))
+#define HALF_PAIR(h, a, b) PAIR_8_##h(a, b)
 #if DPCRI_VECTOR_BYTES == 64
 #define PAIR(h, a, b) PAIR_16_##h(a, b)
 #elif DPCRI_VECTOR_BYTES == 32
@@ -105,6 +111,8 @@ static inline dpcri_span merge_steps(dpcri_span s, dpcr_structure kind) {
 #define EIGHT_FMA(a, b, c) VV(fma)(a, b, c)
 #define EIGHT_OF(low, high) \
     ((eight_f64)_mm512_insertf64x4(_mm512_castpd256_pd512(_mm256_loadu_pd(low)), _mm256_loadu_pd(high), 1))
+#define HALF_FMA(a, b, c) ((half_f64)_mm256_fmadd_pd((__m256d)(a), (__m256d)(b), (__m256d)(c)))
+#define HALF_PAIR(h, a, b) PAIR_4_##h(a, b)
 #if DPCRI_VECTOR_BYTES == 64
 #define PAIR(h, a, b) PAIR_8_##h(a, b)
 #elif DPCRI_VECTOR_BYTES == 32

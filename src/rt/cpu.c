@@ -83,22 +83,29 @@ const char *dpcr_processor_name(void) {
     return processor;
 }
 
+static _Atomic int turns;  // of a vector of 512 bits; 0: not asked yet
+
+bool dpcri_vectors_take_turns(void) {
+    if (dpcri_isa_level() != DPCRI_AVX512) return false;
+    if (turns ==
+        0) {  // every thread finds the same. Family 25, Zen 4: they go through units of 256; later ones do them whole
+        const char *const name = dpcr_processor_name();
+        turns = strstr(name, "AMD") && strstr(name, "(family 25 ") ? 2 : 1;
+    }
+    return turns == 2;
+}
+
+void dpcri_vectors_let_take_turns(bool take) { turns = take ? 2 : 1; }
+
 double dpcri_vector_passes(void) {
     static const double passes[DPCRI_ISA_COUNT] = {4, 2, 1};
-    const dpcri_isa isa = dpcri_isa_level();
-#if defined(__x86_64__)
-    // Family 25, Zen 4: vectors of 512 bits go through units of 256. Later families do them whole.
-    if (isa == DPCRI_AVX512 && strstr(dpcr_processor_name(), "AMD") && strstr(dpcr_processor_name(), "(family 25 "))
-        return 2;
-#endif
-    return passes[isa];
+    return dpcri_vectors_take_turns() ? 2 : passes[dpcri_isa_level()];
 }
 
 // Measured on a Zen 4 beside what the kernels tell (deeppcr plan mlp --measure): lanes 1.3 to 2.4 times as long,
 // adjoint windows 1.3 to 2.5, weights of 16 to 64 components from the second cache 1.2 to 1.6, loops 1 to 1.4.
 dpcri_slower dpcri_kernels_slower(void) {
-    const bool turns = dpcri_isa_level() == DPCRI_AVX512 && dpcri_vector_passes() > 1;
-    return turns ? (dpcri_slower){1.75, 1.4, 1.2} : (dpcri_slower){1, 1, 1};
+    return dpcri_vectors_take_turns() ? (dpcri_slower){1.75, 1.4, 1.2} : (dpcri_slower){1, 1, 1};
 }
 
 // What the processor tells beats the C library, which calls all L3 of a package one (an EPYC of which a virtual machine

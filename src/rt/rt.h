@@ -13,6 +13,11 @@ dpcri_isa dpcri_isa_level(void);
 // Turns that sixteen floats take through the level's vector units, of 4, 8 or 16 lanes: 4 to 1.
 double dpcri_vector_passes(void);
 
+// Whether vectors of the level, AVX-512, go through units half as wide, in two turns. Kernels may choose by it, the
+// same bits by another order of work, and so tests say which.
+bool dpcri_vectors_take_turns(void);
+void dpcri_vectors_let_take_turns(bool take);
+
 // What the costs that kernels tell are to be multiplied by: they were measured where vectors of 512 bits are done
 // whole. 1, or, where such take two turns, more: of what fills the units, of what waits for loads and shuffles as much,
 // and of loops that wait for themselves.
