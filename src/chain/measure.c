@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/text.h"
 #include "rt/race.h"
 #include "rt/rt.h"
 #include "rt/wisdom.h"
@@ -51,13 +52,14 @@ typedef struct trials {
 static void key_of(const dpcr_chain_plan *plan, char *key) {
     const dpcr_chain_shape *s = &plan->shape;
     const dpcr_chain_options *o = &plan->options;
-    snprintf(key, DPCRI_WISDOM_KEY,
-             "linear %s L%lld B%lld w%lld %s%lld transposed %d typical %d threads %d chunk %lld levels %d warm-up %lld "
-             "tol %.9g sweeps %d",
-             dpcr_dtype_name(s->dtype), (long long)s->length, (long long)s->batch, (long long)s->transition.rows,
-             dpcr_structure_name(s->transition.structure), (long long)s->transition.block, s->transposed != 0,
-             o->typical != NULL, dpcr_context_threads(plan->context), (long long)o->chunk, o->levels,
-             (long long)o->warm_up, o->tolerance, o->max_sweeps);
+    dpcri_text_print(
+        key, DPCRI_WISDOM_KEY,
+        "linear %s L%lld B%lld w%lld %s%lld transposed %d typical %d threads %d chunk %lld levels %d warm-up %lld "
+        "tol %.9g sweeps %d",
+        dpcr_dtype_name(s->dtype), (long long)s->length, (long long)s->batch, (long long)s->transition.rows,
+        dpcr_structure_name(s->transition.structure), (long long)s->transition.block, s->transposed != 0,
+        o->typical != NULL, dpcr_context_threads(plan->context), (long long)o->chunk, o->levels, (long long)o->warm_up,
+        o->tolerance, o->max_sweeps);
 }
 
 bool dpcri_chain_recall(dpcr_chain_plan *plan) {

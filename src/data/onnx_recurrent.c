@@ -15,6 +15,7 @@
 #include <string.h>
 #include <strings.h>
 
+#include "base/text.h"
 #include "data/onnx.h"
 #include "deeppcr/data.h"
 
@@ -602,7 +603,7 @@ done:
 static dpcr_status add_metadata(const dpcri_onnx *m, const layer *l, dpcr_tensors *tensors, dpcr_error *error) {
     enum { PAIRS = 6 };
     char clip[NAME_BYTES];
-    snprintf(clip, sizeof clip, "%.9g", l->clip);
+    dpcri_text_print(clip, sizeof clip, "%.9g", l->clip);
     const struct {
         const char *key, *value;
         bool wanted;

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/text.h"
 #include "deeppcr/data.h"
 #include "model/recurrent_internal.h"
 
@@ -59,9 +60,8 @@ static dpcr_status read_variant(const reading *r, int64_t projection, dpcr_recur
         return dpcri_fail(error, DPCR_ERROR_FORMAT,
                           "recurrent_load: %s: its tensors or metadata tell of a variant that %s%s has not", r->path,
                           dpcr_recurrent_kind_name(o->kind), o->bidirectional ? " of both directions" : "");
-    char *end = NULL;
-    o->clip = clip ? strtod(clip, &end) : 0;
-    if (clip && (end == clip || *end || !(o->clip > 0 && o->clip <= DBL_MAX)))
+    o->clip = 0;
+    if (clip && !(dpcri_number_parse(clip, &o->clip) && o->clip > 0 && o->clip <= DBL_MAX))
         return dpcri_fail(error, DPCR_ERROR_FORMAT,
                           "recurrent_load: %s: metadata onnx.clip is '%.40s', wanted a number", r->path, clip);
 done:
@@ -255,8 +255,7 @@ done:
 
 // Metadata that read_variant reads; returns how many.
 static int64_t describe(const dpcr_recurrent_options *o, char pairs[MOST_PAIRS][2][NAME_BYTES]) {
-    char clip[NAME_BYTES];
-    snprintf(clip, sizeof clip, "%.17g", o->clip);
+    const dpcri_number clip = dpcri_number_text(o->clip);
     const struct {
         const char *key, *value;
         bool wanted;
@@ -265,7 +264,7 @@ static int64_t describe(const dpcr_recurrent_options *o, char pairs[MOST_PAIRS][
         {"onnx.direction", "reverse", o->reverse},
         {"onnx.linear_before_reset", "0", o->reset_before},
         {"onnx.input_forget", "1", o->input_forget},
-        {"onnx.clip", clip, o->clip > 0},
+        {"onnx.clip", clip.text, o->clip > 0},
     };
     int64_t count = 0;
     for (int i = 0; i < MOST_PAIRS; i++) {

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/text.h"
 #include "deeppcr/data.h"
 #include "model/model_internal.h"
 
@@ -36,7 +37,7 @@ static int option_texts(const dpcr_model_options *o, option_text text[OPTION_COU
     TEXT("activation", "%s", dpcr_activation_name(o->activation));
     TEXT("branch", "%s", branch_names[o->branch]);
     TEXT("layer_norm", "%d", o->layer_norm);
-    TEXT("scale", "%.17g", o->scale);
+    TEXT("scale", "%s", dpcri_number_text(o->scale).text);
     TEXT("seed", "%" PRIu64, o->seed);
     if (o->tie) {
         TEXT("tie", "%" PRId64, o->tie);
@@ -181,9 +182,8 @@ static dpcr_status read_options(const dpcr_tensors *t, const char *path, dpcr_mo
     if (!activation || dpcr_activation_find(activation, &o->activation, NULL) != DPCR_OK)
         return missing(path, "deeppcr.activation", activation, "the name of an activation", error);
     const char *scale = dpcr_tensors_metadata(t, "deeppcr.scale");
-    char *end = NULL;
-    o->scale = scale ? strtod(scale, &end) : 0;
-    if (!scale || end == scale || *end) return missing(path, "deeppcr.scale", scale, "a number", error);
+    if (!scale || !dpcri_number_parse(scale, &o->scale))
+        return missing(path, "deeppcr.scale", scale, "a number", error);
     if (dpcr_tensors_metadata(t, "deeppcr.tie")) DPCR_TRY(read_integer(t, path, "deeppcr.tie", &o->tie, error));
     const char *seed = dpcr_tensors_metadata(t, "deeppcr.seed");
     o->seed = seed ? strtoull(seed, NULL, 10) : 0;

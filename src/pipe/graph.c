@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/text.h"
 #include "pipe/profile.h"
 
 enum { MOST_NODES = 1 << 13, MOST_ID = 1 << 30 };
@@ -71,9 +72,7 @@ static bool take_number(const char **at, const char *end, double *value) {
     size_t n = 0;
     while (*at + n < end && n < sizeof copy - 1 && strchr("0123456789.eE+-", (*at)[n])) copy[n] = (*at)[n], n++;
     copy[n] = 0;
-    char *stop;
-    *value = strtod(copy, &stop);
-    if (n == 0 || *stop || !isfinite(*value) || *value < 0) return false;
+    if (!dpcri_number_parse(copy, value) || !isfinite(*value) || *value < 0) return false;
     *at += n;
     return true;
 }

@@ -5,6 +5,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/text.h"
+
 bool dpcri_wisdom_open(dpcri_wisdom *wisdom) {
     *wisdom = (dpcri_wisdom){0};
     return pthread_mutex_init(&wisdom->lock, NULL) == 0;
@@ -115,10 +117,10 @@ bool dpcri_wisdom_rates(dpcr_context *context, dpcr_machine *machine) {
     int end = 0;
     rates_key(context, key, sizeof key);
     if (!dpcri_wisdom_find(context, key, value)) return false;
-    const int read =
-        sscanf(value, "flops %lf latency %lf region %lf wake %lf bandwidth %lf L1 %lf %lf L2 %lf %lf L3 %lf %lf%n",
-               &m.flops, &m.latency, &m.region, &m.wake, &m.bandwidth, &m.cache_bytes[0], &m.cache_bandwidth[0],
-               &m.cache_bytes[1], &m.cache_bandwidth[1], &m.cache_bytes[2], &m.cache_bandwidth[2], &end);
+    const int read = dpcri_text_scan(
+        value, "flops %lf latency %lf region %lf wake %lf bandwidth %lf L1 %lf %lf L2 %lf %lf L3 %lf %lf%n", &m.flops,
+        &m.latency, &m.region, &m.wake, &m.bandwidth, &m.cache_bytes[0], &m.cache_bandwidth[0], &m.cache_bytes[1],
+        &m.cache_bandwidth[1], &m.cache_bytes[2], &m.cache_bandwidth[2], &end);
     if (read != 11 || value[end] || !is_positive(m.flops) || !is_positive(m.latency) || !is_positive(m.bandwidth) ||
         !(m.region >= 0 && m.region < 1) || !(m.wake >= 0 && m.wake < 1))
         return false;
@@ -131,9 +133,10 @@ bool dpcri_wisdom_rates(dpcr_context *context, dpcr_machine *machine) {
 void dpcri_wisdom_keep_rates(dpcr_context *context, const dpcr_machine *m) {
     char key[64], value[DPCRI_WISDOM_VALUE];
     rates_key(context, key, sizeof key);
-    snprintf(value, sizeof value,
-             "flops %.9g latency %.9g region %.9g wake %.9g bandwidth %.9g L1 %.9g %.9g L2 %.9g %.9g L3 %.9g %.9g",
-             m->flops, m->latency, m->region, m->wake, m->bandwidth, m->cache_bytes[0], m->cache_bandwidth[0],
-             m->cache_bytes[1], m->cache_bandwidth[1], m->cache_bytes[2], m->cache_bandwidth[2]);
+    dpcri_text_print(
+        value, sizeof value,
+        "flops %.9g latency %.9g region %.9g wake %.9g bandwidth %.9g L1 %.9g %.9g L2 %.9g %.9g L3 %.9g %.9g", m->flops,
+        m->latency, m->region, m->wake, m->bandwidth, m->cache_bytes[0], m->cache_bandwidth[0], m->cache_bytes[1],
+        m->cache_bandwidth[1], m->cache_bytes[2], m->cache_bandwidth[2]);
     dpcri_wisdom_set(context, key, value);  // refused memory: measured again the next time
 }

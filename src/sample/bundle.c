@@ -6,8 +6,8 @@
 #include <string.h>
 
 #include "base/checksum.h"
+#include "base/text.h"
 #include "sample/networks.h"
-#include "train/batches.h"
 
 #define CHECKSUM "deeppcr.checksum"
 

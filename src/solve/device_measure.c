@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/text.h"
 #include "rt/dev/device.h"
 #include "rt/race.h"
 #include "rt/watch.h"
@@ -37,7 +38,7 @@ typedef struct trial {
 static bool key_of(const dpcr_solve_plan *plan, const dpcr_device_info *info, char *key) {
     const dpcr_steps *s = &plan->steps;
     const dpcr_solve_options *o = &plan->options;
-    const int used = snprintf(
+    const int used = dpcri_text_print(
         key, DPCRI_WISDOM_KEY,
         "device %.100s %d.%d solve %s L%lld B%lld w%lld %s%lld flops %.9g tol %.9g %.9g chunk %lld warm-up %lld sweeps "
         "%d%s limit %zu chain %016" PRIx64,
@@ -52,7 +53,8 @@ static bool recall(dpcr_context *context, const char *key, double *seconds) {
     char text[DPCRI_WISDOM_VALUE];
     int end = 0;
     if (!dpcri_wisdom_find(context, key, text)) return false;
-    if (sscanf(text, "sequential %lf overlap %lf newton %lf%n", &seconds[0], &seconds[1], &seconds[2], &end) != 3 ||
+    if (dpcri_text_scan(text, "sequential %lf overlap %lf newton %lf%n", &seconds[0], &seconds[1], &seconds[2], &end) !=
+            3 ||
         text[end] != 0)
         return false;
     bool any = false;
@@ -65,7 +67,7 @@ static bool recall(dpcr_context *context, const char *key, double *seconds) {
 
 static void remember(dpcr_context *context, const char *key, const double *seconds) {
     char text[DPCRI_WISDOM_VALUE];
-    snprintf(text, sizeof text, "sequential %.9g overlap %.9g newton %.9g", seconds[0], seconds[1], seconds[2]);
+    dpcri_text_print(text, sizeof text, "sequential %.9g overlap %.9g newton %.9g", seconds[0], seconds[1], seconds[2]);
     dpcri_wisdom_set(context, key, text);  // refused memory: measured again the next time
 }
 

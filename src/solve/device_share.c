@@ -5,6 +5,7 @@
 #include <math.h>
 #include <stdio.h>
 
+#include "base/text.h"
 #include "kern/device.h"
 #include "rt/dev/device.h"
 #include "rt/wisdom.h"
@@ -69,15 +70,15 @@ double dpcri_device_barrier(dpcr_context *context, dpcr_device device, const dpc
     double seconds = 0;
     int end = 0;
     snprintf(key, sizeof key, "device %.100s %d.%d barrier", info->name, info->major, info->minor);
-    if (dpcri_wisdom_find(context, key, text) && sscanf(text, "%lf%n", &seconds, &end) == 1 && text[end] == 0 &&
-        seconds > 0 && seconds < 1)
+    if (dpcri_wisdom_find(context, key, text) && dpcri_text_scan(text, "%lf%n", &seconds, &end) == 1 &&
+        text[end] == 0 && seconds > 0 && seconds < 1)
         return seconds;
     if (dpcri_device_ready(device, "solve_plan_create", &table, NULL) != DPCR_OK) return usual_barrier;
     const dpcri_device_kernels *const kernels = dpcri_device_kernels_in(table->kernels);
     if (!kernels || !kernels->barriers) return usual_barrier;
     seconds = measure_barrier(table, kernels, device.id);
     if (!(seconds > 0)) return usual_barrier;
-    snprintf(text, sizeof text, "%.9g", seconds);
+    dpcri_text_print(text, sizeof text, "%.9g", seconds);
     dpcri_wisdom_set(context, key, text);  // refused memory: measured again the next time
     return seconds;
 }

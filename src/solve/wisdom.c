@@ -16,6 +16,7 @@
 #include <string.h>
 
 #include "base/checksum.h"
+#include "base/text.h"
 #include "data/file.h"
 #include "solve/planner.h"
 
@@ -51,10 +52,10 @@ void dpcri_wisdom_key(const dpcri_outlook *o, char *key) {
     memory_text(&o->contraction, memory, sizeof memory);
     if (p->backward_chunk) snprintf(back, sizeof back, " back %lld", (long long)p->backward_chunk);
     if (s->coarse || s->slopes)
-        snprintf(told, sizeof told, " confirm %.9g chain %016" PRIx64, p->confirm, own_sum(s));
+        dpcri_text_print(told, sizeof told, " confirm %.9g chain %016" PRIx64, p->confirm, own_sum(s));
     else if (s->identity)
         snprintf(told, sizeof told, " chain %016" PRIx64, own_sum(s));
-    snprintf(
+    dpcri_text_print(
         key, DPCRI_WISDOM_KEY,
         "solve %s L%lld B%lld w%lld %s%lld flops %.9g %.9g lanes %lld tape %lld%s calls %d%d%d%d threads %g %s tol "
         "%.9g %.9g window %lld chunk %lld%s warm-up %lld scheme %d limit %zu guess %d sweeps %d%s%s",
@@ -92,9 +93,9 @@ bool dpcri_wisdom_knows(const dpcri_outlook *o) {
 }
 
 static int put_candidate(char *text, size_t bytes, const char *name, const dpcr_candidate *c) {
-    return snprintf(text, bytes, "%s %s %s chunk %lld warm-up %lld sweeps %.9g seconds %.9g; ", name,
-                    dpcr_method_name(c->method), dpcr_scheme_name(c->scheme), (long long)c->chunk,
-                    (long long)c->warm_up, c->sweeps, c->measured);
+    return dpcri_text_print(text, bytes, "%s %s %s chunk %lld warm-up %lld sweeps %.9g seconds %.9g; ", name,
+                            dpcr_method_name(c->method), dpcr_scheme_name(c->scheme), (long long)c->chunk,
+                            (long long)c->warm_up, c->sweeps, c->measured);
 }
 
 void dpcri_wisdom_remember(dpcr_context *context, const char *key, const dpcri_known *known) {
@@ -111,17 +112,18 @@ void dpcri_wisdom_remember(dpcr_context *context, const char *key, const dpcri_k
     if (told[0] || told[1] || told[2])
         used += snprintf(text + used, sizeof text - (size_t)used, " told %d %d %d", told[0], told[1], told[2]);
     if (work[0] > 0 || work[1] > 0 || work[2] > 0)
-        used += snprintf(text + used, sizeof text - (size_t)used, " work %.4g %.4g %.4g", work[0], work[1], work[2]);
+        used += dpcri_text_print(text + used, sizeof text - (size_t)used, " work %.4g %.4g %.4g", work[0], work[1],
+                                 work[2]);
     if (known->chosen[0] && known->max_sweeps > 0)
         used += snprintf(text + used, sizeof text - (size_t)used, " most %d", known->max_sweeps);
     const dpcri_costs *c = &known->costs;
     const dpcri_contraction *m = &known->memory;
     const double rate = isnan(m->rate) ? 0 : fmax(-most_rate, fmin(m->rate, most_rate));
     if (c->block > 0 || known->spent > 0 || m->memory != DPCRI_MEMORY_UNKNOWN)
-        snprintf(text + used, sizeof text - (size_t)used,
-                 " costs %.4g %.4g %.4g %.4g %d spent %.4g memory %d %lld %lld %.4g", c->block, c->lane, c->sweep,
-                 c->jacobian, c->at_best, known->spent, (int)m->memory, (long long)m->within, (long long)m->to_bits,
-                 rate);
+        dpcri_text_print(text + used, sizeof text - (size_t)used,
+                         " costs %.4g %.4g %.4g %.4g %d spent %.4g memory %d %lld %lld %.4g", c->block, c->lane,
+                         c->sweep, c->jacobian, c->at_best, known->spent, (int)m->memory, (long long)m->within,
+                         (long long)m->to_bits, rate);
     dpcri_wisdom_set(context, key, text);  // refused memory: not remembered, found out again
 }
 
@@ -135,8 +137,8 @@ static bool take_candidate(const char **text, const char *name, bool *chosen, dp
     const size_t n = strlen(name);
     *chosen = strncmp(*text, name, n) == 0 && (*text)[n] == ' ';
     if (!*chosen) return true;
-    const int read = sscanf(*text + n, " %15s %15s chunk %lld warm-up %lld sweeps %lf seconds %lf; %n", method, scheme,
-                            &chunk, &warm_up, &sweeps, &seconds, &end);
+    const int read = dpcri_text_scan(*text + n, " %15s %15s chunk %lld warm-up %lld sweeps %lf seconds %lf; %n", method,
+                                     scheme, &chunk, &warm_up, &sweeps, &seconds, &end);
     *c = (dpcr_candidate){.size = sizeof *c, .chunk = chunk, .warm_up = warm_up, .sweeps = sweeps, .measured = seconds};
     *text += n + (size_t)end;
     return read == 6 && end > 0 && chunk >= 0 && warm_up >= 0 && seconds > 0 && seconds < 1e9 && sweeps >= 0 &&
@@ -154,8 +156,8 @@ static bool take_costs(const char **text, dpcri_known *known) {
     int at_best = 0, memory = 0, end = 0;
     if (strncmp(*text, " costs ", 7) != 0) return true;
     const int read =
-        sscanf(*text, " costs %lf %lf %lf %lf %d spent %lf memory %d %lld %lld %lf%n", &c->block, &c->lane, &c->sweep,
-               &c->jacobian, &at_best, &known->spent, &memory, &within, &to_bits, &m->rate, &end);
+        dpcri_text_scan(*text, " costs %lf %lf %lf %lf %d spent %lf memory %d %lld %lld %lf%n", &c->block, &c->lane,
+                        &c->sweep, &c->jacobian, &at_best, &known->spent, &memory, &within, &to_bits, &m->rate, &end);
     c->at_best = at_best != 0;
     m->memory = (dpcri_memory)memory, m->within = within, m->to_bits = to_bits;
     *text += end;
@@ -178,7 +180,8 @@ static bool read_known(const char *text, dpcri_known *known) {
     int more = 0, *told = known->told;
     double *work = known->work;
     if (read == 3 && sscanf(text + end, " told %d %d %d%n", &told[0], &told[1], &told[2], &more) == 3) end += more;
-    if (read == 3 && sscanf(text + end, " work %lf %lf %lf%n", &work[0], &work[1], &work[2], &more) == 3) end += more;
+    if (read == 3 && dpcri_text_scan(text + end, " work %lf %lf %lf%n", &work[0], &work[1], &work[2], &more) == 3)
+        end += more;
     if (read == 3 && sscanf(text + end, " most %d%n", &known->max_sweeps, &more) == 1) end += more;
     text += end;
     if (read != 3 || !take_costs(&text, known)) return false;

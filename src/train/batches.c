@@ -1,10 +1,7 @@
 // SPDX-License-Identifier: MIT
 #include "train/batches.h"
 
-#include <locale.h>
 #include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/random.h"
@@ -165,27 +162,4 @@ void dpcri_gather(dpcr_context *context, const dpcr_dataset *data, const int64_t
                   const dpcri_normaliser *normaliser, void *x, uint8_t *y) {
     gather_task task = {data, order, first, rows, normaliser, x, y};
     dpcri_parallel(context, (rows + GATHER_ROWS - 1) / GATHER_ROWS, gather_block, &task);
-}
-
-// ---- numbers as text ----
-
-// The thread's locale is changed for one call only; the process's never.
-dpcri_number dpcri_number_text(double value) {
-    dpcri_number made;
-    const locale_t c = newlocale(LC_ALL_MASK, "C", (locale_t)0), kept = c ? uselocale(c) : (locale_t)0;
-    snprintf(made.text, sizeof made.text, "%.17g", value);
-    if (c) {
-        uselocale(kept);
-        freelocale(c);
-    }
-    return made;
-}
-
-bool dpcri_number_parse(const char *text, double *value) {
-    char *end = NULL;
-    const locale_t c = newlocale(LC_ALL_MASK, "C", (locale_t)0);
-    if (!c) return false;
-    *value = strtod_l(text, &end, c);
-    freelocale(c);
-    return end != text && *end == '\0';
 }

@@ -37,11 +37,4 @@ dpcri_normaliser dpcri_normaliser_make(dpcr_dtype dtype, double mean, double dev
 void dpcri_gather(dpcr_context *context, const dpcr_dataset *data, const int64_t *order, int64_t first, int64_t rows,
                   const dpcri_normaliser *normaliser, void *x, uint8_t *y);
 
-// Numbers as text in metadata: enough digits to come back as the same bits, a decimal point whatever the locale.
-typedef struct dpcri_number {
-    char text[32];
-} dpcri_number;
-dpcri_number dpcri_number_text(double value);
-bool dpcri_number_parse(const char *text, double *value);
-
 #endif

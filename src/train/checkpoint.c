@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/text.h"
 #include "model/model_internal.h"
 #include "solve/solve_internal.h"
 

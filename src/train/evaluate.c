@@ -2,6 +2,7 @@
 // Mean loss and accuracy of a classifier over a data set, in the set's own order.
 #include <string.h>
 
+#include "base/text.h"
 #include "rt/rt.h"
 #include "train/batches.h"
 #include "train/device_pass.h"

@@ -4,6 +4,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "base/text.h"
 #include "rt/rt.h"
 #include "solve/solve_internal.h"
 #include "train/trial.h"
