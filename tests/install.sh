@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
 # install.sh BUILD_DIR: installs into a folder of its own, moves it, and builds and runs examples against it: by
-# pkg-config with the shared and with the static library, and by CMake's find_package. Checks the man page.
+# pkg-config with the shared and with the static library, by CMake's find_package, and in another project. Checks the
+# man page.
 set -u
 build=$(cd "${1:?usage: install.sh BUILD_DIR}" && pwd)
 source=$(pwd)
@@ -79,6 +80,25 @@ for kind in shared static; do
             [ -s "$folder/$name.wav" ] || fail "$name ($kind) wrote no sound"
         fi
     done
+done
+
+# As a part of another project: the same two targets, and its sources find the headers. The library itself is not built.
+mkdir "$folder/inside"
+cp examples/linear_chain.c "$folder/inside"
+cat >"$folder/inside/CMakeLists.txt" <<EOF
+cmake_minimum_required(VERSION 3.25)
+project(inside LANGUAGES C)
+set(DEEPPCR_CUDA off)
+add_subdirectory("$source" deeppcr EXCLUDE_FROM_ALL)
+foreach(kind deeppcr static)
+  add_executable(inside_\${kind} linear_chain.c)
+  target_link_libraries(inside_\${kind} PRIVATE deeppcr::\${kind})
+endforeach()
+EOF
+quietly "does not configure in another project" cmake -S "$folder/inside" -B "$folder/inside/b" -G Ninja
+for kind in deeppcr static; do
+    quietly "another project does not find the headers of deeppcr::$kind" \
+        ninja -C "$folder/inside/b" "CMakeFiles/inside_$kind.dir/linear_chain.c.o"
 done
 
 page=$prefix/share/man/man1/deeppcr.1
