@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 // Status codes and error text. Every call that can fail returns a dpcr_status and takes, as its last argument, an
 // optional dpcr_error of the caller's that receives one line of text: what failed, what was got, what was wanted.
+// A handle that is NULL is DPCR_ERROR_ARGUMENT there; calls without a status answer 0 or NULL for it, or do nothing.
 #ifndef DEEPPCR_STATUS_H
 #define DEEPPCR_STATUS_H
 

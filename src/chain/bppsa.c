@@ -454,12 +454,12 @@ void dpcr_bppsa_plan_destroy(dpcr_bppsa_plan *p) {
     dpcri_free(p->context, p);
 }
 
-const dpcr_bppsa_cost *dpcr_bppsa_plan_cost(const dpcr_bppsa_plan *plan) { return &plan->cost; }
+const dpcr_bppsa_cost *dpcr_bppsa_plan_cost(const dpcr_bppsa_plan *plan) { return plan ? &plan->cost : NULL; }
 
-int64_t dpcr_bppsa_plan_levels(const dpcr_bppsa_plan *plan) { return plan->level_count; }
+int64_t dpcr_bppsa_plan_levels(const dpcr_bppsa_plan *plan) { return plan ? plan->level_count : 0; }
 
 const dpcr_bppsa_level *dpcr_bppsa_plan_level(const dpcr_bppsa_plan *plan, int64_t index) {
-    return index >= 0 && index < plan->level_count ? &plan->levels[index] : NULL;
+    return plan && index >= 0 && index < plan->level_count ? &plan->levels[index] : NULL;
 }
 
-size_t dpcr_bppsa_plan_workspace(const dpcr_bppsa_plan *plan) { return plan->workspace; }
+size_t dpcr_bppsa_plan_workspace(const dpcr_bppsa_plan *plan) { return plan ? plan->workspace : 0; }

@@ -27,13 +27,14 @@ void dpcr_filter_destroy(dpcr_filter *filter) {
     dpcri_free(context, filter);
 }
 
-int64_t dpcr_filter_sections(const dpcr_filter *filter) { return filter->sections; }
+int64_t dpcr_filter_sections(const dpcr_filter *filter) { return filter ? filter->sections : 0; }
 
-int64_t dpcr_filter_order(const dpcr_filter *filter) { return filter->order; }
+int64_t dpcr_filter_order(const dpcr_filter *filter) { return filter ? filter->order : 0; }
 
 // A cascade forgets when its last stage has forgotten what the ones before it forgot.
 int64_t dpcr_filter_memory(const dpcr_filter *filter) {
     int64_t memory = 0;
+    if (!filter) return 0;
     for (int64_t i = 0; i < filter->stages; i++)
         if (filter->stage[i].memory == INT64_MAX || !dpcri_add(memory, filter->stage[i].memory, &memory)) return 0;
     return memory > 0 ? memory : 1;

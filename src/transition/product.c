@@ -223,9 +223,9 @@ void dpcr_product_destroy(dpcr_product *product) {
     dpcri_free(product->context, product);
 }
 
-const dpcr_transition *dpcr_product_transition(const dpcr_product *product) { return &product->c; }
+const dpcr_transition *dpcr_product_transition(const dpcr_product *product) { return product ? &product->c : NULL; }
 
-double dpcr_product_flops(const dpcr_product *product) { return product->flops; }
+double dpcr_product_flops(const dpcr_product *product) { return product ? product->flops : 0; }
 
 int64_t dpcri_product_places(const dpcr_product *p) {
     return p->c.structure == DPCR_CSR && p->later.structure == DPCR_CSR && p->earlier.structure == DPCR_CSR ? p->c.cols
