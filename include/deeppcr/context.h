@@ -13,9 +13,14 @@ extern "C" {
 
 typedef struct dpcr_context dpcr_context;
 
+// What the library asks of a thread that calls it: this much stack, callbacks' own apart (the context's threads have
+// the system's default), and floating-point exceptions that do not trap, as by default: it raises their flags, whatever
+// the result. No exception of C++ and no longjmp may leave a callback.
+enum { DPCR_STACK_BYTES = 512 * 1024 };
+
 typedef struct dpcr_context_options {
     size_t size;  // sizeof(dpcr_context_options) of the caller
-    int threads;  // worker threads, the caller's included; 0: as many as this process may run on
+    int threads;  // worker threads, the caller's included, at most 4096; 0: as many as this process may run on
     // Every allocation of the library goes through `allocate` (alignment is a power of two; NULL means refused) and
     // `release`. Both NULL: aligned_alloc and free, 4 MB and more in large pages where the system gives
     // some to those who ask. Third parties' own allocations (thread pool, zlib, jansson) do not.
