@@ -31,7 +31,7 @@ typedef struct dpcr_device {
 typedef struct dpcr_array {
     void *data;
     dpcr_dtype dtype;
-    dpcr_device device;
+    dpcr_device device;  // {DPCR_HOST, 0} for host memory, as dpcr_array_make has it; type 0 is refused
     int32_t ndim;
     int64_t shape[DPCR_MAX_DIMS];
     int64_t strides[DPCR_MAX_DIMS];  // in elements; may be 0 (shared) or negative (reversed)

@@ -362,7 +362,7 @@ typedef struct dpcr_solve_report {
     int64_t history_capacity;
     double *residual_history;  // [history_capacity] largest residual by sweep, before its update
     int64_t *locked_history;   // [history_capacity] smallest locked prefix over the batch, by sweep
-    int64_t history_length;
+    int64_t history_length;    // sweeps there were to tell of; may be more than history_capacity
     // The same by sequence, [history_capacity][batch_capacity]; sweeps in which a sequence took no part repeat its last
     // entry.
     double *sequence_residual_history;
@@ -437,7 +437,8 @@ DPCR_API void dpcr_wisdom_forget(dpcr_context *context);
 DPCR_API size_t dpcr_solve_plan_workspace(const dpcr_solve_plan *plan);
 
 // Solves the chain:   z = z0; for l in 0..L-1: z = f_l(z); store z_l
-//   z0 [B][w], z [L][B][w] (the guess when `guess` is GIVEN), tape [L][B][tape_values] or NULL
+//   z0 [B][w], z [L][B][w] (the guess when `guess` is GIVEN), tape [L][B][tape_values] or NULL. What is written, z and
+//   tape, overlaps nothing else: z0 is not a row of z, of the steps before in the same memory, say
 // Returns DPCR_OK also for results that are not converged: read report->reason.
 // report may be NULL, here and in backward: then no times are taken, which saves up to a tenth of a solve of one
 // microsecond.
@@ -449,7 +450,7 @@ DPCR_API dpcr_status dpcr_solve_execute(const dpcr_solve_plan *plan, const dpcr_
 // the `gradient` callback, and dz0 = J_0^T lambda_0.
 //   direct [L][B][w] or NULL, last [B][w] or NULL: added to direct_{L-1}; lambda [L][B][w] or NULL: kept in the
 //   workspace only, a window at a time; dz0 [B][w] or NULL; tape as execute left it (used up with consume_tape), or
-//   NULL: recomputed.
+//   NULL: recomputed. Of length 0 dz0 is last, or zeros.
 DPCR_API dpcr_status dpcr_solve_backward(const dpcr_solve_plan *plan, const dpcr_array *z0, const dpcr_array *z,
                                          const dpcr_array *tape, const dpcr_array *direct, const dpcr_array *last,
                                          const dpcr_array *lambda, const dpcr_array *dz0, void *workspace,

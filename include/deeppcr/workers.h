@@ -104,7 +104,8 @@ typedef struct dpcr_layerwise_options {
 // clock. free_running takes a lock for a group at a time instead, and nothing else.
 //
 // Checkpoints are those of dpcr_train_pipeline's asynchronous schedules: between segments. Networks with tied steps are
-// refused: a set's gradient is there only when all of its steps have theirs.
+// refused: a set's gradient is there only when all of its steps have theirs; so is train->clip, for the whole gradient
+// never is there at once.
 DPCR_API dpcr_status dpcr_train_layerwise(dpcr_context *context, dpcr_model *model, const dpcr_dataset *data,
                                           const dpcr_train_options *train, const dpcr_layerwise_options *layerwise,
                                           dpcr_train_state *last, dpcr_workers_figures *figures, dpcr_error *error);
