@@ -337,6 +337,29 @@ def test_gradients_have_memory_of_their_own():
     assert len(at) == 4
 
 
+@FUNC
+@pytest.mark.parametrize("name", ["module", "gradient", "stack", "chain", "filter"])
+def test_programs_that_make_fx_records_work_with_other_numbers(name):
+    """A TorchDispatchMode sees operators alone: what ran beside them would be memory that nobody filled, or numbers of this input."""
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    theirs, mine, x = pair()
+    stack, A = ours.Chain(3, 6, dtype=torch.float64), torch.rand(5, 2, 3, dtype=torch.float64) / 2
+    b, a = torch.tensor([0.2, 0.1], dtype=torch.float64), torch.tensor([1.0, -0.5], dtype=torch.float64)
+
+    def gradient(module, v):
+        v = v.detach().requires_grad_()
+        return torch.autograd.grad(module(v)[0].square().sum(), v)[0]
+
+    call = {"module": lambda v: mine(v)[0], "gradient": lambda v: gradient(mine, v), "stack": stack, "chain": lambda v: ours.linear_chain(A, v),
+            "filter": lambda v: ours.lfilter(b, a, v, 0)}[name]  # fmt: skip
+    program, other = make_fx(call)(x), torch.randn_like(x)
+    assert any("deeppcr" in str(node.target) for node in program.graph.nodes)
+    close(program(other), call(other))
+    if name in ("module", "gradient"):
+        close(program(other), theirs(other)[0] if name == "module" else gradient(theirs, other))
+
+
 @pytest.mark.parametrize("given", [None, [1.0], torch.zeros(5, 2, 3).numpy()])
 def test_inputs_that_are_no_tensors(given):
     with pytest.raises(deeppcr.ArgumentError) as caught:

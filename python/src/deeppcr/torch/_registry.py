@@ -83,12 +83,14 @@ def looks(tensors: Sequence[Tensor]) -> Optional[Callable[..., bool]]:
 
 jit_traces = torch._C._get_tracing_state  # None where torch.jit.trace is not at work
 _transforming = getattr(torch._C, "_are_functorch_transforms_active", lambda: False)
+_watching = getattr(torch._C, "_len_torch_dispatch_stack", lambda: 0)  # how many, such as make_fx and counters of flops
 _some_autocast = getattr(torch._C, "_is_any_autocast_enabled", lambda: True)
 
 
 def tracing() -> bool:
-    """Whether torch.compile, torch.export or a transform of torch.func is at work: they know operators, not how modules run."""
-    return REGISTERS and (_transforming() or torch.compiler.is_compiling())
+    """Whether torch.compile, torch.export, a transform of torch.func or a TorchDispatchMode is at work: they know operators, not how
+    modules run."""
+    return REGISTERS and (_transforming() or torch.compiler.is_compiling() or _watching() > 0)  # the compiler reads as far as its own
 
 
 def going_forward() -> bool:
