@@ -446,6 +446,8 @@ def test_stacks_refuse_autocast_and_scales_that_are_no_numbers():
     for scale in (math.nan, math.inf):
         with pytest.raises(deeppcr.ArgumentError, match="scale is .*; wanted a finite number"):
             ours.Chain(4, 3, scale=scale)
+    with pytest.raises(deeppcr.ArgumentError, match="scale is 0.0; wanted another number"):  # which the library takes for its default
+        ours.Chain(4, 3, scale=0)
 
 
 def test_training_learns_as_pytorch_does():

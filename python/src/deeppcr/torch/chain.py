@@ -40,6 +40,8 @@ class _Form(NamedTuple):
             one_of(name, value, list(known))
         for name, size in (("width", self.width), ("layers", self.layers), ("hidden", self.hidden)):
             whole_number(name, size, 1)
+        if finite("scale", self.scale) == 0 and self.kind == "resnet":  # the library's 0 is its default
+            raise ArgumentError.of("scale", self.scale, "another number: with 0 the stack would do nothing")
         if self.branch == "two-layer" and self.kind == "mlp":
             raise ArgumentError.of("branch", repr(self.branch), "'linear' with kind 'mlp'")
         return self
@@ -298,7 +300,7 @@ class Chain(torch.nn.Module):
     activation : "tanh", "relu", "sigmoid", "gelu", "silu" or "identity"
     layer_norm : bool
     scale : float, optional
-        s.
+        s, not 0.
     branch : "linear" or "two-layer", whose inner width is `hidden` (0: width)
     method : str
         As in `deeppcr.solve`: how the depth is run, forward and backward.
@@ -322,7 +324,7 @@ class Chain(torch.nn.Module):
         one_of("dtype", dtype, list(CODES))
         self.method = one_of("method", method, METHODS)
         form = _Form(kind, CODES[dtype], layers, width, hidden or width, activation, branch, flag("layer_norm", layer_norm), 1.0).checked()
-        self.form = form._replace(scale=1 / math.sqrt(layers) if scale is None else finite("scale", scale))
+        self.form = form._replace(scale=1 / math.sqrt(layers) if scale is None else finite("scale", scale)).checked()
         self.flat = torch.nn.Parameter(torch.empty(layers, form.numbers(), dtype=dtype))
         self.reset_parameters()
         self._number()
