@@ -183,6 +183,32 @@ def test_adjoint(rng, batch):
     assert np.isclose((adjoint * slope * direction).sum(), (losses[0] - losses[1]) / (2 * h), rtol=1e-6)
 
 
+@pytest.mark.parametrize("method", ["newton", "shooting", "damped"])
+def test_a_step_may_write_into_its_states(rng, method):
+    """The Jacobian is asked for where the step was."""
+    cell = Cell(rng, 300, 3)
+
+    def step(z, l):
+        z @= cell.W.T
+        z += cell.x[l]
+        return np.tanh(z, out=z)
+
+    own = deeppcr.solve(step, cell.z0, 300, cell.jacobian, method, fallback=False)
+    apart = deeppcr.solve(cell.step, cell.z0, 300, cell.jacobian, method, fallback=False)
+    np.testing.assert_allclose(own.z, cell.loop(), rtol=1e-7, atol=1e-9)
+    assert own.report.sweeps == apart.report.sweeps
+
+
+def test_vjp_is_of_the_state_that_was_given(rng):
+    """Which the caller may have written into since, as who goes on from the last one does."""
+    cell = Cell(rng, 50, 3)
+    z0, g = cell.z0.copy(), rng.normal(size=(50, 3))
+    found = deeppcr.solve(cell.step, z0, 50, cell.jacobian)
+    _, wanted = found.vjp(g)
+    z0[:] = found.z[-1]
+    np.testing.assert_array_equal(found.vjp(g)[1], wanted)
+
+
 def test_a_guess_that_is_right_takes_one_sweep(rng):
     cell = Cell(rng, 100, 2)
     again = deeppcr.solve(cell.step, cell.z0, 100, cell.jacobian, "newton", guess=cell.loop())

@@ -182,6 +182,25 @@ def test_large_work_and_small_have_the_same_numbers(rng, monkeypatch, Kind):
     assert all(np.array_equal(a, b) for a, b in zip(small, passes()))
 
 
+@pytest.mark.parametrize("Kind", [recurrent.GRU, recurrent.LSTM])
+def test_what_the_caller_writes_after_a_pass_is_not_the_passs(rng, Kind):
+    """Whoever fills one buffer again and again has the gradients of what was in it."""
+    net, lstm = Kind(3, 4, dtype=np.float64), Kind is recurrent.LSTM
+    x, lengths, dy = rng.normal(size=(7, 2, 3)), np.array([7, 4]), rng.normal(size=(7, 2, 4))
+    state = [rng.normal(size=(1, 2, 4)) for _ in range(2 if lstm else 1)]
+    h0 = tuple(state) if lstm else state[0]
+    net(x.copy(), copy.deepcopy(h0), lengths.copy(), training=True)
+    wanted = net.backward(dy)
+    net(x, h0, lengths, training=True)
+    for array in (x, *state, lengths):
+        array[...] = 1
+    found = net.backward(dy)
+    np.testing.assert_array_equal(found.x, wanted.x)
+    np.testing.assert_array_equal(found.h0, wanted.h0)
+    for name, gradient in wanted.parameters.items():
+        np.testing.assert_array_equal(found.parameters[name], gradient)
+
+
 def test_a_way_back_that_was_cut_off_is_over(rng, monkeypatch):
     """It had used up what its pass left, or some of it."""
     net, x, dy = recurrent.GRU(3, 4), rng.normal(size=(5, 2, 3)), rng.normal(size=(5, 2, 4))

@@ -205,8 +205,8 @@ class _Steps:
             s = _abi.Span.from_address(span)
             z = np.array(_grid(given))
             l = s.first + s.stride * np.arange(s.lanes)
-            if f:
-                _grid(f)[...] = self._call(self.step, z, l, s.row, (self.width,), "step")
+            if f:  # a step may write into the states that it is given
+                _grid(f)[...] = self._call(self.step, z.copy() if a else z, l, s.row, (self.width,), "step")
             if a:
                 _grid(a)[...] = self._call(self.jacobian, z, l, s.row, self.values, "jacobian")
             if self.progress is not None:
@@ -222,8 +222,9 @@ class _Steps:
         lanes = max(1, min(_LANES, length))
 
         def best(function: Callable[..., Any], n: int, shape: Tuple[int, ...], what: str) -> float:
-            z, l, least = np.repeat(start, n, 0), np.arange(n), np.inf
+            l, least = np.arange(n), np.inf
             for _ in range(3):
+                z = np.repeat(start, n, 0)  # which the step may write into
                 begin = time.perf_counter()
                 self._call(function, z, l, 0, shape, what)
                 least = min(least, time.perf_counter() - begin)
@@ -430,7 +431,7 @@ class SolvePlan:
         first = library.whole(z0, self.dtype, "z0")
         if first.shape != ((self.batch, self.width) if self.batched else (self.width,)):
             raise ArgumentError.of("z0's shape", first.shape, "the plan's")
-        first = first.reshape(self.batch, self.width)
+        first = first.reshape(self.batch, self.width).copy()  # for vjp, whatever the caller's becomes
         shape = (self.length, self.batch, self.width)
         if self._given and guess is None:
             raise ArgumentError.of("guess", None, "an array of z's shape, as the plan's guess is 'given'")
