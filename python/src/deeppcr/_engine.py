@@ -5,14 +5,14 @@ from __future__ import annotations
 import ctypes
 import itertools
 import math
-from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Collection, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 
 from . import _abi
 from . import _library as library
 from ._ready import Ready
-from .errors import whole_number
+from .errors import ArgumentError, whole_number
 from .nonlinear import METHODS
 
 KINDS = {"rnn_tanh": "DPCR_RNN_TANH", "rnn_relu": "DPCR_RNN_RELU", "gru": "DPCR_GRU", "lstm": "DPCR_LSTM", "paragru": "DPCR_PARAGRU",
@@ -384,6 +384,14 @@ class Engine(Slots):
     def sentences(self) -> List[str]:
         """Why the chains of the last pass ran as they did, a layer and direction each."""
         return [] if self.last is None else self.last.sentences()
+
+
+def refuse_names(given: Collection[Any], wanted: Collection[str]) -> None:
+    """Refuses parameters' names that are not those of a form, by what tells them apart."""
+    differ = ("without", [name for name in wanted if name not in given]), ("with", [str(name) for name in given if name not in wanted])
+    got = " and ".join(f"{word} {', '.join(names)}" for word, names in differ if names)
+    if got:
+        raise ArgumentError.of("the parameters' names", got, ", ".join(wanted))
 
 
 def token() -> int:

@@ -274,7 +274,8 @@ def threads() -> int:
 
 
 def set_threads(count: int) -> None:
-    """Sets the number of threads that the library works with. Results do not depend on it, bit for bit.
+    """Sets the number of threads that the library works with. Of a method and a scheme that are named results do not depend on it,
+    bit for bit; "auto" may choose another for another number, whose results are the same within tolerances.
 
     Parameters
     ----------

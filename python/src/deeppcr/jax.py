@@ -577,8 +577,7 @@ def _call(kind: str, parameters: Dict[str, Array], x: Array, state: Any, method:
     hidden = parameters["weight_ih_l0"].shape[0] // _engine.GATES[kind]
     form = _engine.Form(kind, _CODES[np.dtype(x.dtype)], x.shape[-1], hidden, layers, directions == 2, "bias_ih_l0" in parameters)
     wanted = dict(form.parameters())
-    if set(names) != set(wanted):
-        raise ArgumentError.of("the parameters' names", names, str(list(wanted)))
+    _engine.refuse_names(names, wanted)
     for name, own in wanted.items():
         if tuple(parameters[name].shape) != own:
             raise ArgumentError.of(f"{name}'s shape", tuple(parameters[name].shape), str(own))

@@ -8,7 +8,7 @@ from typing import Any, Dict, Generic, List, Mapping, NamedTuple, Optional, Tupl
 import numpy as np
 
 from . import _library as library
-from ._engine import Engine, Form, Pass
+from ._engine import Engine, Form, Pass, refuse_names
 from .errors import ArgumentError, flag, one_of
 from .nonlinear import METHODS
 
@@ -125,9 +125,9 @@ class _Recurrent(Generic[State]):
     def load_state_dict(self, state: Dict[str, Any]) -> None:
         """Copies the parameters from arrays by PyTorch's names (tensors of PyTorch too)."""
         own = self._parameters
-        if not isinstance(state, Mapping) or set(state) != set(own):
-            got = list(state) if isinstance(state, Mapping) else type(state).__name__
-            raise ArgumentError.of("the parameters' names", got, str(list(own)))
+        if not isinstance(state, Mapping):
+            raise ArgumentError.of("the parameters' names", type(state).__name__, ", ".join(own))
+        refuse_names(state, own)
         arrays = {name: library.array(value, name) for name, value in state.items()}
         for name, array in arrays.items():
             library.real(array, name)
