@@ -164,6 +164,9 @@ static void summarise(race *r) {
     }
 }
 
+// Of what does not look at signals by itself.
+static int heard(int status) { return !status && cli_signal() ? cli_fail_stopped() : status; }
+
 static int run_race(race *r, double seconds) {
     int status = CLI_DONE;
     for (int i = 0; !status && i < WAYS; i++) {
@@ -180,7 +183,7 @@ static int run_race(race *r, double seconds) {
         for (int i = 0; !status && i < WAYS; i++)
             status = run_way(r->n, &r->ways[i], r->ways[i].runs, &r->ways[i].times[r->rounds]);
     }
-    if (!status && r->rounds == 0) status = cli_fail_stopped();
+    status = heard(status);
     if (!status) summarise(r);
     return status;
 }
@@ -285,11 +288,11 @@ static int run(const bppsa_asked *a) {
     bppsa_network n = {0};
     race r = {.n = &n};
     dpcr_context *context = cli_context_create(&a->common, &status);
-    if (context) status = bppsa_network_create(context, a, &n);
+    if (context) status = heard(bppsa_network_create(context, a, &n));
     if (context && !status) status = plan_way(context, &n, DENSE, 1, &r.ways[DENSE]);
     if (context && !status) status = plan_way(context, &n, LOOP, 1, &r.ways[LOOP]);
     if (context && !status) status = plan_way(context, &n, SCAN, a->level_limit + 1, &r.ways[SCAN]);
-    if (context && !status) status = time_fill(&r);
+    if (context && !status) status = heard(time_fill(&r));
     if (context && !status) status = run_race(&r, a->seconds);
     if (context && !status) status = tell(a, &r);
     for (int i = 0; i < WAYS; i++) drop_way(&n, &r.ways[i]);

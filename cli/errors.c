@@ -55,6 +55,9 @@ static int status_of(dpcr_status status, cli_doing doing) {
 
 int cli_fail_error(const dpcr_error *error, cli_doing doing) {
     const char *text = error->text[0] ? error->text : dpcr_status_name(error->status);
+    // Who asked us to stop knows of no function; other texts tell how far it came.
+    if (error->status == DPCR_ERROR_CANCELLED && cli_signal() && strstr(text, "cancel function"))
+        return cli_fail_stopped();
     // The library names its call first; where that is the verb, once is enough.
     const size_t n = verb_name ? strlen(verb_name) : 0;
     if (n && !strncmp(text, verb_name, n) && !strncmp(text + n, ": ", 2)) text += n + 2;

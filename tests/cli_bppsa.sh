@@ -7,7 +7,7 @@ set -u
 limited=yes
 grep -qsE "^DEEPPCR_SANITIZE:STRING=.+" "$build/CMakeCache.txt" && limited=no  # they need the address space
 python3 - "$program" "$folder" "$limited" <<'PYTHON'
-import csv, math, resource, sys
+import csv, json, math, resource, subprocess, sys, time
 
 from program import always, answer, calls, path, refused, run
 
@@ -69,5 +69,21 @@ for text, line in (("--network 'x'", "--network x"), ("--prune", "--prune 1"), (
     refused(2, text, *line.split())
 if limited == "yes":
     refused(4, "", "--network", "vgg11", preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (400000 << 10,) * 2))
+# Asked to stop: most likely in the race, whose end it may come after on a machine with other work; half a race is no result.
+line = "--network rnn --length 2000 --width 64 --batch 1 --level-limit none --dtype float64 --seconds 3600".split()
+start = time.monotonic()
+whole = answer(*line)["rounds"]
+seconds = time.monotonic() - start
+for part in 0.6, 0.3, 0.1, 0.05:
+    child = subprocess.Popen([sys.argv[1], *always, *line, "--json"], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    time.sleep(part * seconds)
+    child.terminate()
+    out, err = child.communicate(timeout=300)
+    if child.returncode:
+        assert (child.returncode, out, err) == (143, b"", b"deeppcr bench: stopped as asked\n"), (child.returncode, out, err)
+        break
+    assert json.loads(out)["rounds"] == whole, out
+else:
+    raise AssertionError("it never stops")
 print("cli_bppsa: %d cases" % calls())
 PYTHON

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The caller's cancel function inside long linear chains and filters: asked by every scheme and derivative, and
+// The caller's cancel function inside long linear chains, scans and filters: asked by every scheme and derivative, and
 // whichever answer ends the call; where nobody says stop, the looks change no bit.
 #include <setjmp.h>
 #include <stdarg.h>
@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "deeppcr/bppsa.h"
 #include "deeppcr/chain.h"
 #include "deeppcr/context.h"
 #include "deeppcr/filter.h"
@@ -139,6 +140,64 @@ static void looks_change_no_bit(void **state) {
     drop(&c);
 }
 
+// ---- scans ----
+
+enum { SIDE = 64, SCANNED = 64 };  // dense products of a tree of all levels
+
+// stop_at of `a`: 0, with a plan that was made before anybody asks.
+static dpcr_status scan(asked *a, int threads, int stop_at, float *values, float *gradients) {
+    dpcr_context *context = context_of(a, threads);
+    dpcr_transition steps[SCANNED];
+    dpcr_array jacobians[SCANNED], g[SCANNED];
+    for (int l = 0; l < SCANNED; l++) {
+        const int64_t entries[2] = {1, SIDE * SIDE}, state[2] = {1, SIDE};
+        steps[l] = (dpcr_transition){.structure = DPCR_DENSE, .rows = SIDE, .cols = SIDE};
+        jacobians[l] = dpcr_array_make(values, DPCR_F32, 2, entries);
+        g[l] = dpcr_array_make(gradients + (ptrdiff_t)l * SIDE, DPCR_F32, 2, state);
+    }
+    const dpcr_array last = dpcr_array_make(values, DPCR_F32, 2, (const int64_t[2]){1, SIDE});
+    const dpcr_bppsa_shape shape = {
+        .size = sizeof shape, .length = SCANNED, .batch = 1, .steps = steps, .dtype = DPCR_F32};
+    dpcr_bppsa_plan *plan = NULL;
+    dpcr_error error = {0};
+    void *work = NULL;
+    dpcr_status status = dpcr_bppsa_plan_create(context, &shape, NULL, &plan, &error);
+    if (status == DPCR_OK) {
+        const size_t bytes = dpcr_bppsa_plan_workspace(plan);
+        work = aligned_alloc(64, (bytes + 127) / 64 * 64);
+        assert_non_null(work);
+        if (a) *a = (asked){.stop_at = stop_at};
+        status = dpcr_bppsa_execute(plan, jacobians, &last, g, work, bytes, &error);
+    }
+    if (status != DPCR_OK && status != DPCR_ERROR_CANCELLED) fail_msg("%s", error.text);
+    free(work);
+    dpcr_bppsa_plan_destroy(plan);
+    dpcr_context_destroy(context);
+    return status;
+}
+
+static void scans_stop_and_looks_change_no_bit(void **state) {
+    (void)state;
+    enum { BYTES = SCANNED * SIDE * sizeof(float) };
+    float *values = noise((int64_t)SIDE * SIDE), *kept = calloc(2, BYTES), *gradients = kept + SCANNED * SIDE;
+    assert_non_null(kept);
+    for (int i = 0; i < SIDE * SIDE; i++) values[i] *= 0.1f;
+    for (int threads = 1; threads < 3; threads++) {
+        asked a = {.stop_at = 1};
+        assert_int_equal(scan(&a, threads, 0, values, gradients), DPCR_ERROR_CANCELLED);  // while it is planned
+        a = (asked){0};
+        assert_int_equal(scan(&a, threads, 1, values, gradients), DPCR_ERROR_CANCELLED);  // while it runs
+        assert_int_equal(a.times, 1);
+        assert_int_equal(scan(NULL, threads, 0, values, kept), DPCR_OK);
+        memset(gradients, 0, BYTES);
+        a = (asked){0};
+        assert_int_equal(scan(&a, threads, 0, values, gradients), DPCR_OK);
+        assert_true(a.times > 0);
+        assert_memory_equal(kept, gradients, BYTES);
+    }
+    free(kept), free(values);
+}
+
 // ---- filters ----
 
 enum { ORDER = 128, SAMPLES = 60000 };
@@ -204,6 +263,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_scheme_stops),
         cmocka_unit_test(looks_change_no_bit),
+        cmocka_unit_test(scans_stop_and_looks_change_no_bit),
         cmocka_unit_test(filters_stop_and_looks_change_no_bit),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -3,6 +3,7 @@
 //
 // Where there are as many strands as threads, each strand is a task and runs its passes in order; else the tasks of
 // every pass, which the plan has cut by flops, share the threads. Either way an entry is made by the same operations.
+// Long products are made a stretch of rows at a time, with a look at the caller's cancel function in between.
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -14,6 +15,7 @@ typedef struct run {
     const dpcr_array *values, *last, *gradients;
     unsigned char *common, *slots;
     int64_t strand;  // first of those that are under way
+    dpcri_watch *watch;
 } run;
 
 typedef struct strand {
@@ -71,7 +73,10 @@ static void run_operation(const strand *s, const dpcri_bppsa_operation *o, int64
         return;
     }
     const dpcri_matrix b = matrix_of(s, o->b), c = matrix_of(s, o->c);
-    s->kernels->compose(&a, &b, &c, places, lo, hi);
+    const double row = o->flops * (double)s->lanes / (double)s->r->plan->matrices[o->a].t.rows;  // on the average
+    const int64_t most = s->r->watch ? dpcri_watch_steps(row) : hi - lo;
+    for (int64_t from = lo; from < hi && !dpcri_watch_stopped(s->r->watch); from += most)
+        s->kernels->compose(&a, &b, &c, places, from, hi - from < most ? hi : from + most);
 }
 
 static void run_task(void *argument, int64_t task) {
@@ -80,6 +85,7 @@ static void run_task(void *argument, int64_t task) {
     const dpcri_bppsa_cut from = p->cuts[s->pass->cut + task], to = p->cuts[s->pass->cut + task + 1];
     int32_t *places = (int32_t *)(s->slot + s->layout->places) + task * p->places;
     for (int64_t i = from.operation; i <= to.operation && i < s->pass->operation + s->pass->count; i++) {
+        if (dpcri_watch_stopped(s->r->watch)) return;
         const dpcri_bppsa_operation *o = &p->operations[i];
         const int64_t lo = i == from.operation ? from.row : 0,
                       hi = i == to.operation ? to.row : p->matrices[o->a].t.rows;
@@ -187,7 +193,9 @@ dpcr_status dpcr_bppsa_execute(const dpcr_bppsa_plan *plan, const dpcr_array *va
                           workspace_bytes, workspace ? "" : " at NULL", plan->workspace);
     if ((uintptr_t)workspace % 64 != 0)
         return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "bppsa_execute: workspace of an alignment below 64 bytes");
+    dpcri_watch watch;
     run r = {.plan = plan,
+             .watch = dpcri_watch_begin(&watch, plan->context, plan->cost.flops * (double)plan->batch),
              .values = values,
              .last = last,
              .gradients = gradients,
@@ -201,12 +209,13 @@ dpcr_status dpcr_bppsa_execute(const dpcr_bppsa_plan *plan, const dpcr_array *va
         run_passes(&s, plan->up_passes);
     }
     const int64_t strands = plan->bundles + plan->singles, threads = dpcr_context_threads(plan->context);
-    for (r.strand = 0; r.strand < strands; r.strand += plan->slots) {
+    for (r.strand = 0; r.strand < strands && !dpcri_watch_stopped(r.watch); r.strand += plan->slots) {
         const int64_t now = strands - r.strand < plan->slots ? strands - r.strand : plan->slots;
         if (now >= threads)
             dpcri_parallel(plan->context, now, run_strand, &r);
         else
             for (int64_t i = 0; i < now; i++) run_strand(&r, i);
     }
-    return DPCR_OK;
+    if (!dpcri_watch_stopped(r.watch)) return DPCR_OK;
+    return dpcri_fail(error, DPCR_ERROR_CANCELLED, "bppsa_execute: stopped by the caller's cancel function");
 }
