@@ -144,14 +144,38 @@ static const kind kinds[] = {{"mlp", bench_network_point, refuse_network},
                              {"cell", bench_cell_point, refuse_cell}};
 enum { KINDS = sizeof kinds / sizeof *kinds };
 
+// Kinds with options of their own.
+static const struct {
+    const char *name;
+    int (*run)(int argc, char **argv);
+} own_kinds[] = {
+    {"planner", cli_bench_planner},
+    {"bppsa", cli_bench_bppsa},
+    {"diffusion", cli_bench_diffusion},
+};
+enum { OWN_KINDS = sizeof own_kinds / sizeof *own_kinds };
+
+static int own_kind(const char *word) {
+    for (int i = 0; i < OWN_KINDS; i++)
+        if (!strcmp(word, own_kinds[i].name)) return i;
+    return OWN_KINDS;
+}
+static bool names_own_kind(const char *word) { return own_kind(word) < OWN_KINDS; }
+static bool names_kind(const char *word) {
+    for (int i = 0; i < KINDS; i++)
+        if (!strcmp(word, kinds[i].name)) return true;
+    return false;
+}
+
 static const kind *find_kind(const char *name) {
-    const char *names[KINDS];
+    const char *names[KINDS + OWN_KINDS];
     char list[128];
     for (int i = 0; i < KINDS; i++) {
         names[i] = kinds[i].name;
         if (name && !strcmp(name, kinds[i].name)) return &kinds[i];
     }
-    cli_join_words(names, KINDS, list, sizeof list);
+    for (int i = 0; i < OWN_KINDS; i++) names[KINDS + i] = own_kinds[i].name;
+    cli_join_words(names, KINDS + OWN_KINDS, list, sizeof list);
     if (name)
         cli_fail(CLI_USAGE, "no kind of chain '%.60s'; there are %s", name, list);
     else
@@ -219,7 +243,10 @@ static int measure(dpcr_context *context, bench *b, const kind *k, bench_point *
         b->network.batch = p->batch;
         p->dtype = b->network.options.dtype;
         const int status = k->point(context, b, p);
-        if (status) return status;
+        if (status) {
+            bench_keep(b, points, i, threads);
+            return status;
+        }
         bench_say_point(b, p, threads);
     }
     bench_limits limits;
@@ -252,9 +279,8 @@ static int run(bench *b, const kind *k) {
 }
 
 int cli_verb_bench(int argc, char **argv) {
-    if (argc > 1 && !strcmp(argv[1], "planner")) return cli_bench_planner(argc - 1, argv + 1);
-    if (argc > 1 && !strcmp(argv[1], "bppsa")) return cli_bench_bppsa(argc - 1, argv + 1);
-    if (argc > 1 && !strcmp(argv[1], "diffusion")) return cli_bench_diffusion(argc - 1, argv + 1);
+    if (cli_name_first(argc, argv, names_own_kind, names_kind))
+        return own_kinds[own_kind(argv[1])].run(argc - 1, argv + 1);
     bench b = {.common = CLI_COMMON_DEFAULTS,
                .solver = CLI_SOLVER_DEFAULTS,
                .network = {.options = {.layers = 1024, .width = 4, .dtype = DPCR_F32}, .gain = 1, .batch = 1},

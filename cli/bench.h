@@ -98,6 +98,8 @@ bench_limits bench_limits_measure(int threads);
 
 void bench_say_point(const bench *b, const bench_point *point, int threads);
 void bench_say_limits(const bench *b, const bench_limits *limits);
+// Where a later point has failed or the run is stopped: writes the CSV table of the `count` points before it.
+void bench_keep(const bench *b, const bench_point *points, int count, int threads);
 // The single point's object, or with lists an object of "points".
 int bench_finish(const bench *b, const bench_point *points, int count, const bench_limits *limits, int threads);
 

@@ -263,6 +263,14 @@ void bench_say_limits(const bench *b, const bench_limits *limits) {
     cli_say(&b->common, "\n");
 }
 
+// That they cannot be written either is no news.
+void bench_keep(const bench *b, const bench_point *points, int count, int threads) {
+    if (!b->common.csv || !strcmp(b->common.csv, "-") || count == 0) return;
+    cli_silence(true);
+    (void)write_csv(b, points, count, NULL, threads);
+    cli_silence(false);
+}
+
 int bench_finish(const bench *b, const bench_point *points, int count, const bench_limits *limits, int threads) {
     if (b->common.csv) {
         const int written = write_csv(b, points, count, limits, threads);

@@ -5,7 +5,7 @@
 set -u
 . "$(dirname "$0")/program.bash"
 python3 - "$program" "$folder" <<'PYTHON'
-import csv, math
+import csv, math, os
 
 from program import always, answer, calls, path, refused, run
 
@@ -110,6 +110,12 @@ for row, point in zip(rows, [p[d] for p in told["points"] for d in ("forward", "
         assert math.isclose(float(row[field]), point[field], rel_tol=1e-4, abs_tol=1e-30), (field, row, point)
     assert (row["parallel_method"], row["auto_method"]) == (point["parallel_method"], point["auto_method"]), row
     assert math.isclose(float(row[point["parallel_method"] + "_seconds"]), point["parallel_seconds"], rel_tol=1e-4), row
+# Points that were measured stay where a later one fails, or somebody says stop.
+refused(4, "not enough memory", *"chain --lengths 5,4611686018427387904 --seconds 0 --quiet --csv".split(), path("kept.csv"))
+with open(path("kept.csv"), newline="") as file:
+    assert [(int(r["length"]), r["direction"]) for r in csv.DictReader(file)] == [(5, "forward"), (5, "backward")]
+refused(4, "not enough memory", *"chain --length 4611686018427387904 --seconds 0 --csv".split(), path("none.csv"))
+assert not os.path.exists(path("none.csv"))
 text = run(*"mlp --lengths 9 --width 2 --seconds 0 --csv -".split()).decode()
 assert text.startswith("kind,") and text.count("\n") == 3, text
 text = run(*"mlp --layers 9 --width 2 --seconds 0".split()).decode()
@@ -117,7 +123,9 @@ assert "forward" in text and "backward" in text and "length 9, width 2, batch 1"
 
 refused(2, "which kind")
 refused(2, "no kind of chain 'rnn'", "rnn")
-refused(2, "mlp, resnet, chain, cell", "rnn")
+refused(2, "mlp, resnet, chain, cell, planner, bppsa, diffusion", "rnn")
+refused(2, "'nosuch', which no case has", "--json", "planner", "--only", "nosuch")  # behind options too
+refused(2, "--prune '1'", "--seed", "3", "bppsa", "--prune", "1")
 refused(2, "that is of a cell", "mlp", "--cell", "tanh")
 refused(2, "that is of a cell", "chain", "--input-sd", "1")
 refused(2, "a cell has --cell", "cell", "--activation", "tanh")
