@@ -60,6 +60,21 @@ static int write_profile(const profiling *p, const cli_result *r) {
     return status;
 }
 
+// A line a layer.
+static int write_csv(const cli_common *common, const dpcr_profile *x) {
+    char *text = NULL;
+    size_t bytes = 0;
+    FILE *out = open_memstream(&text, &bytes);
+    if (!out) return cli_fail_memory("the CSV table");
+    fputs("layer,forward,input,weight,activation_bytes,parameter_bytes\n", out);
+    for (int64_t l = 0; l < x->layers; l++)
+        fprintf(out, "%s,%.17g,%.17g,%.17g,%.17g,%.17g\n", x->names[l], x->forward[l], x->input[l], x->weight[l],
+                x->activation_bytes[l], x->parameter_bytes[l]);
+    const int status = fclose(out) == 0 ? cli_write_file(common->csv, text, bytes) : cli_fail_memory("the CSV table");
+    free(text);
+    return status;
+}
+
 static void say_profile(const cli_common *common, const dpcr_profile *x) {
     cli_say(common, "%-20s %12s %12s %12s %14s %14s\n", "layer", "forward us", "input us", "weight us", "activation B",
             "parameters B");
@@ -85,6 +100,7 @@ static int measure(const profiling *p, dpcr_context *context, const dpcr_model *
     const bool to_stdout = p->out && !strcmp(p->out, "-");
     int status = CLI_DONE;
     if (p->out) status = write_profile(p, &r);
+    if (!status && p->common.csv) status = write_csv(&p->common, &profile);
     if (!status && !to_stdout && p->common.json) status = cli_print_json(&r);
     if (!status && !to_stdout) say_profile(&p->common, &profile);
     cli_result_destroy(&r);
@@ -112,6 +128,11 @@ int cli_schedule_measure(int argc, char **argv) {
     int status;
     if (!cli_parse(&syntax, argc, argv, positional, &status)) return status;
     if (!cli_read_architecture(positional[0], "", &p.network.options.architecture)) return CLI_USAGE;
+    const char *const written[] = {p.out, p.common.csv};
+    if (!cli_distinct(written, 2)) return CLI_USAGE;
+    if (p.out && p.common.csv && !strcmp(p.out, "-") && !strcmp(p.common.csv, "-"))
+        return cli_fail(CLI_USAGE, "--out and --csv both want standard output");
+    if (p.out && strcmp(p.out, "-") != 0 && !cli_writable("the profile", p.out)) return CLI_RESOURCES;
     dpcr_context *context = cli_context_create(&p.common, &status);
     if (!context) return status;
     dpcr_model *model = cli_model_create(context, &p.network, p.common.seed, &status);

@@ -53,6 +53,19 @@ names, values = csv.reader(open(f"{sys.argv[1]}/k.csv"))
 assert dict(zip(names, values))["makespan"] == "33"
 PYTHON
 
+# ---- a network's profile ----
+run profile mlp --layers 3 --width 4 --batch 2 --csv "$folder/layers.csv" --out "$folder/layers.json" --quiet
+python3 - "$folder" <<'PYTHON' || failed=1
+import csv, json, sys
+rows = list(csv.DictReader(open(f"{sys.argv[1]}/layers.csv")))
+layers = json.load(open(f"{sys.argv[1]}/layers.json"))["layers"]
+assert [r["layer"] for r in rows] == [l["name"] for l in layers] and len(rows) == 5
+assert all(float(r[k]) == l[k] for r, l in zip(rows, layers) for k in l if k != "name"), (rows, layers)
+PYTHON
+refused 2 "named twice" profile mlp --csv "$folder/x" --out "$folder/x"
+refused 2 "both want standard output" profile mlp --csv - --out -
+refused 4 "cannot write the profile" profile mlp --out "$folder/none/x"
+
 # ---- pictures ----
 run draw --schedule zb-v --ranks 16 --microbatches 32 --svg "$folder/p.svg" --trace "$folder/p.json" --quiet
 run draw --schedule gpipe >"$folder/q.svg"
