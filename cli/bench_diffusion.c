@@ -102,7 +102,7 @@ static bool read_methods(const char *arg, diffusion_bench *b) {
     for (char *word; (word = strsep(&rest, ","));) {
         generation g = b->base;
         if (b->method_count == VALUES) return cli_fail(CLI_USAGE, "--methods: wanted at most %d", VALUES), false;
-        if (!cli_read_sampling_method(word, &g)) return false;
+        if (!cli_read_sampling_method("--methods", word, &g)) return false;
         b->method[b->method_count++] = word;
     }
     return true;
@@ -140,7 +140,7 @@ static const struct argp diffusion_bench_argp = {diffusion_bench_options, parse,
 // tolerance: of a step, or of the pictures.
 static generation way_of(const diffusion_bench *b, const char *method, double tolerance, bool confirm, int64_t window) {
     generation g = b->base;
-    cli_read_sampling_method(method, &g);
+    cli_read_sampling_method("--methods", method, &g);
     if (confirm)
         cli_confirm_pictures(&g, tolerance);
     else

@@ -159,7 +159,7 @@ static error_t parse_generate(int key, char *arg, struct argp_state *state) {
         case KEY_KNOWN: t->known = arg; return 0;
         case KEY_PARADIGMS: t->paradigms = g->scaled = true; return 0;
         case KEY_STEP_TOLERANCE: return taken(cli_read_double("--step-tolerance", arg, 1e-12, 1, &t->step_tolerance));
-        case KEY_METHOD: return taken(cli_read_sampling_method(arg, g));
+        case KEY_METHOD: return taken(cli_read_sampling_method("--method", arg, g));
         case KEY_TIMES: return taken(read_times(t, arg));
         case KEY_STEPS: return taken(cli_read_int64("--steps", arg, 1, 1 << 14, &g->sampler.steps));
         case KEY_ETA: return taken(cli_read_double("--eta", arg, 0, 1, &g->sampler.eta));

@@ -44,7 +44,7 @@ int64_t cli_generate_length(const generation *g);
 int64_t cli_generate_state(const generation *g);
 bool cli_sampling_needs_jacobians(const generation *g);
 // "newton", "quasi-newton", ... and every name of the solver's methods.
-bool cli_read_sampling_method(const char *text, generation *g);
+bool cli_read_sampling_method(const char *option, const char *text, generation *g);
 // A tolerance of the pictures. Methods with an estimate of their own take it as it is; the others a tenth for their
 // steps, which leaves an error of its order, and corrections until an estimate confirms it.
 void cli_confirm_pictures(generation *g, double tolerance);

@@ -5,13 +5,13 @@
 
 #include "generate.h"
 
-bool cli_read_sampling_method(const char *text, generation *g) {
+bool cli_read_sampling_method(const char *option, const char *text, generation *g) {
     g->solve.method = DPCR_METHOD_DIAGONAL;
     if (!strcmp(text, "quasi-newton") || dpcr_method_find(text, &g->solve.method, NULL) == DPCR_OK) return true;
     cli_fail(CLI_USAGE,
-             "--method is '%.60s', wanted auto, sequential, newton, quasi-newton, picard, parataa, parareal, jacobi, "
+             "%s is '%.60s', wanted auto, sequential, newton, quasi-newton, picard, parataa, parareal, jacobi, "
              "damped, block, overlap or shooting",
-             text);
+             option, text);
     return false;
 }
 

@@ -15,7 +15,9 @@ static bool wrong(const char *option, const char *text, const char *wanted) {
 
 // strtoll and its kin skip spaces and take an empty text for 0; we do not.
 static bool begins_number(const char *text) {
-    return isdigit((unsigned char)text[0]) || (strchr("+-.", text[0]) && text[0] && isalnum((unsigned char)text[1]));
+    if (text[0] == '+' || text[0] == '-') text++;
+    if (text[0] == '.') text++;
+    return isalnum((unsigned char)text[0]);
 }
 
 bool cli_read_int64(const char *option, const char *text, int64_t low, int64_t high, int64_t *value) {
@@ -60,6 +62,8 @@ bool cli_read_double(const char *option, const char *text, double low, double hi
             snprintf(range, sizeof range, "%g to %g", low, high);
         return wrong(option, text, range);
     }
+    if (number == 0 && errno == ERANGE)
+        return wrong(option, text, "0, or a number that a double tells from it (underflow)");
     *value = number;
     return true;
 }

@@ -91,8 +91,8 @@ refused(5, "3072", *coloured, "--data", path("grey"))
 said = run(*coloured, "--data", path("colour"), "--methods", "picard", "--steps", 4)
 assert b"Frechet" in said and b"nan" not in said, said
 
-for text, arguments, status in (("which model", [], 2), ("no whole number", [path("m"), "--windows", "1.5"], 2), ("--method is ''", [path("m"), "--methods", ","], 2),
-                                ("--method is 'fast'", [path("m"), "--methods", "picard,fast"], 2), ("--counts", [path("m"), "--counts", "0"], 2),
+for text, arguments, status in (("which model", [], 2), ("no whole number", [path("m"), "--windows", "1.5"], 2), ("--methods is ''", [path("m"), "--methods", ","], 2),
+                                ("--methods is 'fast'", [path("m"), "--methods", "picard,fast"], 2), ("--counts", [path("m"), "--counts", "0"], 2),
                                 ("at most 16", [path("m"), "--tolerances", ",".join(["1"] * 17)], 2), ("plms", [path("m"), "--sampler", "plms"], 2),
                                 ("the model", [path("none")], 5), ("no denoiser", [path("judge")], 5), ("the classifier", [path("m"), "--evaluate", path("none"), "--data", path("data")], 5),
                                 ("cannot write", [path("m"), "--csv", path("no/where.csv")], 4), ("--csv", [path("m"), "--resume"], 2),

@@ -72,6 +72,11 @@ for verb in $verbs; do
 done
 
 # Names list what there is; numbers are read strictly.
+refused 2 "--tolerance '1e-400': wanted 0, or a number that a double tells from it (underflow)" plan resnet --tolerance 1e-400
+refused 2 "--tolerance '-.5': wanted at least 0" plan resnet --tolerance -.5
+refused 2 "--layers '.5': wanted a whole number" plan resnet --layers .5
+done_with plan resnet --layers 4 --tolerance +.5
+done_with plan resnet --layers 4 --tolerance 0e-400
 for verb in 'check resnet' 'train resnet' 'plan mlp' 'gradcheck mlp' 'eval x' 'bench mlp'; do
     refused 2 'auto, sequential, newton, diagonal, block, picard, jacobi, damped, overlap, shooting' $verb --method nonsense
     refused 2 'auto, sequential, pcr, blelloch, chunked, overlap' $verb --scheme nonsense
