@@ -181,8 +181,10 @@ int cli_verb_info(int argc, char **argv) {
     const cli_syntax syntax = {
         .arguments = "",
         .doc =
-            "Tells the version, the instruction set level, threads, memory and caches, and the names of everything "
-            "that other verbs take.\vThe environment variable DEEPPCR_ISA (portable, avx2, avx512) forces a lower "
+            "Tells the version, the instruction set level, threads, memory and caches, the names of networks of "
+            "layers, "
+            "activations, methods, schemes and structures, data sets and devices.\vThe environment variable "
+            "DEEPPCR_ISA (portable, avx2, avx512) forces a lower "
             "level than the processor's; DEEPPCR_CUDA_MODULE names the file of the CUDA backend, or switches it off "
             "(off).",
         .groups = {{&cli_common_argp, &common, "Output and resources:"}}};

@@ -71,6 +71,24 @@ for verb in $verbs; do
     refused 2 "--threads ''" "$verb" --threads ''
 done
 
+# What has options of its own within a verb: those too are taken, and told in the man page.
+for words in generate 'bench planner' 'bench bppsa' 'bench diffusion' 'schedule profile' 'solve gru' 'solve lstm' 'solve biquads' 'train gru' \
+    'train vae' 'train denoiser' 'train vgg11'; do
+    # shellcheck disable=SC2086 # words
+    done_with $words --help
+    options=$(grep -oE '^ +(-[a-zA-Z], )?--[a-z0-9A-Z-]+' "$folder/stdout" | grep -oE -- '--[a-zA-Z0-9-]+' | sort -u)
+    [ "$(wc -w <<<"$options")" -gt 10 ] || complain "'$words --help' tells hardly any options"
+    for name in $options; do
+        [ "$name" = --usage ] || grep -qE "Fl Fl ${name#--}( |$)" docs/man/deeppcr.1 || complain "the man page lacks $name of $words"
+        # shellcheck disable=SC2086
+        case $name in --help | --usage) ;; *) "$program" $words "$name=" --no-such-option >/dev/null 2>"$folder/stderr" </dev/null ;; esac
+        ! grep -q -- "unknown option '$name" "$folder/stderr" || complain "$words --help tells $name, which it does not know"
+    done
+done
+for variable in DEEPPCR_ISA DEEPPCR_CUDA_MODULE XDG_CACHE_HOME; do
+    grep -q "Ev $variable" docs/man/deeppcr.1 || complain "the man page lacks $variable"
+done
+
 # Names list what there is; numbers are read strictly.
 refused 2 "--tolerance '1e-400': wanted 0, or a number that a double tells from it (underflow)" plan resnet --tolerance 1e-400
 refused 2 "--tolerance '-.5': wanted at least 0" plan resnet --tolerance -.5
