@@ -4,6 +4,7 @@
 #include <stdatomic.h>
 #include <unistd.h>
 
+#include "base/text.h"
 #include "rt/rt.h"
 #include "sampled.h"
 #include "train/batches.h"

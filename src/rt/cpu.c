@@ -87,8 +87,8 @@ static _Atomic int turns;  // of a vector of 512 bits; 0: not asked yet
 
 bool dpcri_vectors_take_turns(void) {
     if (dpcri_isa_level() != DPCRI_AVX512) return false;
-    if (turns ==
-        0) {  // every thread finds the same. Family 25, Zen 4: they go through units of 256; later ones do them whole
+    // Family 25, Zen 4: they go through units of 256; later ones do them whole. Every thread finds the same.
+    if (turns == 0) {
         const char *const name = dpcr_processor_name();
         turns = strstr(name, "AMD") && strstr(name, "(family 25 ") ? 2 : 1;
     }
