@@ -189,7 +189,7 @@ def test_a_step_may_write_into_its_states(rng, method):
     cell = Cell(rng, 300, 3)
 
     def step(z, l):
-        z @= cell.W.T
+        z[:] = z @ cell.W.T
         z += cell.x[l]
         return np.tanh(z, out=z)
 
