@@ -182,10 +182,9 @@ int cli_verb_info(int argc, char **argv) {
         .arguments = "",
         .doc =
             "Tells the version, the instruction set level, threads, memory and caches, the names of networks of "
-            "layers, "
-            "activations, methods, schemes and structures, data sets and devices.\vThe environment variable "
-            "DEEPPCR_ISA (portable, avx2, avx512) forces a lower "
-            "level than the processor's; DEEPPCR_CUDA_MODULE names the file of the CUDA backend, or switches it off "
+            "layers, activations, methods, schemes and structures, data sets and devices.\vThe environment variable "
+            "DEEPPCR_ISA (portable, avx2, avx512) forces a lower level than the processor's; DEEPPCR_CUDA_MODULE names "
+            "the file of the CUDA backend, or switches it off "
             "(off).",
         .groups = {{&cli_common_argp, &common, "Output and resources:"}}};
     const char *positional[CLI_MAX_POSITIONAL];

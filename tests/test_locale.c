@@ -63,7 +63,7 @@ typedef struct way {
     char saved, read;
 } way;
 static const way ways[] = {{',', ','}, {',', '.'}, {'.', ','}};
-#define EACH_WAY(w) (const way *w = ways; w < ways + sizeof ways / sizeof *ways; w++)
+enum { WAYS = sizeof ways / sizeof *ways };
 
 static dpcr_context *open_context(void) {
     const dpcr_context_options options = {.size = sizeof options, .threads = 1};
@@ -78,25 +78,24 @@ static void networks(void **state) {
     (void)state;
     dpcr_context *context = open_context();
     dpcr_error error = {0};
-    for
-        EACH_WAY(w) {
-            const dpcr_model_options options = {.size = sizeof options,
-                                                .architecture = DPCR_RESNET,
-                                                .inputs = 3,
-                                                .outputs = 2,
-                                                .layers = 4,
-                                                .width = 3,
-                                                .scale = 0.75};
-            dpcr_model *model = NULL, *again = NULL;
-            numbers_have(w->saved);
-            FINE(dpcr_model_create(context, &options, &model, &error), &error);
-            FINE(dpcr_model_save(model, file, &error), &error);
-            numbers_have(w->read);
-            FINE(dpcr_model_load(context, file, &again, &error), &error);
-            assert_true(dpcr_model_get_options(again)->scale == 0.75);
-            dpcr_model_destroy(again);
-            dpcr_model_destroy(model);
-        }
+    for (const way *w = ways; w < ways + WAYS; w++) {
+        const dpcr_model_options options = {.size = sizeof options,
+                                            .architecture = DPCR_RESNET,
+                                            .inputs = 3,
+                                            .outputs = 2,
+                                            .layers = 4,
+                                            .width = 3,
+                                            .scale = 0.75};
+        dpcr_model *model = NULL, *again = NULL;
+        numbers_have(w->saved);
+        FINE(dpcr_model_create(context, &options, &model, &error), &error);
+        FINE(dpcr_model_save(model, file, &error), &error);
+        numbers_have(w->read);
+        FINE(dpcr_model_load(context, file, &again, &error), &error);
+        assert_true(dpcr_model_get_options(again)->scale == 0.75);
+        dpcr_model_destroy(again);
+        dpcr_model_destroy(model);
+    }
     dpcr_context_destroy(context);
 }
 
@@ -104,20 +103,19 @@ static void recurrent_networks(void **state) {
     (void)state;
     dpcr_context *context = open_context();
     dpcr_error error = {0};
-    for
-        EACH_WAY(w) {
-            const dpcr_recurrent_options options = {
-                .size = sizeof options, .kind = DPCR_GRU, .inputs = 2, .hidden = 3, .clip = 2.5};
-            dpcr_recurrent *network = NULL, *again = NULL;
-            numbers_have(w->saved);
-            FINE(dpcr_recurrent_create(context, &options, &network, &error), &error);
-            FINE(dpcr_recurrent_save(network, file, &error), &error);
-            numbers_have(w->read);
-            FINE(dpcr_recurrent_load(context, file, NULL, DPCR_GRU, &again, &error), &error);
-            assert_true(dpcr_recurrent_get_options(again)->clip == 2.5);
-            dpcr_recurrent_destroy(again);
-            dpcr_recurrent_destroy(network);
-        }
+    for (const way *w = ways; w < ways + WAYS; w++) {
+        const dpcr_recurrent_options options = {
+            .size = sizeof options, .kind = DPCR_GRU, .inputs = 2, .hidden = 3, .clip = 2.5};
+        dpcr_recurrent *network = NULL, *again = NULL;
+        numbers_have(w->saved);
+        FINE(dpcr_recurrent_create(context, &options, &network, &error), &error);
+        FINE(dpcr_recurrent_save(network, file, &error), &error);
+        numbers_have(w->read);
+        FINE(dpcr_recurrent_load(context, file, NULL, DPCR_GRU, &again, &error), &error);
+        assert_true(dpcr_recurrent_get_options(again)->clip == 2.5);
+        dpcr_recurrent_destroy(again);
+        dpcr_recurrent_destroy(network);
+    }
     dpcr_context_destroy(context);
 }
 
@@ -125,25 +123,24 @@ static void denoisers(void **state) {
     (void)state;
     dpcr_context *context = open_context();
     dpcr_error error = {0};
-    for
-        EACH_WAY(w) {
-            const dpcr_diffusion_options options = {.size = sizeof options,
-                                                    .rows = 2,
-                                                    .cols = 2,
-                                                    .width = 4,
-                                                    .hidden = 3,
-                                                    .depth = 1,
-                                                    .noise = {.size = sizeof options.noise, .beta_first = 1.5e-4}};
-            dpcr_diffusion *model = NULL, *again = NULL;
-            numbers_have(w->saved);
-            FINE(dpcr_diffusion_create(context, &options, NULL, &model, &error), &error);
-            FINE(dpcr_diffusion_save(model, file, &error), &error);
-            numbers_have(w->read);
-            FINE(dpcr_diffusion_load(context, file, &again, &error), &error);
-            assert_true(dpcr_diffusion_get_options(again)->noise.beta_first == 1.5e-4);
-            dpcr_diffusion_destroy(again);
-            dpcr_diffusion_destroy(model);
-        }
+    for (const way *w = ways; w < ways + WAYS; w++) {
+        const dpcr_diffusion_options options = {.size = sizeof options,
+                                                .rows = 2,
+                                                .cols = 2,
+                                                .width = 4,
+                                                .hidden = 3,
+                                                .depth = 1,
+                                                .noise = {.size = sizeof options.noise, .beta_first = 1.5e-4}};
+        dpcr_diffusion *model = NULL, *again = NULL;
+        numbers_have(w->saved);
+        FINE(dpcr_diffusion_create(context, &options, NULL, &model, &error), &error);
+        FINE(dpcr_diffusion_save(model, file, &error), &error);
+        numbers_have(w->read);
+        FINE(dpcr_diffusion_load(context, file, &again, &error), &error);
+        assert_true(dpcr_diffusion_get_options(again)->noise.beta_first == 1.5e-4);
+        dpcr_diffusion_destroy(again);
+        dpcr_diffusion_destroy(model);
+    }
     dpcr_context_destroy(context);
 }
 
@@ -153,60 +150,56 @@ static void wisdom(void **state) {
     enum { LENGTH = 600 };
     static float weight[4] = {0.25f, 0.125f, -0.125f, 0.25f}, x[LENGTH * 2];
     dpcr_error error = {0};
-    for
-        EACH_WAY(w) {
-            dpcr_context *from = open_context(), *to = open_context();
-            const dpcr_cell_options options = {
-                .size = sizeof options,
-                .kind = DPCR_CELL_DENSE,
-                .length = LENGTH,
-                .batch = 1,
-                .width = 2,
-                .weight = dpcr_array_make(weight, DPCR_F32, 2, (const int64_t[]){2, 2}),
-                .input = dpcr_array_make(x, DPCR_F32, 3, (const int64_t[]){LENGTH, 1, 2})};
-            const dpcr_chain_shape shape = {.size = sizeof shape,
-                                            .length = LENGTH,
-                                            .batch = 1,
-                                            .transition = dpcr_transition_square(DPCR_DENSE, 2, 0),
-                                            .dtype = DPCR_F32};
-            dpcr_solve_options solve = {
-                .size = sizeof solve, .planning = DPCR_PLANNING_MEASURE, .planning_seconds = 0.01, .rtol = 1.5e-5};
-            dpcr_chain_options linear = {.size = sizeof linear,
-                                         .planning = DPCR_PLANNING_MEASURE,
-                                         .planning_seconds = 0.01,
-                                         .tolerance = 1.5e-5};
-            dpcr_machine before = {.size = sizeof before}, after = {.size = sizeof after};
-            dpcr_steps steps = {.size = sizeof steps};
-            dpcr_cell *cell = NULL;
-            dpcr_solve_plan *plan = NULL, *again = NULL;
-            dpcr_chain_plan *chain = NULL, *chain_again = NULL;
-            FINE(dpcr_cell_create(from, &options, &cell, &error), &error);
-            FINE(dpcr_cell_steps(cell, &steps, &error), &error);
+    for (const way *w = ways; w < ways + WAYS; w++) {
+        dpcr_context *from = open_context(), *to = open_context();
+        const dpcr_cell_options options = {.size = sizeof options,
+                                           .kind = DPCR_CELL_DENSE,
+                                           .length = LENGTH,
+                                           .batch = 1,
+                                           .width = 2,
+                                           .weight = dpcr_array_make(weight, DPCR_F32, 2, (const int64_t[]){2, 2}),
+                                           .input = dpcr_array_make(x, DPCR_F32, 3, (const int64_t[]){LENGTH, 1, 2})};
+        const dpcr_chain_shape shape = {.size = sizeof shape,
+                                        .length = LENGTH,
+                                        .batch = 1,
+                                        .transition = dpcr_transition_square(DPCR_DENSE, 2, 0),
+                                        .dtype = DPCR_F32};
+        dpcr_solve_options solve = {
+            .size = sizeof solve, .planning = DPCR_PLANNING_MEASURE, .planning_seconds = 0.01, .rtol = 1.5e-5};
+        dpcr_chain_options linear = {
+            .size = sizeof linear, .planning = DPCR_PLANNING_MEASURE, .planning_seconds = 0.01, .tolerance = 1.5e-5};
+        dpcr_machine before = {.size = sizeof before}, after = {.size = sizeof after};
+        dpcr_steps steps = {.size = sizeof steps};
+        dpcr_cell *cell = NULL;
+        dpcr_solve_plan *plan = NULL, *again = NULL;
+        dpcr_chain_plan *chain = NULL, *chain_again = NULL;
+        FINE(dpcr_cell_create(from, &options, &cell, &error), &error);
+        FINE(dpcr_cell_steps(cell, &steps, &error), &error);
 
-            numbers_have(w->saved);
-            FINE(dpcr_solve_plan_create(from, &steps, &solve, &plan, &error), &error);
-            FINE(dpcr_chain_plan_create(from, &shape, &linear, &chain, &error), &error);
-            FINE(dpcr_context_machine(from, &before, &error), &error);
-            FINE(dpcr_wisdom_save(from, file, &error), &error);
+        numbers_have(w->saved);
+        FINE(dpcr_solve_plan_create(from, &steps, &solve, &plan, &error), &error);
+        FINE(dpcr_chain_plan_create(from, &shape, &linear, &chain, &error), &error);
+        FINE(dpcr_context_machine(from, &before, &error), &error);
+        FINE(dpcr_wisdom_save(from, file, &error), &error);
 
-            numbers_have(w->read);
-            FINE(dpcr_wisdom_load(to, file, &error), &error);
-            solve.planning = linear.planning = DPCR_PLANNING_WISDOM;
-            FINE(dpcr_solve_plan_create(to, &steps, &solve, &again, &error), &error);
-            assert_int_equal(dpcr_solve_plan_method(again), dpcr_solve_plan_method(plan));
-            FINE(dpcr_chain_plan_create(to, &shape, &linear, &chain_again, &error), &error);
-            FINE(dpcr_context_machine(to, &after, &error), &error);
-            assert_true(after.flops > 0.999999 * before.flops && after.flops < 1.000001 * before.flops);
-            assert_true(after.latency > 0.999999 * before.latency && after.latency < 1.000001 * before.latency);
+        numbers_have(w->read);
+        FINE(dpcr_wisdom_load(to, file, &error), &error);
+        solve.planning = linear.planning = DPCR_PLANNING_WISDOM;
+        FINE(dpcr_solve_plan_create(to, &steps, &solve, &again, &error), &error);
+        assert_int_equal(dpcr_solve_plan_method(again), dpcr_solve_plan_method(plan));
+        FINE(dpcr_chain_plan_create(to, &shape, &linear, &chain_again, &error), &error);
+        FINE(dpcr_context_machine(to, &after, &error), &error);
+        assert_true(after.flops > 0.999999 * before.flops && after.flops < 1.000001 * before.flops);
+        assert_true(after.latency > 0.999999 * before.latency && after.latency < 1.000001 * before.latency);
 
-            dpcr_solve_plan_destroy(again);
-            dpcr_solve_plan_destroy(plan);
-            dpcr_chain_plan_destroy(chain_again);
-            dpcr_chain_plan_destroy(chain);
-            dpcr_cell_destroy(cell);
-            dpcr_context_destroy(to);
-            dpcr_context_destroy(from);
-        }
+        dpcr_solve_plan_destroy(again);
+        dpcr_solve_plan_destroy(plan);
+        dpcr_chain_plan_destroy(chain_again);
+        dpcr_chain_plan_destroy(chain);
+        dpcr_cell_destroy(cell);
+        dpcr_context_destroy(to);
+        dpcr_context_destroy(from);
+    }
 }
 
 static void profiles(void **state) {
