@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT
-// Dense chains of width 4 and 8, float, AVX-512, several side by side. A vector holds rows of one matrix as they lie in
-// memory, so nothing is transposed: a step multiplies rows by the state and adds up along them, and products multiply
-// rows that are broadcast while they are loaded.
+// Dense chains of width 4 and 8, float, AVX-512, several side by side. At width 4 a vector holds the same row, or
+// column, of the matrices of four chains, a quarter each: four loads and eight shuffles for four steps. At width 8 it
+// holds two rows of one matrix as they lie in memory: a step multiplies rows by the state and adds up along them, and
+// products multiply rows that are broadcast while they are loaded.
 //
 //   serial    the serial kernel of kern.h, bit for bit
 //   summary   M and v of chunks: M = op(A_{n-1}) ... op(A_0), v = the chunk run from zero

@@ -87,60 +87,54 @@ DPCRI_INLINE int64_t begin(const dpcri_span *s, arrays *p, const bool whole, con
     return s->n - 1;
 }
 
-// ---- w = 4: groups of four chains, c in a group. Order of sums as small_apply of linear.inc. ----
+// ---- w = 4: groups of four chains, a quarter of a vector each. Order of sums as small_apply of linear.inc. ----
 
-// For chains 2p and 2p + 1 of a group what rows, or columns, 0 and 1 (low), 2 and 3 (high) are multiplied by.
-typedef struct fours {
-    vf low[2], high[2];
-} fours;
-
-// y: component i of chain c in place 4 i + c, or, transposed, 4 c + i.
-DPCRI_INLINE fours fours_state(bool transposed, vf y) {
-    fours z;
-    if (transposed) {
-        z.low[0] = pick(y, PLACES(0, 0, 0, 0, 1, 1, 1, 1, 4, 4, 4, 4, 5, 5, 5, 5));
-        z.high[0] = pick(y, PLACES(2, 2, 2, 2, 3, 3, 3, 3, 6, 6, 6, 6, 7, 7, 7, 7));
-        z.low[1] = pick(y, PLACES(8, 8, 8, 8, 9, 9, 9, 9, 12, 12, 12, 12, 13, 13, 13, 13));
-        z.high[1] = pick(y, PLACES(10, 10, 10, 10, 11, 11, 11, 11, 14, 14, 14, 14, 15, 15, 15, 15));
-    } else {
-        z.low[0] = pick(y, PLACES(0, 4, 1, 5, 0, 4, 1, 5, 0, 4, 1, 5, 0, 4, 1, 5));
-        z.high[0] = pick(y, PLACES(8, 12, 9, 13, 8, 12, 9, 13, 8, 12, 9, 13, 8, 12, 9, 13));
-        z.low[1] = pick(y, PLACES(2, 6, 3, 7, 2, 6, 3, 7, 2, 6, 3, 7, 2, 6, 3, 7));
-        z.high[1] = pick(y, PLACES(10, 14, 11, 15, 10, 14, 11, 15, 10, 14, 11, 15, 10, 14, 11, 15));
-    }
-    return z;
-}
-
-// Of two chains: p_0 starts at r, p_1 at -0, which a product leaves as it is.
-DPCRI_INLINE vf fours_right(bool transposed, const float *r0, const float *r1) {
-    const vf none = (vf)_mm512_set1_ps(-0.0f);
-    if (transposed) {
-        const __m512 first = _mm512_mask_loadu_ps((__m512)none, 0x000f, r0);
-        return (vf)_mm512_mask_broadcast_f32x4(first, 0x0f00, _mm_loadu_ps(r1));
-    }
-    const __m256 both = _mm256_insertf128_ps(_mm256_castps128_ps256(_mm_loadu_ps(r0)), _mm_loadu_ps(r1), 1);
-    return pick_two((vf)_mm512_castps256_ps512(both), PLACES(0, 16, 4, 16, 1, 16, 5, 16, 2, 16, 6, 16, 3, 16, 7, 16),
-                    none);
-}
-
-// One step of a group, whose chains are `first` and on; the new states as fours_state takes them.
-DPCRI_INLINE vf fours_step(bool transposed, const arrays *at, const bool whole, const int first, const fours *z) {
-    vf sums[2];
+// The rows of four matrices: row k of matrix c in quarter c of rows[k].
+DPCRI_INLINE void fours_rows(const beside *a, const bool whole, const int first, vf rows[4]) {
+    vd m[4];
     DPCRI_UNROLL_ALL
-    for (int p = 0; p < 2; p++) {
-        const int c = first + 2 * p, d = c + 1;
-        const vd a0 = (vd)vf_load(place(&at->a, whole, c)), a1 = (vd)vf_load(place(&at->a, whole, d));
-        const vf right = fours_right(transposed, place(&at->r, whole, c), place(&at->r, whole, d));
-        const vd low = transposed ? __builtin_shufflevector(a0, a1, 0, 1, 2, 3, 8, 9, 10, 11) : vd_even(a0, a1);
-        const vd high = transposed ? __builtin_shufflevector(a0, a1, 4, 5, 6, 7, 12, 13, 14, 15) : vd_odd(a0, a1);
-        sums[p] = vf_fma((vf)high, z->high[p], vf_fma((vf)low, z->low[p], right));
-    }
-    if (transposed) return (vf)vd_quarters_02((vd)sums[0], (vd)sums[1]) + (vf)vd_quarters_13((vd)sums[0], (vd)sums[1]);
-    return __builtin_shufflevector(sums[0], sums[1], 0, 2, 16, 18, 4, 6, 20, 22, 8, 10, 24, 26, 12, 14, 28, 30) +
-           __builtin_shufflevector(sums[0], sums[1], 1, 3, 17, 19, 5, 7, 21, 23, 9, 11, 25, 27, 13, 15, 29, 31);
+    for (int c = 0; c < 4; c++) m[c] = (vd)vf_load(place(a, whole, first + c));
+    const vd even0 = vd_quarters_02(m[0], m[1]), even1 = vd_quarters_02(m[2], m[3]);
+    const vd odd0 = vd_quarters_13(m[0], m[1]), odd1 = vd_quarters_13(m[2], m[3]);
+    rows[0] = (vf)vd_quarters_02(even0, even1);
+    rows[1] = (vf)vd_quarters_02(odd0, odd1);
+    rows[2] = (vf)vd_quarters_13(even0, even1);
+    rows[3] = (vf)vd_quarters_13(odd0, odd1);
 }
 
-DPCRI_INLINE vf turned(vf y) { return pick(y, PLACES(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15)); }
+// Their columns.
+DPCRI_INLINE void fours_columns(vf rows[4]) {
+    vd square[4];
+    DPCRI_UNROLL_ALL
+    for (int k = 0; k < 4; k++) square[k] = (vd)rows[k];
+    vf_square(square);
+    DPCRI_UNROLL_ALL
+    for (int k = 0; k < 4; k++) rows[k] = (vf)square[k];
+}
+
+// Four vectors of four numbers.
+DPCRI_INLINE vf fours_vectors(const beside *r, const bool whole, const int first) {
+    const __m512 low = _mm512_castps128_ps512(_mm_loadu_ps(place(r, whole, first)));
+    const __m512 two = _mm512_insertf32x4(low, _mm_loadu_ps(place(r, whole, first + 1)), 1);
+    const __m512 three = _mm512_insertf32x4(two, _mm_loadu_ps(place(r, whole, first + 2)), 2);
+    return (vf)_mm512_insertf32x4(three, _mm_loadu_ps(place(r, whole, first + 3)), 3);
+}
+
+// Entry k of each quarter, all along it.
+DPCRI_INLINE vf spread_entry(vf n, const int k) {
+    switch (k) {
+        case 0: return __builtin_shufflevector(n, n, 0, 0, 0, 0, 4, 4, 4, 4, 8, 8, 8, 8, 12, 12, 12, 12);
+        case 1: return __builtin_shufflevector(n, n, 1, 1, 1, 1, 5, 5, 5, 5, 9, 9, 9, 9, 13, 13, 13, 13);
+        case 2: return __builtin_shufflevector(n, n, 2, 2, 2, 2, 6, 6, 6, 6, 10, 10, 10, 10, 14, 14, 14, 14);
+        default: return __builtin_shufflevector(n, n, 3, 3, 3, 3, 7, 7, 7, 7, 11, 11, 11, 11, 15, 15, 15, 15);
+    }
+}
+
+// r + op(A) x, of columns of op(A).
+DPCRI_INLINE vf fours_apply(const vf columns[4], vf x, vf r) {
+    const vf p0 = vf_fma(columns[2], spread_entry(x, 2), vf_fma(columns[0], spread_entry(x, 0), r));
+    return p0 + vf_fma(columns[3], spread_entry(x, 3), columns[1] * spread_entry(x, 1));
+}
 
 DPCRI_INLINE void fours_serial(const dpcri_span *s, bool transposed, const bool whole, int64_t q) {
     const int groups = whole ? 2 : 1;
@@ -151,14 +145,16 @@ DPCRI_INLINE void fours_serial(const dpcri_span *s, bool transposed, const bool 
     for (int g = 0; g < groups; g++) {
         float start[16];
         for (int c = 0; c < 4; c++) memcpy(start + 4 * c, start_of(s, q, 4 * g + c), 4 * sizeof(float));
-        y[g] = transposed ? vf_load(start) : turned(vf_load(start));
+        y[g] = vf_load(start);
     }
     for (; left > 0; left--) {
         DPCRI_UNROLL_ALL
         for (int g = 0; g < groups; g++) {
-            const fours z = fours_state(transposed, y[g]);
-            y[g] = fours_step(transposed, &p, whole, 4 * g, &z);
-            const __m512 out = (__m512)(transposed ? y[g] : turned(y[g]));
+            vf columns[4];
+            fours_rows(&p.a, whole, 4 * g, columns);
+            if (!transposed) fours_columns(columns);
+            y[g] = fours_apply(columns, y[g], fours_vectors(&p.r, whole, 4 * g));
+            const __m512 out = (__m512)y[g];
             _mm_storeu_ps(place(&p.y, whole, 4 * g), _mm512_castps512_ps128(out));
             _mm_storeu_ps(place(&p.y, whole, 4 * g + 1), _mm512_extractf32x4_ps(out, 1));
             _mm_storeu_ps(place(&p.y, whole, 4 * g + 2), _mm512_extractf32x4_ps(out, 2));
@@ -280,16 +276,6 @@ DPCRI_INLINE vf spread_row(const int w, const float *row) {
     return (vf)_mm512_broadcast_f32x8(_mm256_loadu_ps(row));
 }
 
-// Entry k of each quarter, all along it.
-DPCRI_INLINE vf spread_entry(vf n, const int k) {
-    switch (k) {
-        case 0: return __builtin_shufflevector(n, n, 0, 0, 0, 0, 4, 4, 4, 4, 8, 8, 8, 8, 12, 12, 12, 12);
-        case 1: return __builtin_shufflevector(n, n, 1, 1, 1, 1, 5, 5, 5, 5, 9, 9, 9, 9, 13, 13, 13, 13);
-        case 2: return __builtin_shufflevector(n, n, 2, 2, 2, 2, 6, 6, 6, 6, 10, 10, 10, 10, 14, 14, 14, 14);
-        default: return __builtin_shufflevector(n, n, 3, 3, 3, 3, 7, 7, 7, 7, 11, 11, 11, 11, 15, 15, 15, 15);
-    }
-}
-
 // The quarters that hold entries 0 .. 3 of the rows, or 4 .. 7, in every place of their rows.
 DPCRI_INLINE vf spread_quarter(const int w, vf n, const int quarter) {
     const vd x = (vd)n;
@@ -381,9 +367,79 @@ DPCRI_INLINE void summary_side(const dpcri_summary *s, const int w, bool transpo
     }
 }
 
+// N of four chunks, row i in n[i], and, transposed, v' in v; forward the terms of v, not yet added up along the rows.
+typedef struct fours {
+    vf n[4], terms[4], v;
+} fours;
+
+// Row <- row A + next.
+DPCRI_INLINE vf fours_product(vf row, const vf rows[4], const vf *next) {
+    const vf first = spread_entry(row, 0), even = next ? vf_fma(first, rows[0], *next) : first * rows[0];
+    const vf odd = vf_fma(spread_entry(row, 3), rows[3], spread_entry(row, 1) * rows[1]);
+    return vf_fma(spread_entry(row, 2), rows[2], even) + odd;
+}
+
+DPCRI_INLINE void fours_step(bool transposed, const beside *a, const beside *b, const bool whole, const int first,
+                             fours *g) {
+    vf rows[4];
+    const vf right = fours_vectors(b, whole, first);
+    fours_rows(a, whole, first, rows);
+    if (transposed) g->v = fours_product(g->v, rows, &right);
+    DPCRI_UNROLL_ALL
+    for (int i = 0; i < 4; i++) {
+        if (!transposed) g->terms[i] = vf_fma(g->n[i], right, g->terms[i]);
+        g->n[i] = fours_product(g->n[i], rows, NULL);
+    }
+}
+
+DPCRI_INLINE void fours_summary(const dpcri_summary *s, bool transposed, const bool whole, int64_t first) {
+    const int groups = whole ? 2 : 1;
+    const int64_t way = transposed ? 1 : -1;
+    beside a = beside_of(s->a, s->a_step, s->a_row, first, s->count, 4 * groups);
+    beside b = beside_of(s->b, s->b_step, s->b_row, first, s->count, 4 * groups);
+    fours group[2];
+    if (!transposed) {
+        advance(&a, whole, s->n - 1);
+        advance(&b, whole, s->n - 1);
+    }
+    DPCRI_UNROLL_ALL
+    for (int g = 0; g < groups; g++) {
+        fours_rows(&a, whole, 4 * g, group[g].n);
+        group[g].v = fours_vectors(&b, whole, 4 * g);
+        DPCRI_UNROLL_ALL
+        for (int i = 0; i < 4; i++) group[g].terms[i] = vf_set(0);
+    }
+    for (int64_t i = 1; i < s->n; i++) {
+        advance(&a, whole, way);
+        advance(&b, whole, way);
+        DPCRI_UNROLL_ALL
+        for (int g = 0; g < groups; g++) fours_step(transposed, &a, &b, whole, 4 * g, &group[g]);
+    }
+    DPCRI_UNROLL_ALL
+    for (int g = 0; g < groups; g++) {
+        fours *const one = &group[g];
+        if (!transposed) {
+            fours_columns(one->terms);
+            one->v = one->v + (one->terms[0] + one->terms[1] + one->terms[2] + one->terms[3]);
+        }
+        float m[4][16], v[16];
+        for (int i = 0; i < 4; i++) vf_store(m[i], one->n[i]);
+        vf_store(v, one->v);
+        for (int c = 0; c < 4 && first + 4 * g + c < s->count; c++) {
+            const int64_t number = first + 4 * g + c;
+            for (int i = 0; i < 4; i++) memcpy((float *)s->m + number * 16 + 4 * i, m[i] + 4 * c, 4 * sizeof(float));
+            memcpy((float *)s->v + number * 4, v + 4 * c, 4 * sizeof(float));
+        }
+    }
+}
+
 DPCRI_INLINE void summary(const dpcri_summary *s, const int w, bool transposed) {
     int64_t c = 0;
-    for (; w == 4 && c + 8 <= s->count; c += 8) summary_side(s, w, transposed, true, 8, c);
+    if (w == 4) {
+        for (; c + 8 <= s->count; c += 8) fours_summary(s, transposed, true, c);
+        for (; c < s->count; c += 4) fours_summary(s, transposed, false, c);
+        return;
+    }
     for (; c < s->count; c += 2) summary_side(s, w, transposed, false, 2, c);
 }
 
