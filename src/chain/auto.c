@@ -90,9 +90,8 @@ static double window_ns(const dpcr_chain_shape *s) {
 // (docs/performance/linear.md) lie at 1.1 and 2.3 times the even share.
 static double squares_ns(const dpcr_chain_shape *s, int64_t chunk, int threads) {
     const int64_t w = s->transition.rows;
-    const bool back = s->transposed != 0;
-    if (!dpcri_summary_at(dpcri_isa_level(), s->dtype, dpcri_kernel_form(&s->transition), w, back)) return 0;
-    const double step = w == 4 ? 2.05 : back ? 9.7 : 9.5;
+    if (!dpcri_summary_at(dpcri_isa_level(), s->dtype, dpcri_kernel_form(&s->transition), w, s->transposed)) return 0;
+    const double step = w == 4 ? 2.05 : 8.7;
     const double windows = most(1, (double)s->length / (double)(chunk * DPCRI_SIDE)), workers = least(threads, windows);
     return step * most(dpcri_vector_passes(), memory_factor(s, 1, w == 4 ? 2.6 : 2.2)) * (double)s->batch / workers *
            (workers > 1 ? 1.5 : 1);

@@ -117,7 +117,8 @@ static bool summarise_fused(const dpcri_range *r, int64_t c, int64_t count, int6
                             .b_step = f->b_step,
                             .b_row = r->chunks.size * f->b_step,
                             .m = sum_at(r, c, 0),
-                            .v = end_at(r, c, 0)});
+                            .v = end_at(r, c, 0),
+                            .ahead = 1});
     return true;
 }
 

@@ -34,6 +34,7 @@ enum {
 };
 
 static const double far_bytes = 24e6;  // arrays that no cache holds
+static const double past_bytes = 16e6;  // arrays whose rows of matrices come late (2^16 steps of w = 8: 17 to 12.5 ns)
 static const double region_ns = 1500;  // what a parallel region has to save
 
 // Bytes of the pieces of a slot. Each is a multiple of a vector.
@@ -58,6 +59,7 @@ typedef struct job {
     void *state;              // that enters the next group, [w]
     int64_t group_windows, tasks;
     bool far;
+    int64_t ahead;  // steps of matrices asked for ahead
     // Threads write these all the time: apart from what they read.
     _Alignas(64) _Atomic int64_t next;  // group to take
     _Alignas(64) _Atomic int64_t done;  // groups that the state has passed
@@ -235,6 +237,7 @@ static void summarise_rows(const job *j, group *g, int64_t place) {
                                 .b_step = f->b_step,
                                 .b_row = j->chunk * f->b_step,
                                 .m = w->maps,
+                                .ahead = j->ahead,
                                 .v = dpcri_at_out(f, w->maps, j->lanes * f->values)});
 }
 
@@ -379,7 +382,8 @@ static void run_row(job *j) {
                (size_t)f->w * f->size);
     }
     const bool alone = threads == 1 || busy_ns(f) < 2 * region_ns;
-    j->far = (double)f->n * (double)(f->values + 2 * f->w) * (double)f->size > far_bytes;
+    const double bytes = (double)f->n * (double)(f->values + 2 * f->w) * (double)f->size;
+    j->far = bytes > far_bytes, j->ahead = bytes > past_bytes ? 4 : 1;
     j->group_windows = alone || j->far ? 1 : j->s.windows;
     j->groups = (j->windows + j->group_windows - 1) / j->group_windows;
     j->tasks = alone ? 1 : threads < j->s.slots ? threads : j->s.slots;

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: MIT
-// Dense chains of width 4 and 8, float, AVX-512, several side by side. At width 4 a vector holds the same row, or
-// column, of the matrices of four chains, a quarter each: four loads and eight shuffles for four steps. At width 8 it
-// holds two rows of one matrix as they lie in memory: a step multiplies rows by the state and adds up along them, and
-// products multiply rows that are broadcast while they are loaded.
+// Dense chains of width 4 and 8, float, AVX-512, several side by side. A vector holds the same four numbers of the
+// matrices of four chains, a quarter each: four loads and eight shuffles for sixteen numbers of each. But at width 8
+// serial's holds two rows of one matrix as they lie in memory, multiplies them by the state and adds up along them.
 //
 //   serial    the serial kernel of kern.h, bit for bit
 //   summary   M and v of chunks: M = op(A_{n-1}) ... op(A_0), v = the chunk run from zero
@@ -18,7 +17,8 @@ typedef struct dpcri_summary {
     int64_t a_step, a_row;
     const void *b;
     int64_t b_step, b_row;
-    void *m, *v;  // [count][w][w], for op(m); [count][w]
+    void *m, *v;    // [count][w][w], for op(m); [count][w]
+    int64_t ahead;  // w = 8: steps ahead of which matrices are asked for, 1 from the caches, more from memory
 } dpcri_summary;
 
 typedef void dpcri_summary_kernel(const dpcri_summary *summary);

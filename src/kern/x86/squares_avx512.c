@@ -89,11 +89,11 @@ DPCRI_INLINE int64_t begin(const dpcri_span *s, arrays *p, const bool whole, con
 
 // ---- w = 4: groups of four chains, a quarter of a vector each. Order of sums as small_apply of linear.inc. ----
 
-// The rows of four matrices: row k of matrix c in quarter c of rows[k].
-DPCRI_INLINE void fours_rows(const beside *a, const bool whole, const int first, vf rows[4]) {
+// Sixteen numbers of each of four matrices, from place `from` on: fours number k of matrix c in quarter c of rows[k].
+DPCRI_INLINE void fours_rows(const beside *a, const bool whole, const int first, int64_t from, vf rows[4]) {
     vd m[4];
     DPCRI_UNROLL_ALL
-    for (int c = 0; c < 4; c++) m[c] = (vd)vf_load(place(a, whole, first + c));
+    for (int c = 0; c < 4; c++) m[c] = (vd)vf_load(place(a, whole, first + c) + from);
     const vd even0 = vd_quarters_02(m[0], m[1]), even1 = vd_quarters_02(m[2], m[3]);
     const vd odd0 = vd_quarters_13(m[0], m[1]), odd1 = vd_quarters_13(m[2], m[3]);
     rows[0] = (vf)vd_quarters_02(even0, even1);
@@ -112,12 +112,12 @@ DPCRI_INLINE void fours_columns(vf rows[4]) {
     for (int k = 0; k < 4; k++) rows[k] = (vf)square[k];
 }
 
-// Four vectors of four numbers.
-DPCRI_INLINE vf fours_vectors(const beside *r, const bool whole, const int first) {
-    const __m512 low = _mm512_castps128_ps512(_mm_loadu_ps(place(r, whole, first)));
-    const __m512 two = _mm512_insertf32x4(low, _mm_loadu_ps(place(r, whole, first + 1)), 1);
-    const __m512 three = _mm512_insertf32x4(two, _mm_loadu_ps(place(r, whole, first + 2)), 2);
-    return (vf)_mm512_insertf32x4(three, _mm_loadu_ps(place(r, whole, first + 3)), 3);
+// Four numbers of each of four vectors, from place `from` on.
+DPCRI_INLINE vf fours_vectors(const beside *r, const bool whole, const int first, const int from) {
+    const __m512 low = _mm512_castps128_ps512(_mm_loadu_ps(place(r, whole, first) + from));
+    const __m512 two = _mm512_insertf32x4(low, _mm_loadu_ps(place(r, whole, first + 1) + from), 1);
+    const __m512 three = _mm512_insertf32x4(two, _mm_loadu_ps(place(r, whole, first + 2) + from), 2);
+    return (vf)_mm512_insertf32x4(three, _mm_loadu_ps(place(r, whole, first + 3) + from), 3);
 }
 
 // Entry k of each quarter, all along it.
@@ -151,9 +151,9 @@ DPCRI_INLINE void fours_serial(const dpcri_span *s, bool transposed, const bool 
         DPCRI_UNROLL_ALL
         for (int g = 0; g < groups; g++) {
             vf columns[4];
-            fours_rows(&p.a, whole, 4 * g, columns);
+            fours_rows(&p.a, whole, 4 * g, 0, columns);
             if (!transposed) fours_columns(columns);
-            y[g] = fours_apply(columns, y[g], fours_vectors(&p.r, whole, 4 * g));
+            y[g] = fours_apply(columns, y[g], fours_vectors(&p.r, whole, 4 * g, 0));
             const __m512 out = (__m512)y[g];
             _mm_storeu_ps(place(&p.y, whole, 4 * g), _mm512_castps512_ps128(out));
             _mm_storeu_ps(place(&p.y, whole, 4 * g + 1), _mm512_extractf32x4_ps(out, 1));
@@ -264,108 +264,11 @@ void dpcri_squares_serial_avx512(const dpcri_span *span, bool transposed) {
         squares_serial(span, false);
 }
 
-// ---- summaries ----
+// ---- summaries: four chunks, a quarter of a vector each ----
 //
-// The product grows by its right factor, N <- N A: rows of A are broadcast by their loads, entries of N within rows.
-// From the last step to the first it is N_l = A_{n-1} ... A_{l+1}, and v = b_{n-1} + sum N_l b_l. The transposed
-// chain's goes from the first step to the last, N = A_0 ... A_l, and v' = v' A_l + b_l' is one more row.
-
-// Row k of A for every row of N.
-DPCRI_INLINE vf spread_row(const int w, const float *row) {
-    if (w == 4) return (vf)_mm512_broadcast_f32x4(_mm_loadu_ps(row));
-    return (vf)_mm512_broadcast_f32x8(_mm256_loadu_ps(row));
-}
-
-// The quarters that hold entries 0 .. 3 of the rows, or 4 .. 7, in every place of their rows.
-DPCRI_INLINE vf spread_quarter(const int w, vf n, const int quarter) {
-    const vd x = (vd)n;
-    if (w == 4) return n;
-    return quarter ? (vf)__builtin_shufflevector(x, x, 2, 3, 2, 3, 6, 7, 6, 7)
-                   : (vf)__builtin_shufflevector(x, x, 0, 1, 0, 1, 4, 5, 4, 5);
-}
-
-// N of a chunk, and, transposed, v' as one more row; forward the terms of v, not yet added up along the rows.
-typedef struct chunk {
-    vf n[5], terms[4];
-} chunk;
-
-// N <- N A, v' <- v' A + b' (transposed), terms + N b (forward); A and b of one step.
-DPCRI_INLINE void summary_step(const int w, bool transposed, const float *a, const float *b, chunk *c) {
-    const int rows = w * w / 16, all = transposed ? rows + 1 : rows;
-    vf next[5];
-    if (transposed) {
-        next[rows] = (vf)_mm512_maskz_loadu_ps((__mmask16)((1 << w) - 1), b);
-    } else {
-        const vf right = spread_row(w, b);
-        DPCRI_UNROLL_ALL
-        for (int i = 0; i < rows; i++) c->terms[i] = vf_fma(c->n[i], right, c->terms[i]);
-    }
-    vf odd[5], quarter[5];
-    DPCRI_UNROLL_ALL
-    for (int k = 0; k < w; k++) {
-        const vf row = spread_row(w, a + k * w);
-        DPCRI_UNROLL_ALL
-        for (int i = 0; i < all; i++) {
-            if (k % 4 == 0) quarter[i] = spread_quarter(w, c->n[i], k / 4);
-            const vf entry = spread_entry(quarter[i], k % 4);
-            if (k % 2)
-                odd[i] = k == 1 ? entry * row : vf_fma(entry, row, odd[i]);
-            else
-                next[i] = k == 0 && i < rows ? entry * row : vf_fma(entry, row, next[i]);
-        }
-    }
-    DPCRI_UNROLL_ALL
-    for (int i = 0; i < all; i++) c->n[i] = next[i] + odd[i];
-}
-
-// Chunks first, first + 1, ...
-DPCRI_INLINE void summary_side(const dpcri_summary *s, const int w, bool transposed, const bool whole, const int side,
-                               int64_t first) {
-    const int rows = w * w / 16;
-    const int64_t way = transposed ? 1 : -1;
-    beside a = beside_of(s->a, s->a_step, s->a_row, first, s->count, side);
-    beside b = beside_of(s->b, s->b_step, s->b_row, first, s->count, side);
-    chunk chunks[8];
-    if (!transposed) {
-        advance(&a, whole, s->n - 1);
-        advance(&b, whole, s->n - 1);
-    }
-    DPCRI_UNROLL_ALL
-    for (int c = 0; c < side; c++) {
-        DPCRI_UNROLL_ALL
-        for (int i = 0; i < rows; i++) {
-            chunks[c].n[i] = vf_load(place(&a, whole, c) + 16 * i);
-            chunks[c].terms[i] = vf_set(0);
-        }
-        if (transposed) chunks[c].n[rows] = (vf)_mm512_maskz_loadu_ps((__mmask16)((1 << w) - 1), place(&b, whole, c));
-    }
-    for (int64_t i = 1; i < s->n; i++) {
-        advance(&a, whole, way);
-        advance(&b, whole, way);
-        DPCRI_UNROLL_ALL
-        for (int c = 0; c < side; c++)
-            summary_step(w, transposed, place(&a, whole, c), place(&b, whole, c), &chunks[c]);
-    }
-    if (!transposed) advance(&b, whole, s->n - 1);
-    for (int c = 0; c < side; c++) {
-        const int64_t number = first + c < s->count ? first + c : s->count - 1;
-        float *const m = (float *)s->m + number * w * w, *const v = (float *)s->v + number * w;
-        float terms[64];
-        for (int i = 0; i < rows; i++) {
-            vf_store(m + 16 * i, chunks[c].n[i]);
-            vf_store(terms + 16 * i, chunks[c].terms[i]);
-        }
-        if (transposed) {
-            vf_store_n(v, chunks[c].n[rows], w);
-            continue;
-        }
-        for (int i = 0; i < w; i++) {
-            float sum = terms[i * w];
-            for (int j = 1; j < w; j++) sum += terms[i * w + j];
-            v[i] = place(&b, whole, c)[i] + sum;
-        }
-    }
-}
+// The product grows by its right factor, N <- N A. From the last step to the first it is N_l = A_{n-1} ... A_{l+1}, and
+// v = b_{n-1} + sum N_l b_l. The transposed chain's goes from the first step to the last, N = A_0 ... A_l, and
+// v' = v' A_l + b_l' is one more row.
 
 // N of four chunks, row i in n[i], and, transposed, v' in v; forward the terms of v, not yet added up along the rows.
 typedef struct fours {
@@ -382,8 +285,8 @@ DPCRI_INLINE vf fours_product(vf row, const vf rows[4], const vf *next) {
 DPCRI_INLINE void fours_step(bool transposed, const beside *a, const beside *b, const bool whole, const int first,
                              fours *g) {
     vf rows[4];
-    const vf right = fours_vectors(b, whole, first);
-    fours_rows(a, whole, first, rows);
+    const vf right = fours_vectors(b, whole, first, 0);
+    fours_rows(a, whole, first, 0, rows);
     if (transposed) g->v = fours_product(g->v, rows, &right);
     DPCRI_UNROLL_ALL
     for (int i = 0; i < 4; i++) {
@@ -404,8 +307,8 @@ DPCRI_INLINE void fours_summary(const dpcri_summary *s, bool transposed, const b
     }
     DPCRI_UNROLL_ALL
     for (int g = 0; g < groups; g++) {
-        fours_rows(&a, whole, 4 * g, group[g].n);
-        group[g].v = fours_vectors(&b, whole, 4 * g);
+        fours_rows(&a, whole, 4 * g, 0, group[g].n);
+        group[g].v = fours_vectors(&b, whole, 4 * g, 0);
         DPCRI_UNROLL_ALL
         for (int i = 0; i < 4; i++) group[g].terms[i] = vf_set(0);
     }
@@ -433,6 +336,86 @@ DPCRI_INLINE void fours_summary(const dpcri_summary *s, bool transposed, const b
     }
 }
 
+// w = 8: columns 4 h .. 4 h + 3 of row i in n[i][h], transposed v' in n[8]. In memory: the sums of the next N fill half
+// of the registers.
+typedef struct eights {
+    vf n[9][2], terms[8];
+} eights;
+
+DPCRI_INLINE void eights_product(bool transposed, const beside *a, int64_t ahead, const beside *b, const bool whole,
+                                 eights *g) {
+    const int all = transposed ? 9 : 8;
+    vf next[9][2];
+    const vf right[2] = {fours_vectors(b, whole, 0, 0), fours_vectors(b, whole, 0, 4)};
+    DPCRI_UNROLL_ALL
+    for (int i = 0; i < all; i++) next[i][0] = next[i][1] = vf_set(0);
+    DPCRI_UNROLL_ALL
+    for (int h = 0; h < 2; h++) next[8][h] = right[h];
+    if (!transposed) {
+        DPCRI_UNROLL_ALL
+        for (int i = 0; i < 8; i++)
+            g->terms[i] = vf_fma(g->n[i][1], right[1], vf_fma(g->n[i][0], right[0], g->terms[i]));
+    }
+    for (int64_t half = 0; half < 2; half++) {
+        DPCRI_UNROLL_ALL
+        for (int pair = 0; pair < 2; pair++) {
+            vf rows[4];
+            fours_rows(a, whole, 0, 32 * half + 16 * pair, rows);
+            DPCRI_UNROLL_ALL
+            for (int c = 0; c < 4; c++)  // lines of four chunks are no stream that the processor fetches
+                __builtin_prefetch((const char *)(place(a, whole, c) + 32 * half + 16 * pair) + ahead);
+            DPCRI_UNROLL_ALL
+            for (int k = 0; k < 2; k++) {
+                DPCRI_UNROLL_ALL
+                for (int i = 0; i < all; i++) {
+                    const vf entry = spread_entry(g->n[i][half], 2 * pair + k);
+                    next[i][0] = vf_fma(entry, rows[2 * k], next[i][0]);
+                    next[i][1] = vf_fma(entry, rows[2 * k + 1], next[i][1]);
+                }
+            }
+        }
+    }
+    DPCRI_UNROLL_ALL
+    for (int i = 0; i < all; i++) g->n[i][0] = next[i][0], g->n[i][1] = next[i][1];
+}
+
+// Chunks first .. first + 3, of which those up to the last one count.
+DPCRI_INLINE void eights_summary(const dpcri_summary *s, bool transposed, const bool whole, int64_t first) {
+    const int64_t way = transposed ? 1 : -1;
+    beside a = beside_of(s->a, s->a_step, s->a_row, first, s->count, 4);
+    beside b = beside_of(s->b, s->b_step, s->b_row, first, s->count, 4);
+    eights g;
+    if (!transposed) {
+        advance(&a, whole, s->n - 1);
+        advance(&b, whole, s->n - 1);
+    }
+    for (int i = 0; i < 4; i++) {
+        vf rows[4];
+        fours_rows(&a, whole, 0, 16 * i, rows);
+        for (int r = 0; r < 2; r++) g.n[2 * i + r][0] = rows[2 * r], g.n[2 * i + r][1] = rows[2 * r + 1];
+    }
+    g.n[8][0] = fours_vectors(&b, whole, 0, 0), g.n[8][1] = fours_vectors(&b, whole, 0, 4);
+    for (int i = 0; i < 8; i++) g.terms[i] = vf_set(0);
+    const int64_t ahead = s->ahead * way * a.step;
+    for (int64_t i = 1; i < s->n; i++) {
+        advance(&a, whole, way);
+        advance(&b, whole, way);
+        eights_product(transposed, &a, ahead, &b, whole, &g);
+    }
+    for (int h = 0; h < 2 && !transposed; h++) {
+        vf *const t = g.terms + 4 * h;
+        fours_columns(t);
+        g.n[8][h] = g.n[8][h] + (t[0] + t[1] + t[2] + t[3]);
+    }
+    const float *const n = (const float *)g.n;
+    for (int c = 0; c < 4 && first + c < s->count; c++)
+        for (int i = 0; i < 9; i++) {
+            float *const row = i < 8 ? (float *)s->m + (first + c) * 64 + 8 * i : (float *)s->v + (first + c) * 8;
+            memcpy(row, n + 32 * i + 4 * c, 4 * sizeof(float));
+            memcpy(row + 4, n + 32 * i + 16 + 4 * c, 4 * sizeof(float));
+        }
+}
+
 DPCRI_INLINE void summary(const dpcri_summary *s, const int w, bool transposed) {
     int64_t c = 0;
     if (w == 4) {
@@ -440,7 +423,8 @@ DPCRI_INLINE void summary(const dpcri_summary *s, const int w, bool transposed) 
         for (; c < s->count; c += 4) fours_summary(s, transposed, false, c);
         return;
     }
-    for (; c < s->count; c += 2) summary_side(s, w, transposed, false, 2, c);
+    for (; c + 4 <= s->count; c += 4) eights_summary(s, transposed, true, c);
+    for (; c < s->count; c += 4) eights_summary(s, transposed, false, c);
 }
 
 void dpcri_summary_w4_avx512(const dpcri_summary *s) { summary(s, 4, false); }
