@@ -86,7 +86,7 @@ static double window_ns(const dpcr_chain_shape *s) {
     return by_width[w] * double_lanes * most(dpcri_vector_passes(), memory_factor(s, 1.35, w == 1 ? 4 : 3.7));
 }
 
-// The same where a vector holds rows of a matrix; windows go to all threads, whose two speeds
+// The same where kern/squares.h serves; windows go to all threads, whose two speeds
 // (docs/performance/linear.md) lie at 1.1 and 2.3 times the even share.
 static double squares_ns(const dpcr_chain_shape *s, int64_t chunk, int threads) {
     const int64_t w = s->transition.rows;

@@ -16,7 +16,7 @@
 // Far beyond the caches a window is asked for by loads while the one before it finishes, and states go past the caches,
 // which would read what is about to be written.
 //
-// Where a vector holds rows of a matrix (kern/squares.h) a window is DPCRI_SIDE chunks, read twice from where they lie:
+// Where kern/squares.h serves, a window is DPCRI_SIDE chunks, read twice from where they lie:
 // the second time the caches have them. Those serve any strides, lengths and chunks.
 #include <sched.h>
 #include <stdatomic.h>
@@ -34,7 +34,8 @@ enum {
 };
 
 static const double far_bytes = 24e6;  // arrays that no cache holds
-static const double past_bytes = 16e6;  // arrays whose rows of matrices come late (2^16 steps of w = 8: 17 to 12.5 ns)
+static const double ask_bytes =
+    16e6;  // arrays whose rows of matrices come late (2^16 steps of w = 8: 17 to 12.5 ns a step)
 static const double region_ns = 1500;  // what a parallel region has to save
 
 // Bytes of the pieces of a slot. Each is a multiple of a vector.
@@ -383,7 +384,7 @@ static void run_row(job *j) {
     }
     const bool alone = threads == 1 || busy_ns(f) < 2 * region_ns;
     const double bytes = (double)f->n * (double)(f->values + 2 * f->w) * (double)f->size;
-    j->far = bytes > far_bytes, j->ahead = bytes > past_bytes ? 4 : 1;
+    j->far = bytes > far_bytes, j->ahead = bytes > ask_bytes ? 4 : 1;
     j->group_windows = alone || j->far ? 1 : j->s.windows;
     j->groups = (j->windows + j->group_windows - 1) / j->group_windows;
     j->tasks = alone ? 1 : threads < j->s.slots ? threads : j->s.slots;

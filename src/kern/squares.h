@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT
 // Dense chains of width 4 and 8, float, AVX-512, several side by side. A vector holds the same four numbers of the
-// matrices of four chains, a quarter each: four loads and eight shuffles for sixteen numbers of each. But at width 8
-// serial's holds two rows of one matrix as they lie in memory, multiplies them by the state and adds up along them.
+// matrices of four chains, a quarter each: four loads and eight shuffles for sixteen numbers of each. The
+// serial kernel of width 8 holds two rows of one matrix as they lie in memory, multiplies them by the state and adds up
+// along them.
 //
 //   serial    the serial kernel of kern.h, bit for bit
 //   summary   M and v of chunks: M = op(A_{n-1}) ... op(A_0), v = the chunk run from zero
@@ -18,7 +19,7 @@ typedef struct dpcri_summary {
     const void *b;
     int64_t b_step, b_row;
     void *m, *v;    // [count][w][w], for op(m); [count][w]
-    int64_t ahead;  // w = 8: steps ahead of which matrices are asked for, 1 from the caches, more from memory
+    int64_t ahead;  // w = 8: steps ahead of which matrices are asked for, 1 from the caches, 4 of one chain from memory
 } dpcri_summary;
 
 typedef void dpcri_summary_kernel(const dpcri_summary *summary);

@@ -4,13 +4,10 @@
 #include "kern/simd.h"
 #include "kern/transpose.h"
 
-// Sixteen places of a pair of vectors, 16 and more in the second.
+// Sixteen places of a vector.
 #define PLACES(...) ((__m512i)(vfi){__VA_ARGS__})
 
 DPCRI_INLINE vf pick(vf a, __m512i places) { return (vf)_mm512_permutexvar_ps(places, (__m512)a); }
-DPCRI_INLINE vf pick_two(vf a, __m512i places, vf b) {
-    return (vf)_mm512_permutex2var_ps((__m512)a, places, (__m512)b);
-}
 
 // Arrays of up to eight chains side by side. Where all eight are there (whole), their places are a few strides apart,
 // which addresses hold: as many pointers would not fit the registers. Elsewhere they are pointers, and a chain past the
@@ -336,8 +333,8 @@ DPCRI_INLINE void fours_summary(const dpcri_summary *s, bool transposed, const b
     }
 }
 
-// w = 8: columns 4 h .. 4 h + 3 of row i in n[i][h], transposed v' in n[8]. In memory: the sums of the next N fill half
-// of the registers.
+// w = 8: columns 4 h .. 4 h + 3 of row i in n[i][h]; v, or v', in n[8], forward b_{n-1} until the terms are added up.
+// In memory: the sums of the next N fill half of the registers.
 typedef struct eights {
     vf n[9][2], terms[8];
 } eights;
@@ -349,9 +346,9 @@ DPCRI_INLINE void eights_product(bool transposed, const beside *a, int64_t ahead
     const vf right[2] = {fours_vectors(b, whole, 0, 0), fours_vectors(b, whole, 0, 4)};
     DPCRI_UNROLL_ALL
     for (int i = 0; i < all; i++) next[i][0] = next[i][1] = vf_set(0);
-    DPCRI_UNROLL_ALL
-    for (int h = 0; h < 2; h++) next[8][h] = right[h];
-    if (!transposed) {
+    if (transposed) {
+        next[8][0] = right[0], next[8][1] = right[1];
+    } else {
         DPCRI_UNROLL_ALL
         for (int i = 0; i < 8; i++)
             g->terms[i] = vf_fma(g->n[i][1], right[1], vf_fma(g->n[i][0], right[0], g->terms[i]));
@@ -363,7 +360,8 @@ DPCRI_INLINE void eights_product(bool transposed, const beside *a, int64_t ahead
             fours_rows(a, whole, 0, 32 * half + 16 * pair, rows);
             DPCRI_UNROLL_ALL
             for (int c = 0; c < 4; c++)  // lines of four chunks are no stream that the processor fetches
-                __builtin_prefetch((const char *)(place(a, whole, c) + 32 * half + 16 * pair) + ahead);
+                __builtin_prefetch(
+                    (const void *)((uintptr_t)(place(a, whole, c) + 32 * half + 16 * pair) + (uintptr_t)ahead));
             DPCRI_UNROLL_ALL
             for (int k = 0; k < 2; k++) {
                 DPCRI_UNROLL_ALL
