@@ -8,40 +8,16 @@
 // cmocka needs the four above
 #include <cmocka.h>
 #include <stdbool.h>
-#include <string.h>
-#include <sys/mman.h>
-#include <unistd.h>
 
 #include "kern/kern.h"
 
-enum { ARRAYS = 5, ROOM = 1 << 20 };
-
-// ROOM accessible bytes between two pages that are not.
-static unsigned char *places[ARRAYS];
-
-static int allocate(void **state) {
-    (void)state;
-    const size_t page = (size_t)sysconf(_SC_PAGESIZE);
-    for (int i = 0; i < ARRAYS; i++) {
-        unsigned char *base = mmap(NULL, ROOM + 2 * page, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-        assert_true(base != MAP_FAILED);
-        assert_int_equal(mprotect(base + page, ROOM, PROT_READ | PROT_WRITE), 0);
-        places[i] = base + page;
-    }
-    return 0;
-}
+enum { A, X, R, Y, USES, MOST_BYTES = 1 << 20 };
+#include "guarded.h"
 
 // `count` elements that end, or begin, at the guarded page; small numbers in them.
 static void *place(int which, int64_t count, dpcr_dtype dtype, bool at_end) {
-    const size_t size = dpcr_dtype_size(dtype), bytes = (size_t)count * size;
-    assert_true(bytes <= ROOM);
-    unsigned char *data = at_end ? places[which] + ROOM - bytes : places[which];
-    for (int64_t i = 0; i < count; i++) {
-        if (dtype == DPCR_F64)
-            ((double *)data)[i] = 0.01 * (double)(i % 7);
-        else
-            ((float *)data)[i] = 0.01f * (float)(i % 7);
-    }
+    char *data = guarded(which, (size_t)count * dpcr_dtype_size(dtype), !at_end);
+    for (int64_t i = 0; i < count; i++) put_number(dtype, data, i, 0.01 * (double)(i % 7));
     return data;
 }
 
@@ -57,11 +33,11 @@ static void run(dpcr_dtype dtype, int level, dpcri_operation o, const dpcr_trans
                   r = o == DPCRI_OUTER ? w : out;
     const int64_t lines = n * rows, x_lines = order ? rows : lines, y_lines = product ? rows : lines;
     dpcri_span span = {.n = n, .rows = rows, .w = w, .cols = cols, .block = t->block};
-    span.a = place(0, lines * values, dtype, at_end), span.a_step = rows * values, span.a_row = values;
-    span.x = place(1, x_lines * in, dtype, at_end), span.x_step = order ? 0 : rows * in, span.x_row = in;
-    span.r = place(2, product ? values : lines * r, dtype, at_end), span.r_step = product ? 0 : rows * r,
+    span.a = place(A, lines * values, dtype, at_end), span.a_step = rows * values, span.a_row = values;
+    span.x = place(X, x_lines * in, dtype, at_end), span.x_step = order ? 0 : rows * in, span.x_row = in;
+    span.r = place(R, product ? values : lines * r, dtype, at_end), span.r_step = product ? 0 : rows * r,
     span.r_row = product ? 0 : r;
-    span.y = place(3, y_lines * out, dtype, at_end), span.y_step = product ? 0 : rows * out, span.y_row = out;
+    span.y = place(Y, y_lines * out, dtype, at_end), span.y_step = product ? 0 : rows * out, span.y_row = out;
     dpcri_kernels_at((dpcri_isa)level, dtype)->table[o][dpcri_kernel_form(t)](&span);
     if (squares) return;
     // the forms without r, and, in order, without an initial state
@@ -105,5 +81,5 @@ static void nothing_outside(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(nothing_outside)};
-    return cmocka_run_group_tests(tests, allocate, NULL);
+    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -10,33 +10,17 @@
 #include <cmocka.h>
 #include <stdbool.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <unistd.h>
 
 #include "kern/squares.h"
 
-enum { ARRAYS = 4, ROOM = 1 << 16, MOST_WIDTH = 8, MOST_COUNT = 9 };
+enum { MOST_WIDTH = 8, MOST_COUNT = 9 };
 
-// ROOM accessible bytes between two pages that are not.
-static unsigned char *places[ARRAYS];
-
-static int allocate(void **state) {
-    (void)state;
-    const size_t page = (size_t)sysconf(_SC_PAGESIZE);
-    for (int i = 0; i < ARRAYS; i++) {
-        unsigned char *base = mmap(NULL, ROOM + 2 * page, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-        assert_true(base != MAP_FAILED);
-        assert_int_equal(mprotect(base + page, ROOM, PROT_READ | PROT_WRITE), 0);
-        places[i] = base + page;
-    }
-    return 0;
-}
+enum { MATRICES, VECTORS, M, V, USES, MOST_BYTES = 1 << 16 };
+#include "guarded.h"
 
 // `count` floats that end, or begin, at the guarded page, in them numbers that are not exact in products.
 static float *place(int which, int64_t count, bool at_end) {
-    const size_t bytes = (size_t)count * sizeof(float);
-    assert_true(bytes <= ROOM);
-    float *data = (float *)(void *)(at_end ? places[which] + ROOM - bytes : places[which]);
+    float *data = (float *)(void *)guarded(which, (size_t)count * sizeof(float), !at_end);
     for (int64_t i = 0; i < count; i++) data[i] = (float)((i * 37 + which * 11) % 101 - 50) / 73.0f;
     return data;
 }
@@ -94,9 +78,9 @@ static void run(int w, bool transposed, int64_t n, int64_t count, int64_t way, i
     dpcri_summary_kernel *const kernel = dpcri_summary_at(DPCRI_AVX512, DPCR_F32, DPCR_DENSE, w, transposed);
     assert_non_null(kernel);
     const int64_t values = (int64_t)w * w, last = way > 0 ? 0 : n * count - 1;
-    const float *const a = place(0, n * count * values, at_end) + last * values;
-    const float *const b = place(1, n * count * w, at_end) + last * w;
-    float *const m = place(2, count * values, at_end), *const v = place(3, count * w, at_end);
+    const float *const a = place(MATRICES, n * count * values, at_end) + last * values;
+    const float *const b = place(VECTORS, n * count * w, at_end) + last * w;
+    float *const m = place(M, count * values, at_end), *const v = place(V, count * w, at_end);
     kernel(&(dpcri_summary){.n = n,
                             .count = count,
                             .a = a,
@@ -127,5 +111,5 @@ static void summaries(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(summaries)};
-    return cmocka_run_group_tests(tests, allocate, NULL);
+    return cmocka_run_group_tests(tests, NULL, NULL);
 }

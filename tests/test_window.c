@@ -13,14 +13,15 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <unistd.h>
 
 #include "base/random.h"
 #include "kern/window.h"
 #include "sampled.h"
 
-enum { SEED = 11, ROOM = 1 << 22, LONGEST = 20000 };
+enum { SEED = 11, LONGEST = 20000 };
+
+enum { USES = 4, MOST_BYTES = 1 << 22 };
+#include "guarded.h"
 
 static const char *const level_names[] = {"portable", "avx2", "avx512"};
 static const char *const layout_names[] = {"one W, a bias a step",     "one W [in][out], one bias",
@@ -39,35 +40,9 @@ typedef struct test_chain {
     double *truth;  // [count][w]
 } test_chain;
 
-static unsigned char *places[4];
-
-static int allocate(void **state) {
-    (void)state;
-    const size_t page = (size_t)sysconf(_SC_PAGESIZE);
-    for (int i = 0; i < 4; i++) {
-        unsigned char *base = mmap(NULL, ROOM + 2 * page, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-        assert_true(base != MAP_FAILED);
-        assert_int_equal(mprotect(base + page, ROOM, PROT_READ | PROT_WRITE), 0);
-        places[i] = base + page;
-    }
-    return 0;
-}
-
 // `count` elements that end at the guarded page.
 static void *place(int which, int64_t count, dpcr_dtype dtype) {
-    const size_t bytes = (size_t)count * dpcr_dtype_size(dtype);
-    assert_true(bytes <= ROOM);
-    return places[which] + ROOM - bytes;
-}
-
-static double get(dpcr_dtype dtype, const void *p, int64_t i) {
-    return dtype == DPCR_F32 ? (double)((const float *)p)[i] : ((const double *)p)[i];
-}
-static void set(dpcr_dtype dtype, void *p, int64_t i, double x) {
-    if (dtype == DPCR_F32)
-        ((float *)p)[i] = (float)x;
-    else
-        ((double *)p)[i] = x;
+    return guarded(which, (size_t)count * dpcr_dtype_size(dtype), false);
 }
 
 static double activation(int act, double u) {
@@ -83,10 +58,11 @@ static void step(const test_chain *c, int64_t l, const double *z, double *to) {
     const int64_t w = c->p.width;
     double t[4];
     for (int64_t i = 0; i < w; i++) {
-        t[i] = c->p.bias ? get(c->dtype, c->p.bias, l * c->p.bias_step + i) : 0;
+        t[i] = c->p.bias ? number_at(c->dtype, c->p.bias, l * c->p.bias_step + i) : 0;
         for (int64_t j = 0; j < w; j++)
             t[i] +=
-                get(c->dtype, c->p.weight, l * c->p.weight_step + (c->p.weight_in_out ? j * w + i : i * w + j)) * z[j];
+                number_at(c->dtype, c->p.weight, l * c->p.weight_step + (c->p.weight_in_out ? j * w + i : i * w + j)) *
+                z[j];
     }
     for (int64_t i = 0; i < w; i++)
         to[i] =
@@ -114,9 +90,9 @@ static void make(test_chain *c, int64_t w, int act, bool residual, double size, 
     const int64_t biases = c->p.bias_step ? (steps - 1) * c->p.bias_step + w : w;
     void *weight = place(0, weights, c->dtype), *bias = place(1, biases, c->dtype);
     for (int64_t i = 0; i < weights; i++)
-        set(c->dtype, weight, i, size / (double)w * (2 * dpcri_random_uniform(SEED, stream, (uint64_t)i) - 1));
+        put_number(c->dtype, weight, i, size / (double)w * (2 * dpcri_random_uniform(SEED, stream, (uint64_t)i) - 1));
     for (int64_t i = 0; i < biases && c->layout != RECORDS; i++)
-        set(c->dtype, bias, i, input * (2 * dpcri_random_uniform(SEED, stream + 1, (uint64_t)i) - 1));
+        put_number(c->dtype, bias, i, input * (2 * dpcri_random_uniform(SEED, stream + 1, (uint64_t)i) - 1));
     c->p.weight = weight;
     c->p.bias = c->layout == OWN_NO_BIAS ? NULL
                 : c->layout == RECORDS   ? (char *)weight + (size_t)w2 * dpcr_dtype_size(c->dtype)
@@ -141,12 +117,12 @@ static answer solve(const test_chain *c, int method, double tolerance, int max_s
     a.window =
         (dpcri_window){.method = method, .atol = tolerance, .rtol = tolerance, .max_sweeps = max_sweeps, .good = -7};
     void *in = place(3, w, c->dtype);
-    for (int64_t i = 0; i < w; i++) set(c->dtype, in, i, c->z0[i]);
-    for (int64_t i = 0; i < size; i++) set(c->dtype, a.z, i, -77);
+    for (int64_t i = 0; i < w; i++) put_number(c->dtype, in, i, c->z0[i]);
+    for (int64_t i = 0; i < size; i++) put_number(c->dtype, a.z, i, -77);
     const dpcri_window_place where = {.count = c->count, .in = in, .states = a.z, .step = a.step};
     assert_int_equal(c->k->solve(&c->p, &where, &a.window), 0);
     for (int64_t l = 0; l + 1 < c->count; l++)
-        for (int64_t i = w; i < w + gap; i++) assert_true(get(c->dtype, a.z, l * a.step + i) == -77);
+        for (int64_t i = w; i < w + gap; i++) assert_true(number_at(c->dtype, a.z, l * a.step + i) == -77);
     return a;
 }
 
@@ -166,7 +142,7 @@ static void check_states(const test_chain *c, const answer *a, double bound) {
     const int64_t w = c->p.width;
     for (int64_t l = 0; l < a->window.good; l++)
         for (int64_t i = 0; i < w; i++) {
-            const double got = get(c->dtype, a->z, l * a->step + i), wanted = c->truth[l * w + i];
+            const double got = number_at(c->dtype, a->z, l * a->step + i), wanted = c->truth[l * w + i];
             if (!(fabs(got - wanted) <= bound * fmax(1, fabs(wanted)))) complain(c, a, l, "is", got, wanted);
         }
 }
@@ -179,7 +155,7 @@ static void check_residuals(const test_chain *c, const answer *a, double toleran
     for (int64_t l = 0; l < a->window.good; l++) {
         step(c, l, z, f);
         for (int64_t i = 0; i < w; i++) {
-            z[i] = get(c->dtype, a->z, l * a->step + i);
+            z[i] = number_at(c->dtype, a->z, l * a->step + i);
             const double allowed = (tolerance + rounding_of(c->dtype)) * (1 + fabs(z[i]));
             if (!(fabs(z[i] - f[i]) <= allowed)) complain(c, a, l, "has a residual of", z[i] - f[i], allowed);
         }
@@ -270,7 +246,7 @@ static void values_that_are_not_finite(test_chain *c) {
                     c->count = 3000;
                     c->layout = SHARED;
                     make(c, w, DPCRI_ACT_RELU, true, 0.9, 1, (uint64_t)w);
-                    set(c->dtype, (void *)(uintptr_t)c->p.bias, at * w + (w - 1), values[kind]);
+                    put_number(c->dtype, (void *)(uintptr_t)c->p.bias, at * w + (w - 1), values[kind]);
                     const answer a =
                         solve(c, method ? DPCRI_WINDOW_NEWTON : DPCRI_WINDOW_SHOOTING, tolerance_of(c->dtype), 0, 0);
                     if (values[kind] < 0) {  // relu's limit is 0: the chain stays finite, whatever a sweep saw
@@ -297,8 +273,8 @@ static void tent(test_chain *c) {
     void *weight = (void *)(uintptr_t)c->p.weight, *bias = (void *)(uintptr_t)c->p.bias;
     const int64_t w = c->p.width;
     for (int64_t i = 0; i < 2; i++)
-        for (int64_t j = 0; j < w; j++) set(c->dtype, weight, i * w + j, j == 0 ? mu : j == 1 ? -2 * mu : 0);
-    for (int64_t l = 0; l < c->count; l++) set(c->dtype, bias, l * w + 1, -0.5);
+        for (int64_t j = 0; j < w; j++) put_number(c->dtype, weight, i * w + j, j == 0 ? mu : j == 1 ? -2 * mu : 0);
+    for (int64_t l = 0; l < c->count; l++) put_number(c->dtype, bias, l * w + 1, -0.5);
     c->z0[0] = 0.3, c->z0[1] = 0;
 }
 
@@ -355,7 +331,7 @@ static void a_past_that_grows(test_chain *c) {
             void *weight = (void *)(uintptr_t)c->p.weight;
             const double along = direction ? 1.4 : 0.2, across = direction ? 0.2 : 1.4;
             for (int64_t i = 0; i < 4; i++)
-                set(c->dtype, weight, i / 2 * w + i % 2, (along + (i % 3 ? -across : across)) / 2);
+                put_number(c->dtype, weight, i / 2 * w + i % 2, (along + (i % 3 ? -across : across)) / 2);
             for (int64_t i = 0; i < w; i++) c->z0[i] = i > 1 ? 0 : i && !direction ? -0x1p-40 : 0x1p-40;
             run_loop(c);
             assert_true(fabs(c->truth[1000 * w]) > 0.5);
@@ -397,8 +373,8 @@ static void nothing_allowed(test_chain *c) {
 static void set_own(test_chain *c, int64_t l, double a, double b) {
     const int64_t w = c->p.width;
     for (int64_t i = 0; i < 4; i++)
-        set(c->dtype, (void *)(uintptr_t)c->p.weight, l * c->p.weight_step + i / 2 * w + i % 2,
-            (a + (i % 3 ? -b : b)) / 2);
+        put_number(c->dtype, (void *)(uintptr_t)c->p.weight, l * c->p.weight_step + i / 2 * w + i % 2,
+                   (a + (i % 3 ? -b : b)) / 2);
 }
 
 // Chunks that forget what is far from them and not what is near, and one that repels across the corner it is asked by:
@@ -474,12 +450,12 @@ static void adjoint_chain(test_chain *c, int64_t w, bool residual, int direct_ki
          *slopes = malloc((size_t)size * each);
     void *last = place(3, w, c->dtype), *given_end = (char *)given + (size_t)size * each;
     for (int64_t i = 0; i < size; i++) {
-        set(c->dtype, slopes, i, dpcri_random_uniform(SEED, 9, (uint64_t)i));
-        set(c->dtype, given, i, dpcri_random_normal(SEED, 10, (uint64_t)i));
-        slope[i] = get(c->dtype, slopes, i), direct[i] = direct_kind ? get(c->dtype, given, i) : 0;
-        set(c->dtype, adjoint, i, -77);
+        put_number(c->dtype, slopes, i, dpcri_random_uniform(SEED, 9, (uint64_t)i));
+        put_number(c->dtype, given, i, dpcri_random_normal(SEED, 10, (uint64_t)i));
+        slope[i] = number_at(c->dtype, slopes, i), direct[i] = direct_kind ? number_at(c->dtype, given, i) : 0;
+        put_number(c->dtype, adjoint, i, -77);
     }
-    for (int64_t i = 0; i < w; i++) set(c->dtype, last, i, g[i] = 0.5 * (double)(i + 1));
+    for (int64_t i = 0; i < w; i++) put_number(c->dtype, last, i, g[i] = 0.5 * (double)(i + 1));
     if (direct_kind == 2) memcpy(adjoint, given, (size_t)((char *)given_end - (char *)given));
     const dpcri_window_adjoint a = {.first = first,
                                     .count = count,
@@ -507,29 +483,31 @@ static void adjoint_chain(test_chain *c, int64_t w, bool residual, int direct_ki
         for (int64_t j = 0; j < w; j++) {
             to[j] = residual ? g[j] : 0;
             for (int64_t i = 0; i < w; i++)
-                to[j] += d[i] * get(c->dtype, weight,
-                                    (first + l) * c->p.weight_step + (c->p.weight_in_out ? j * w + i : i * w + j));
+                to[j] +=
+                    d[i] * number_at(c->dtype, weight,
+                                     (first + l) * c->p.weight_step + (c->p.weight_in_out ? j * w + i : i * w + j));
         }
         memcpy(g, to, sizeof g);
     }
     const double bound = (64 + (double)count) * (c->dtype == DPCR_F32 ? 0x1p-23 : 0x1p-52) * most;
     for (int64_t l = 0; l < count; l++)
         for (int64_t i = 0; i < step && l * step + i < size; i++) {
-            const double got = get(c->dtype, adjoint, l * step + i);
+            const double got = number_at(c->dtype, adjoint, l * step + i);
             const double right = i < w ? wanted[l * step + i] : direct_kind == 2 ? direct[l * step + i] : -77;
             if (!(fabs(got - right) <= (i < w ? bound : 0)))
                 fail_msg("%s %s, %s, width %d, length %d, direct %d: adjoint state %d is %.9g, wanted %.9g",
                          level_names[c->level], c->dtype == DPCR_F32 ? "float" : "double", layout_names[c->layout],
                          (int)w, (int)count, direct_kind, (int)l, got, right);
         }
-    for (int64_t i = 0; i < w; i++) assert_true(fabs(get(c->dtype, last, i) - g[i]) <= bound);
+    for (int64_t i = 0; i < w; i++) assert_true(fabs(number_at(c->dtype, last, i) - g[i]) <= bound);
     // the end alone has the same bits
     double end[4], start[4];
-    for (int64_t i = 0; i < w; i++) end[i] = get(c->dtype, last, i), set(c->dtype, last, i, 0.5 * (double)(i + 1));
+    for (int64_t i = 0; i < w; i++)
+        end[i] = number_at(c->dtype, last, i), put_number(c->dtype, last, i, 0.5 * (double)(i + 1));
     dpcri_window_adjoint alone = a;
     alone.direct = direct_kind ? given : NULL, alone.adjoint = NULL;
     assert_int_equal(c->k->adjoint(&c->p, &alone), 0);
-    for (int64_t i = 0; i < w; i++) start[i] = get(c->dtype, last, i);
+    for (int64_t i = 0; i < w; i++) start[i] = number_at(c->dtype, last, i);
     assert_memory_equal(start, end, (size_t)w * sizeof *end);
     free(slope), free(direct), free(given), free(slopes), free(wanted), free(c->truth);
 }
@@ -580,5 +558,5 @@ int main(void) {
         cmocka_unit_test(test_what_is_not_served),
         cmocka_unit_test(test_adjoint_chains),
     };
-    return cmocka_run_group_tests(tests, allocate, NULL);
+    return cmocka_run_group_tests(tests, NULL, NULL);
 }
