@@ -86,8 +86,8 @@ static double window_ns(const dpcr_chain_shape *s) {
     return by_width[w] * double_lanes * most(dpcri_vector_passes(), memory_factor(s, 1.35, w == 1 ? 4 : 3.7));
 }
 
-// The same where kern/squares.h serves; windows go to all threads, whose two speeds
-// (docs/performance/linear.md) lie at 1.1 and 2.3 times the even share.
+// The same where kern/squares.h serves; windows go to all threads, whose two speeds (docs/performance/linear.md) lie at
+// 1.1 and 2.3 times the even share.
 static double squares_ns(const dpcr_chain_shape *s, int64_t chunk, int threads) {
     const int64_t w = s->transition.rows;
     if (!dpcri_summary_at(dpcri_isa_level(), s->dtype, dpcri_kernel_form(&s->transition), w, s->transposed)) return 0;

@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "chain/distributed.h"
+#include "chain/windows.h"
 #include "kern/squares.h"
 
 static int64_t groups_of(int64_t chunks) { return (chunks + DPCRI_SIDE - 1) / DPCRI_SIDE; }
@@ -118,7 +119,7 @@ static bool summarise_fused(const dpcri_range *r, int64_t c, int64_t count, int6
                             .b_row = r->chunks.size * f->b_step,
                             .m = sum_at(r, c, 0),
                             .v = end_at(r, c, 0),
-                            .ahead = 1});
+                            .ahead = dpcri_windows_ahead(f)});
     return true;
 }
 

@@ -16,8 +16,8 @@
 // Far beyond the caches a window is asked for by loads while the one before it finishes, and states go past the caches,
 // which would read what is about to be written.
 //
-// Where kern/squares.h serves, a window is DPCRI_SIDE chunks, read twice from where they lie:
-// the second time the caches have them. Those serve any strides, lengths and chunks.
+// Where kern/squares.h serves, a window is DPCRI_SIDE chunks, read twice from where they lie: the second time the
+// caches have them. Those serve any strides, lengths and chunks.
 #include <sched.h>
 #include <stdatomic.h>
 #include <string.h>
@@ -33,10 +33,9 @@ enum {
     WAIT_PAUSES = 4000
 };
 
-static const double far_bytes = 24e6;  // arrays that no cache holds
-static const double ask_bytes =
-    16e6;  // arrays whose rows of matrices come late (2^16 steps of w = 8: 17 to 12.5 ns a step)
-static const double region_ns = 1500;  // what a parallel region has to save
+static const double far_bytes = 24e6;   // arrays that no cache holds
+static const double late_bytes = 16e6;  // arrays whose matrices come late: 2^16 steps of w = 8 28 to 17 ns a step
+static const double region_ns = 1500;   // what a parallel region has to save
 
 // Bytes of the pieces of a slot. Each is a multiple of a vector.
 typedef struct sizes {
@@ -60,7 +59,6 @@ typedef struct job {
     void *state;              // that enters the next group, [w]
     int64_t group_windows, tasks;
     bool far;
-    int64_t ahead;  // steps of matrices asked for ahead
     // Threads write these all the time: apart from what they read.
     _Alignas(64) _Atomic int64_t next;  // group to take
     _Alignas(64) _Atomic int64_t done;  // groups that the state has passed
@@ -95,6 +93,11 @@ bool dpcri_windows_serve(const dpcri_flow *f, int64_t chunk) {
     return f->n >= 2 * chunk && f->a_step == way * f->values && f->b_step == way * f->w && f->z_step == way * f->w &&
            kernels_of(f, chunk);
 }
+
+// Of one sequence.
+static double bytes_of(const dpcri_flow *f) { return (double)f->n * (double)(f->values + 2 * f->w) * (double)f->size; }
+
+int64_t dpcri_windows_ahead(const dpcri_flow *f) { return bytes_of(f) * (double)f->rows > late_bytes ? 4 : 1; }
 
 static sizes sizes_of(const job *j) {
     const dpcri_flow *f = j->flow;
@@ -238,8 +241,8 @@ static void summarise_rows(const job *j, group *g, int64_t place) {
                                 .b_step = f->b_step,
                                 .b_row = j->chunk * f->b_step,
                                 .m = w->maps,
-                                .ahead = j->ahead,
-                                .v = dpcri_at_out(f, w->maps, j->lanes * f->values)});
+                                .v = dpcri_at_out(f, w->maps, j->lanes * f->values),
+                                .ahead = dpcri_windows_ahead(f)});
 }
 
 static void carry_rows(const job *j, const group *g, int64_t place) {
@@ -383,8 +386,7 @@ static void run_row(job *j) {
                (size_t)f->w * f->size);
     }
     const bool alone = threads == 1 || busy_ns(f) < 2 * region_ns;
-    const double bytes = (double)f->n * (double)(f->values + 2 * f->w) * (double)f->size;
-    j->far = bytes > far_bytes, j->ahead = bytes > ask_bytes ? 4 : 1;
+    j->far = bytes_of(f) > far_bytes;
     j->group_windows = alone || j->far ? 1 : j->s.windows;
     j->groups = (j->windows + j->group_windows - 1) / j->group_windows;
     j->tasks = alone ? 1 : threads < j->s.slots ? threads : j->s.slots;

@@ -11,6 +11,9 @@ bool dpcri_windows_serve(const dpcri_flow *flow, int64_t chunk);
 // Takes what any flow of this form needs, whether its arrays are served or not.
 void dpcri_windows_carve(const dpcri_flow *flow, int64_t chunk, dpcri_arena *arena);
 
+// Steps ahead of which kern/squares.h shall ask for this flow's matrices: 1 from the caches, more from memory.
+int64_t dpcri_windows_ahead(const dpcri_flow *flow);
+
 void dpcri_windows_run(const dpcri_flow *flow, int64_t chunk, dpcri_arena *arena);
 
 #endif

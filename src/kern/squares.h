@@ -19,7 +19,7 @@ typedef struct dpcri_summary {
     const void *b;
     int64_t b_step, b_row;
     void *m, *v;    // [count][w][w], for op(m); [count][w]
-    int64_t ahead;  // w = 8: steps ahead of which matrices are asked for, 1 from the caches, 4 of one chain from memory
+    int64_t ahead;  // w = 8: steps ahead of which matrices are asked for (1 from the caches, 4 from memory)
 } dpcri_summary;
 
 typedef void dpcri_summary_kernel(const dpcri_summary *summary);

@@ -394,6 +394,7 @@ DPCRI_INLINE void eights_summary(const dpcri_summary *s, bool transposed, const 
     }
     g.n[8][0] = fours_vectors(&b, whole, 0, 0), g.n[8][1] = fours_vectors(&b, whole, 0, 4);
     for (int i = 0; i < 8; i++) g.terms[i] = vf_set(0);
+    // Known when it is compiled, the distance made the transposed product a quarter slower (gcc 12).
     const int64_t ahead = s->ahead * way * a.step;
     for (int64_t i = 1; i < s->n; i++) {
         advance(&a, whole, way);
