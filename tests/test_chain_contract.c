@@ -94,6 +94,61 @@ static void auto_counts_the_passes_of_a_vector(void **state) {
     dpcr_chain_plan_destroy(plan);
 }
 
+// Windows of so few steps run on one thread, whatever there are: the choice is the same.
+static void auto_counts_threads_that_work(void **state) {
+    (void)state;
+    dpcr_chain_shape shape = {
+        .size = sizeof shape, .transition = dpcr_transition_square(DPCR_DENSE, 4, 0), .dtype = DPCR_F32, .batch = 1};
+    for (shape.length = 64; shape.length <= 1024; shape.length *= 2) {
+        dpcr_chain_plan *one = NULL, *two = NULL;
+        assert_int_equal(dpcr_chain_plan_create(contexts[1], &shape, NULL, &one, NULL), DPCR_OK);
+        assert_int_equal(dpcr_chain_plan_create(contexts[2], &shape, NULL, &two, NULL), DPCR_OK);
+        assert_int_equal(dpcr_chain_plan_scheme(one), dpcr_chain_plan_scheme(two));
+        dpcr_chain_plan_destroy(one);
+        dpcr_chain_plan_destroy(two);
+    }
+}
+
+static bool share(const dpcr_array *z0, int64_t row, const dpcr_array *z, int64_t l, int64_t b) {
+    const int64_t size = (int64_t)dpcr_dtype_size(z->dtype);
+    const char *const one = (const char *)z0->data + row * z0->strides[0] * size;
+    const char *const other = (const char *)z->data + (l * z->strides[0] + b * z->strides[1]) * size;
+    return llabs(one - other) < z->shape[2] * size;
+}
+
+// Against every pair of rows, for z of either order of its dimensions, with gaps, going up or down.
+static void start_on_rows_of_z(void **state) {
+    (void)state;
+    enum { ROOM = 4096 };
+    char *const memory = room(ROOM / 8);
+    int64_t refused = 0, cases = 60000;
+    uint64_t seed = 5;
+#define DRAW(n) ((int64_t)((seed = seed * 6364136223846793005u + 1442695040888963407u) >> 33) % (n))
+    for (int64_t i = 0; i < cases; i++) {
+        const int64_t length = 1 + DRAW(4), batch = 1 + DRAW(3), w = 1 + DRAW(3);
+        const dpcr_dtype dtype = DRAW(2) ? DPCR_F32 : DPCR_F64;
+        dpcr_array z = dpcr_array_make(memory + ROOM / 2, dtype, 3, (const int64_t[]){length, batch, w}), z0;
+        const int inner = (int)DRAW(2);
+        z.strides[inner] = w + DRAW(3);
+        z.strides[1 - inner] = (z.shape[inner] - 1) * z.strides[inner] + w + DRAW(4);
+        for (int d = 0; d < 2; d++) z.strides[d] *= DRAW(2) ? 1 : -1;
+        z0 = dpcr_array_make(memory + ROOM / 2 + DRAW(241) - 120, dtype, 2, (const int64_t[]){batch, w});
+        z0.strides[0] = DRAW(31) - 15;
+        bool wanted = false;
+        for (int64_t row = 0; row < batch; row++)
+            for (int64_t l = 0; l < length; l++)
+                for (int64_t b = 0; b < batch; b++) wanted |= share(&z0, row, &z, l, b);
+        const dpcr_status got = dpcri_check_start("test", &z0, &z, NULL);
+        if (got != (wanted ? DPCR_ERROR_ARGUMENT : DPCR_OK))
+            fail_msg("case %lld: %s, rows %sshare memory", (long long)i, dpcr_status_name(got),
+                     wanted ? "" : "do not ");
+        refused += wanted;
+    }
+#undef DRAW
+    assert_in_range(refused, cases / 5, cases - cases / 5);
+    free(memory);
+}
+
 static void execute_refusals(void **state) {
     (void)state;
     dpcr_error e = {0};
@@ -138,6 +193,8 @@ static void execute_refusals(void **state) {
     expect(RUN(&p.va, &p.vz, NULL, &x), DPCR_ERROR_ARGUMENT, &e, "other strides");
     x = p.v0, x.shape[0] = 1;
     expect(RUN(&p.va, &p.vb, &x, &p.vz), DPCR_ERROR_ARGUMENT, &e, "z0 is [1][3] float32, wanted [2][3] float32");
+    x = p.v0, x.data = (float *)p.z + 7 * 2 * 3;  // the last state of a solve before
+    expect(RUN(&p.va, &p.vb, &x, &p.vz), DPCR_ERROR_ARGUMENT, &e, "z0 shares memory with z");
 #undef RUN
     expect(dpcr_chain_jvp(plan, &p.va, NULL, &p.vz, NULL, NULL, NULL, &p.vz, workspace, bytes, &e), DPCR_ERROR_ARGUMENT,
            &e, "dz is z");
@@ -241,6 +298,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(plan_refusals),
         cmocka_unit_test(auto_counts_the_passes_of_a_vector),
+        cmocka_unit_test(auto_counts_threads_that_work),
+        cmocka_unit_test(start_on_rows_of_z),
         cmocka_unit_test(execute_refusals),
         cmocka_unit_test(out_of_memory),
         cmocka_unit_test(empty),

@@ -165,6 +165,9 @@ static void refusals(void **state) {
     assert_int_equal(dpcr_solve_execute(plan, &first, &states, NULL, NULL, 0, NULL, &error), DPCR_ERROR_ARGUMENT);
     assert_non_null(strstr(error.text, "[7][1][3]"));
     assert_int_equal(dpcr_solve_execute(plan, &first, &right, NULL, NULL, 0, NULL, &error), DPCR_ERROR_MEMORY);
+    const dpcr_array last = dpcr_array_make(z + 21, DPCR_F64, 2, shape + 1);
+    assert_int_equal(dpcr_solve_execute(plan, &last, &right, NULL, NULL, 0, NULL, &error), DPCR_ERROR_ARGUMENT);
+    assert_non_null(strstr(error.text, "z0 shares memory with z"));
     dpcr_solve_plan_destroy(plan);
     dpcr_context_destroy(context);
 }

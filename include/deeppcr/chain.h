@@ -111,10 +111,10 @@ DPCR_API size_t dpcr_chain_plan_workspace(const dpcr_chain_plan *plan);
 //   a   [L][B][values]; shape[0] and shape[1] may be 1, or the stride 0, to share over steps or sequences; NULL for
 //   zero and identity b   [L][B][w], read only        z0  [B][w] or NULL: zero        z  [L][B][w], written; may be b
 //   itself, wholly
-// z overlaps neither a nor z0, which is not a row of z. Without z0 the first state is b of that step, and its
-// transition is not read (it may be NaN). Row strides are free, the last dimension is contiguous. NaN stays in its own
-// sequence. `workspace` may be NULL when 0 bytes are needed; one workspace serves one execute at a time. `report` may
-// be NULL. Allocates nothing.
+// z overlaps neither a nor z0 (refused where z0 lies on a row of z). Without z0 the first state is b of that step, and
+// its transition is not read (it may be NaN). Row strides are free, the last dimension is contiguous. NaN stays in its
+// own sequence. `workspace` may be NULL when 0 bytes are needed; one workspace serves one execute at a time. `report`
+// may be NULL. Allocates nothing.
 DPCR_API dpcr_status dpcr_chain_execute(const dpcr_chain_plan *plan, const dpcr_array *a, const dpcr_array *b,
                                         const dpcr_array *z0, const dpcr_array *z, void *workspace,
                                         size_t workspace_bytes, dpcr_chain_report *report, dpcr_error *error);

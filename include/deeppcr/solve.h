@@ -438,7 +438,7 @@ DPCR_API size_t dpcr_solve_plan_workspace(const dpcr_solve_plan *plan);
 
 // Solves the chain:   z = z0; for l in 0..L-1: z = f_l(z); store z_l
 //   z0 [B][w], z [L][B][w] (the guess when `guess` is GIVEN), tape [L][B][tape_values] or NULL. What is written, z and
-//   tape, overlaps nothing else: z0 is not a row of z, of the steps before in the same memory, say
+//   tape, overlaps nothing else: a z0 on a row of z (of the steps before in the same memory) is refused
 // Returns DPCR_OK also for results that are not converged: read report->reason.
 // report may be NULL, here and in backward: then no times are taken, which saves up to a tenth of a solve of one
 // microsecond.

@@ -3,6 +3,7 @@
 
 #include <assert.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
@@ -136,6 +137,57 @@ const char *dpcri_array_text(const dpcr_array *array, char *buffer, size_t bytes
         used += (size_t)snprintf(buffer + used, bytes - used, "[%lld]", (long long)array->shape[d]);
     if (used < bytes) snprintf(buffer + used, bytes - used, " %s", dpcr_dtype_name(array->dtype));
     return buffer;
+}
+
+// A dimension's places: `count` of them, `stride` bytes apart, from 0 on.
+typedef struct places {
+    int64_t count, stride;
+} places;
+
+static places places_of(int64_t count, int64_t stride, size_t size) {
+    return (places){count, count > 1 ? llabs(stride) * (int64_t)size : 0};
+}
+
+// The last place that is not behind `at`, or the first one.
+static int64_t place_before(places p, int64_t at) {
+    const int64_t i = at > 0 && p.stride > 0 ? at / p.stride : 0;
+    return i < p.count ? i : p.count - 1;
+}
+
+// Whether `bytes` at `at` share one with a row of as many at a place of outer plus one of inner. Rows lie apart, and
+// all of inner's before outer's next place: of either there are two to look at.
+static bool touches(places outer, places inner, int64_t bytes, int64_t at) {
+    const int64_t first = place_before(outer, at);
+    for (int64_t i = first; i < outer.count && i < first + 2; i++) {
+        const int64_t rest = at - i * outer.stride, near = place_before(inner, rest);
+        for (int64_t j = near; j < inner.count && j < near + 2; j++)
+            if (llabs(rest - j * inner.stride) < bytes) return true;
+    }
+    return false;
+}
+
+static bool rows_shared(const dpcr_array *z0, const dpcr_array *z) {
+    const size_t size = dpcr_dtype_size(z->dtype);
+    const int64_t bytes = z->shape[2] * (int64_t)size;
+    const places steps = places_of(z->shape[0], z->strides[0], size),
+                 rows = places_of(z->shape[1], z->strides[1], size);
+    const bool by_steps = steps.stride >= rows.stride;
+    const places outer = by_steps ? steps : rows, inner = by_steps ? rows : steps;
+    if (steps.count == 0 || rows.count == 0 || bytes == 0) return false;
+    if (outer.count > 1 && outer.stride < (inner.count - 1) * inner.stride + bytes) return false;
+    uintptr_t lowest = (uintptr_t)z->data;
+    if (z->strides[0] < 0) lowest -= (uintptr_t)((steps.count - 1) * steps.stride);
+    if (z->strides[1] < 0) lowest -= (uintptr_t)((rows.count - 1) * rows.stride);
+    const int64_t from = (int64_t)((uintptr_t)z0->data - lowest);
+    for (int64_t b = 0; b < rows.count; b++)
+        if (touches(outer, inner, bytes, from + b * (rows.count > 1 ? z0->strides[0] * (int64_t)size : 0))) return true;
+    return false;
+}
+
+dpcr_status dpcri_check_start(const char *call, const dpcr_array *z0, const dpcr_array *z, dpcr_error *error) {
+    if (!rows_shared(z0, z)) return DPCR_OK;
+    return dpcri_fail(error, DPCR_ERROR_ARGUMENT,
+                      "%s: z0 shares memory with z, which is written; wanted it elsewhere: a copy, say", call);
 }
 
 void dpcri_copy_out(void *to, const void *from, size_t size) {

@@ -8,6 +8,7 @@
 
 #include "chain/auto.h"
 #include "chain/flow.h"
+#include "chain/windows.h"
 #include "kern/chunked.h"
 #include "kern/squares.h"
 
@@ -86,13 +87,19 @@ static double window_ns(const dpcr_chain_shape *s) {
     return by_width[w] * double_lanes * most(dpcri_vector_passes(), memory_factor(s, 1.35, w == 1 ? 4 : 3.7));
 }
 
-// The same where kern/squares.h serves; windows go to all threads, whose two speeds (docs/performance/linear.md) lie at
-// 1.1 and 2.3 times the even share.
+// Threads among which kern/squares.h's windows go.
+static double squares_workers(const dpcr_chain_shape *s, int64_t chunk, int threads) {
+    const double windows = (double)s->length / (double)(chunk * DPCRI_SIDE);
+    if (dpcri_windows_alone(s->length, dpcr_transition_values(&s->transition), s->transition.rows, threads)) return 1;
+    return least(threads, most(1, windows));
+}
+
+// The same where kern/squares.h serves; the threads' two speeds (docs/performance/linear.md) lie at 1.1 and 2.3 times
+// the even share.
 static double squares_ns(const dpcr_chain_shape *s, int64_t chunk, int threads) {
     const int64_t w = s->transition.rows;
     if (!dpcri_summary_at(dpcri_isa_level(), s->dtype, dpcri_kernel_form(&s->transition), w, s->transposed)) return 0;
-    const double step = w == 4 ? 2.05 : 8.7;
-    const double windows = most(1, (double)s->length / (double)(chunk * DPCRI_SIDE)), workers = least(threads, windows);
+    const double step = w == 4 ? 2.05 : 8.7, workers = squares_workers(s, chunk, threads);
     return step * most(dpcri_vector_passes(), memory_factor(s, 1, w == 4 ? 2.6 : 2.2)) * (double)s->batch / workers *
            (workers > 1 ? 1.5 : 1);
 }
@@ -105,7 +112,8 @@ static double passes_of(const dpcr_chain_shape *s) {
 
 static double chunked_ns(const dpcr_chain_shape *s, int64_t chunk, int threads) {
     if (squares_ns(s, chunk, threads) > 0)
-        return (threads > 1 ? 2 : 0.1) * region_ns + (double)s->length * squares_ns(s, chunk, threads);
+        return (squares_workers(s, chunk, threads) > 1 ? 1 : 0.1) * region_ns +
+               (double)s->length * squares_ns(s, chunk, threads);
     // One thread's time: what further threads add depends on the machine's load more than on the shape.
     if (window_ns(s) > 0 && chunk == dpcri_chunked_steps(dpcri_kernel_form(&s->transition), s->transition.rows)) {
         // A chunk a lane: a window that is not full takes what a full one does.

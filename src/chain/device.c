@@ -137,6 +137,7 @@ dpcr_status dpcr_chain_enqueue(const dpcr_chain_plan *plan, const dpcr_array *a,
     wanted = dpcri_plan_wants(plan, function, "z0", -1, w);
     wanted.device = plan->options.device;
     if (z0) DPCR_TRY(view_on_device(z0, &wanted, &v0, error));
+    if (z0) DPCR_TRY(dpcri_check_start(function, z0, z, error));
     DPCR_TRY(dpcri_check_in_place(function, &vb, &vz, error));
     dpcri_device_linear chain = form_of(plan);
     if (chain.length == 0 || chain.rows == 0) return DPCR_OK;

@@ -100,9 +100,8 @@ static dpcr_status check_arrays(job *j, const dpcr_array *a, const dpcr_array *b
     DPCR_TRY(view_state(j, z0, "z0", &j->z0, error));
     DPCR_TRY(view_state(j, in, "in", &j->in, error));
     DPCR_TRY(view_state(j, out, "out", &j->out, error));
-    if (j->b.data == j->z.data && j->z.data && (j->b.step != j->z.step || j->b.row != j->z.row))
-        DPCR_TRY(dpcri_fail(error, DPCR_ERROR_ARGUMENT,
-                            "%s: z is b with other strides, wanted the same strides or another array", function));
+    if (j->has_z0) DPCR_TRY(dpcri_check_start(function, z0, z, error));
+    DPCR_TRY(dpcri_check_in_place(function, &j->b, &j->z, error));
 done:
     return status;
 }

@@ -268,6 +268,7 @@ dpcr_status dpcr_chain_execute(const dpcr_chain_plan *plan, const dpcr_array *a,
                 "%s: z0 was given to a transposed chain, which starts at b of the last step; add it there", function));
         wanted = dpcri_plan_wants(plan, function, "z0", -1, w);
         DPCR_TRY(dpcri_view_of(z0, &wanted, &v0, error));
+        DPCR_TRY(dpcri_check_start(function, z0, z, error));
     }
     DPCR_TRY(dpcri_check_in_place(function, &vb, &vz, error));
     dpcri_linear chain = dpcri_plan_linear(plan, &va, plan->shape.transposed);

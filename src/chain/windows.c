@@ -368,9 +368,9 @@ static void start_in_lane(job *j) {
     memcpy(rest, from, (size_t)(j->chunk - 1) * values);
 }
 
-// What the windows of a row take one thread: shuffles and products, sixteen lanes a cycle or two.
-static double busy_ns(const dpcri_flow *f) {
-    return (double)f->n * 0.02 * (double)(2 * f->values + f->values * f->w + 3 * f->w);
+bool dpcri_windows_alone(int64_t n, int64_t values, int64_t w, int threads) {
+    const double step_ns = 0.02 * (double)(2 * values + values * w + 3 * w);  // sixteen lanes a cycle or two
+    return threads == 1 || (double)n * step_ns < 2 * region_ns;
 }
 
 static void run_row(job *j) {
@@ -385,7 +385,7 @@ static void run_row(job *j) {
         memcpy(j->state, dpcri_at(f, f->z, (j->chunks.head - 1) * f->z_step + j->row * f->z_row),
                (size_t)f->w * f->size);
     }
-    const bool alone = threads == 1 || busy_ns(f) < 2 * region_ns;
+    const bool alone = dpcri_windows_alone(f->n, f->values, f->w, (int)threads);
     j->far = bytes_of(f) > far_bytes;
     j->group_windows = alone || j->far ? 1 : j->s.windows;
     j->groups = (j->windows + j->group_windows - 1) / j->group_windows;

@@ -14,6 +14,9 @@ void dpcri_windows_carve(const dpcri_flow *flow, int64_t chunk, dpcri_arena *are
 // Steps ahead of which kern/squares.h shall ask for this flow's matrices: 1 from the caches, more from memory.
 int64_t dpcri_windows_ahead(const dpcri_flow *flow);
 
+// Whether one thread takes a row's windows: n steps of so little work that other threads would not pay.
+bool dpcri_windows_alone(int64_t n, int64_t values, int64_t w, int threads);
+
 void dpcri_windows_run(const dpcri_flow *flow, int64_t chunk, dpcri_arena *arena);
 
 #endif

@@ -292,6 +292,7 @@ dpcr_status dpcr_solve_enqueue(const dpcr_solve_plan *plan, const dpcr_array *z0
     DPCR_TRY(check_ready(call, plan, workspace, workspace_bytes, error));
     if (z0) DPCR_TRY(check_states(call, plan, "z0", z0, false, error));
     DPCR_TRY(check_states(call, plan, "z", z, true, error));
+    if (z0) DPCR_TRY(dpcri_check_start(call, z0, z, error));
     if (empty(plan)) return DPCR_OK;
     dpcr_launch launch = launch_of(plan, 0);
     launch.z0 = z0;

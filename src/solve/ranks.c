@@ -234,6 +234,7 @@ dpcr_status dpcr_solve_execute_distributed(const dpcr_solve_plan *plan, const dp
     if (status != DPCR_OK) goto done;
     status = check_state(&j, "z0", z0, false, error);
     if (status == DPCR_OK) status = dpcri_check_trajectory(j.function, plan, z0, z, tape, error);
+    if (status == DPCR_OK) status = dpcri_check_start(j.function, z0, z, error);
     if (status == DPCR_OK) status = run_up_forward(&j, z0, error);
     DPCR_TRY(dpcri_agree(&j.carried.comm, status, error));
     j.relay.run = run_forward;
