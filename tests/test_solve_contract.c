@@ -376,6 +376,43 @@ static void cancel_stops_at_any_question(void **state) {
     dpcr_context_destroy(context);
 }
 
+// A sweep's evaluation and its linear solve are asked once at least beside the question between sweeps, and so is the
+// scan of the way back; whichever question is answered yes ends the call.
+static void cancel_stops_within_a_sweep(void **state) {
+    (void)state;
+    int left = 0;
+    const dpcr_context_options made = {.size = sizeof made, .threads = 2, .cancel = asked_at, .cancel_user = &left};
+    dpcr_context *context = NULL;
+    assert_int_equal(dpcr_context_create(&made, &context, NULL), DPCR_OK);
+    chain c = tanh_chain(20000, 1, 8, DPCR_F32);
+    void *z0 = starts(&c);
+    dpcr_steps steps = chain_steps(&c);
+    steps.flops = 1;
+    for (int way = 0; way < 3; way++) {  // sweeps that keep A, or make it piece by piece; back by a scan
+        const dpcr_solve_options options = {
+            .size = sizeof options,
+            .method = way < 2 ? DPCR_METHOD_NEWTON : DPCR_METHOD_SEQUENTIAL,
+            .scheme = way ? DPCR_SCHEME_SEQUENTIAL : DPCR_SCHEME_PCR,
+            .backward = way < 2 ? DPCR_SCHEME_SEQUENTIAL : DPCR_SCHEME_PCR,
+            .max_sweeps = 50,
+        };
+        left = 0;
+        solved whole = solve_steps(context, &steps, &c, z0, &options, NULL, way == 2);
+        assert_int_equal(whole.status, DPCR_OK);
+        const int sweeps = way < 2 ? whole.report.sweeps : 1, questions = -left;
+        if (questions < 2 * sweeps) fail_msg("way %d: %d questions in %d sweeps", way, questions, sweeps);
+        for (int k = 1; k <= 2 * sweeps; k++) {
+            left = k;
+            solved stopped = solve_steps(context, &steps, &c, z0, &options, NULL, way == 2);
+            if (stopped.status != DPCR_ERROR_CANCELLED) fail_msg("way %d: question %d was not heard", way, k);
+            solved_free(&stopped);
+        }
+        solved_free(&whole);
+    }
+    free(z0);
+    dpcr_context_destroy(context);
+}
+
 static void steps_check_catches(void **state) {
     (void)state;
     dpcr_context *context = solving_context(1);
@@ -587,6 +624,7 @@ int main(void) {
         cmocka_unit_test(cancel_stops),
         cmocka_unit_test(cancel_stops_the_loop),
         cmocka_unit_test(cancel_stops_at_any_question),
+        cmocka_unit_test(cancel_stops_within_a_sweep),
         cmocka_unit_test(steps_check_catches),
         cmocka_unit_test(planner_explains),
         cmocka_unit_test(planner_weighs_nothing),

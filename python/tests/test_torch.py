@@ -448,6 +448,10 @@ def test_stacks_refuse_autocast_and_scales_that_are_no_numbers():
             ours.Chain(4, 3, scale=scale)
     with pytest.raises(deeppcr.ArgumentError, match="scale is 0.0; wanted another number"):  # which the library takes for its default
         ours.Chain(4, 3, scale=0)
+    with pytest.raises(deeppcr.ArgumentError, match="scale is 0.5; wanted none"):
+        ours.Chain(4, 3, kind="mlp", scale=0.5)
+    with pytest.raises(deeppcr.ArgumentError, match="hidden is 8; wanted none"):
+        ours.Chain(4, 3, hidden=8)
 
 
 def test_training_learns_as_pytorch_does():

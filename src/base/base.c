@@ -51,6 +51,10 @@ dpcr_status dpcri_fail_code(dpcr_error *error, dpcr_status status, int code, con
     return status;
 }
 
+dpcr_status dpcri_fail_stopped(dpcr_error *error, const char *call) {
+    return dpcri_fail(error, DPCR_ERROR_CANCELLED, "%s: stopped by the caller's cancel function", call);
+}
+
 bool dpcri_mul(int64_t a, int64_t b, int64_t *product) {
     if (a < 0 || b < 0 || (b != 0 && a > INT64_MAX / b)) return false;
     *product = a * b;

@@ -29,6 +29,8 @@
 dpcr_status dpcri_fail(dpcr_error *error, dpcr_status status, const char *format, ...) DPCRI_PRINTF(3, 4);
 dpcr_status dpcri_fail_code(dpcr_error *error, dpcr_status status, int code, const char *format, ...)
     DPCRI_PRINTF(4, 5);
+// DPCR_ERROR_CANCELLED: "CALL: stopped by the caller's cancel function".
+dpcr_status dpcri_fail_stopped(dpcr_error *error, const char *call);
 
 // Checked arithmetic on extents (>= 0): false when the result does not fit.
 bool dpcri_mul(int64_t a, int64_t b, int64_t *product);

@@ -168,8 +168,7 @@ static dpcr_status add_composition(dpcr_bppsa_plan *p, int64_t later, int64_t ea
     const dpcr_product *product = find_product(p, first, &a->t, &b->t);
     if (!product) {
         dpcr_product *made = NULL;
-        if (dpcri_cancelled(p->context))
-            return dpcri_fail(error, DPCR_ERROR_CANCELLED, "bppsa_plan: stopped by the caller's cancel function");
+        if (dpcri_cancelled(p->context)) return dpcri_fail_stopped(error, "bppsa_plan");
         const dpcr_status status = dpcr_product_create(p->context, &a->t, &b->t, &made, error);
         if (status != DPCR_OK) return status;
         p->products[p->product_count++] = made;

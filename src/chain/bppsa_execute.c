@@ -217,5 +217,5 @@ dpcr_status dpcr_bppsa_execute(const dpcr_bppsa_plan *plan, const dpcr_array *va
             for (int64_t i = 0; i < now; i++) run_strand(&r, i);
     }
     if (!dpcri_watch_stopped(r.watch)) return DPCR_OK;
-    return dpcri_fail(error, DPCR_ERROR_CANCELLED, "bppsa_execute: stopped by the caller's cancel function");
+    return dpcri_fail_stopped(error, "bppsa_execute");
 }

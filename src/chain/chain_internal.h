@@ -41,6 +41,10 @@ void dpcri_chain_defaults(const dpcr_transition *transition, int64_t length, int
 // Steps of a chunk of overlap, from the run-up: odd, and no fewer for a longer run-up.
 int64_t dpcri_chain_overlap_chunk(int64_t length, int64_t warm_up);
 
+// A watch over a linear solve, NULL where it is soon done. A composition costs at most w applications.
+dpcri_watch *dpcri_linear_watch(dpcri_watch *watch, const dpcr_context *context, const dpcr_transition *transition,
+                                double steps);
+
 // Solves it. The report's counts are set; seconds are not. Allocates nothing; parallel over the context's threads.
 void dpcri_linear_solve(dpcr_context *context, const dpcri_linear *problem, const dpcr_chain_options *options,
                         void *workspace, dpcr_chain_report *report);

@@ -149,8 +149,7 @@ dpcr_status dpcr_filter_gradient(const dpcr_filter *filter, const dpcr_array *x,
     for (int64_t b = 0; b < x->shape[0] && status == DPCR_OK && !dpcri_watch_stopped(watching); b++)
         status = channel(&d, x, zi, gy, gzf, gb, ga, gx, gzi, b, error);
     dpcri_free(filter->context, memory);
-    if (status == DPCR_OK && dpcri_watch_stopped(watching))
-        status = dpcri_fail(error, DPCR_ERROR_CANCELLED, "filter_gradient: stopped by the caller's cancel function");
+    if (status == DPCR_OK && dpcri_watch_stopped(watching)) status = dpcri_fail_stopped(error, "filter_gradient");
 done:
     return status;
 }

@@ -380,7 +380,7 @@ static dpcr_status execute(const char *function, const dpcr_array *x, const dpcr
     run_job(j);
     dpcri_free(j->filter->context, memory);
     if (!dpcri_watch_stopped(j->watch)) return DPCR_OK;
-    return dpcri_fail(error, DPCR_ERROR_CANCELLED, "%s: stopped by the caller's cancel function", function);
+    return dpcri_fail_stopped(error, function);
 }
 
 dpcr_status dpcr_filter_execute(const dpcr_filter *filter, const dpcr_array *x, const dpcr_array *zi,

@@ -311,6 +311,12 @@ size_t dpcri_linear_workspace(const dpcri_linear *problem, const dpcr_chain_opti
     return arena.overflow ? SIZE_MAX : arena.used;
 }
 
+dpcri_watch *dpcri_linear_watch(dpcri_watch *watch, const dpcr_context *context, const dpcr_transition *transition,
+                                double steps) {
+    const double flops = dpcr_transition_apply_flops(transition) + 1;
+    return dpcri_watch_begin(watch, context, steps * (double)transition->rows * flops);
+}
+
 void dpcri_linear_solve(dpcr_context *context, const dpcri_linear *problem, const dpcr_chain_options *options,
                         void *workspace, dpcr_chain_report *report) {
     dpcr_chain_report counts = {

@@ -217,16 +217,14 @@ dpcri_wanted dpcri_plan_wants(const dpcr_chain_plan *plan, const char *function,
                           .values = values};
 }
 
-// A composition costs at most w applications.
 dpcri_watch *dpcri_plan_watch(const dpcr_chain_plan *plan, dpcri_watch *watch) {
-    const dpcr_transition *t = &plan->shape.transition;
     const double steps = (double)plan->shape.length * (double)plan->shape.batch;
-    return dpcri_watch_begin(watch, plan->context, steps * (double)t->rows * (dpcr_transition_apply_flops(t) + 1));
+    return dpcri_linear_watch(watch, plan->context, &plan->shape.transition, steps);
 }
 
 dpcr_status dpcri_plan_finished(dpcri_watch *watch, const char *function, dpcr_error *error) {
     if (!dpcri_watch_stopped(watch)) return DPCR_OK;
-    return dpcri_fail(error, DPCR_ERROR_CANCELLED, "%s: stopped by the caller's cancel function", function);
+    return dpcri_fail_stopped(error, function);
 }
 
 static dpcr_status check_report(const dpcr_chain_report *report, dpcr_error *error) {

@@ -361,8 +361,7 @@ static dpcr_status solve(sweeping *p, dpcr_error *error) {
     dpcr_status status;
     DPCR_TRY(begin(p, error));
     while (p->count > 0) {
-        if (dpcri_cancelled(p->s->context))
-            DPCR_TRY(dpcri_fail(error, DPCR_ERROR_CANCELLED, "solve: stopped by the caller's cancel function"));
+        if (dpcri_cancelled(p->s->context)) DPCR_TRY(dpcri_fail_stopped(error, "solve"));
         DPCR_TRY(sweep(p, error));
     }
     DPCR_TRY(finish_in_order(p, error));

@@ -279,10 +279,13 @@ static dpcr_status solve_window(dpcri_backward *b, dpcr_error *error) {
     const dpcr_array last = dpcri_slice(&b->lambda, b->hi - b->lo - 1, 1, 0, steps->batch);
     ops->add(&b->carry, &last);
     const int64_t values = dpcr_transition_values(&steps->jacobian);
+    dpcri_watch watch;
     const dpcri_linear linear = {
         .transition = steps->jacobian,
         .dtype = steps->dtype,
         .transposed = 1,
+        .watch = dpcri_linear_watch(&watch, b->plan->context, &steps->jacobian,
+                                    (double)(b->hi - b->lo) * (double)steps->batch),
         .length = b->hi - b->lo,
         .rows = steps->batch,
         .first = steps->length - b->hi,
@@ -297,6 +300,8 @@ static dpcr_status solve_window(dpcri_backward *b, dpcr_error *error) {
         .z_row = b->lambda.strides[1],
     };
     dpcri_linear_solve(b->plan->context, &linear, &b->plan->transposed, b->space.linear, NULL);
+    b->stopped = dpcri_watch_stopped(linear.watch);
+    if (b->stopped) return DPCR_OK;  // the caller tells
     const dpcr_array a = jacobians(b, b->lo, 1), first = dpcri_slice(&b->lambda, 0, 1, 0, steps->batch);
     return dpcr_transition_apply(&steps->jacobian, 1, &a, &first, NULL, &b->carry, error);
 }
@@ -305,8 +310,7 @@ dpcr_status dpcri_backward_failure(dpcri_backward *b, dpcr_error *error) {
     if (b->code != 0)
         return dpcri_fail_code(error, DPCR_ERROR_CALLBACK, b->code, "backward: a callback aborted with code %d",
                                b->code);
-    if (asked_to_stop(b))
-        return dpcri_fail(error, DPCR_ERROR_CANCELLED, "backward: stopped by the caller's cancel function");
+    if (asked_to_stop(b)) return dpcri_fail_stopped(error, "backward");
     return DPCR_OK;
 }
 

@@ -378,8 +378,7 @@ dpcr_status dpcri_confirm(dpcri_run *run) {
         c.slow[b] = 0;
     }
     while (by_cycles && any_active(&c)) {
-        if (dpcri_cancelled(run->plan->context))
-            return dpcri_fail(run->error, DPCR_ERROR_CANCELLED, "solve: stopped by the caller's cancel function");
+        if (dpcri_cancelled(run->plan->context)) return dpcri_fail_stopped(run->error, "solve");
         DPCR_TRY(one_cycle(&c));
     }
     status = dpcri_parareal_from(run, c.pending);

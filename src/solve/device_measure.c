@@ -145,8 +145,7 @@ static dpcr_status measure(trial *t, const dpcr_solve_plan *plan, const char **t
     *told = " (not enough memory there to measure)";
     if (!prepare(t, plan)) return DPCR_OK;
     const int64_t winner = dpcri_race(WAYS, run, t, budget, device_clock, median);
-    if (dpcri_watch_stopped(t->watch))
-        return dpcri_fail(error, DPCR_ERROR_CANCELLED, "solve_plan_create: stopped by the caller's cancel function");
+    if (dpcri_watch_stopped(t->watch)) return dpcri_fail_stopped(error, "solve_plan_create");
     *told = winner < 0 ? " (no way could be measured there)" : NULL;
     for (int i = 0; i < WAYS && winner >= 0; i++) t->seconds[i] = median[i] < HUGE_VAL ? median[i] : 0;
     return DPCR_OK;

@@ -451,7 +451,7 @@ dpcr_status dpcri_solve_overlap(dpcri_run *run) {
         stopped =
             dpcri_cancelled(plan->context) || !dpcri_for_tasks_or_stop(plan, flops, o.cut.groups, rerun_group, &o);
     }
-    if (stopped) return dpcri_fail(run->error, DPCR_ERROR_CANCELLED, "solve: stopped by the caller's cancel function");
+    if (stopped) return dpcri_fail_stopped(run->error, "solve");
     run->report->seconds_evaluate = dpcri_lap(run);
     if (o.code >= 0) finish_rows(&o);
     run->report->seconds_finish = dpcri_lap(run);

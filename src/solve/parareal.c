@@ -293,8 +293,7 @@ static dpcr_status iterate(parareal *p, bool given) {
         for (int64_t b = 0; b < batch; b++)
             if (p->active[b] && p->first[b] < low) low = p->first[b];
         if (low == p->chunks) break;
-        if (dpcri_cancelled(run->plan->context))
-            DPCR_TRY(dpcri_fail(run->error, DPCR_ERROR_CANCELLED, "solve: stopped by the caller's cancel function"));
+        if (dpcri_cancelled(run->plan->context)) DPCR_TRY(dpcri_fail_stopped(run->error, "solve"));
         DPCR_TRY(run_chunks(p, low));
         DPCR_TRY(correct(p, low));
         run->residual = 0;

@@ -326,8 +326,7 @@ dpcr_status dpcri_solve_parataa(dpcri_run *run) {
     }
     dpcr_status status = dpcri_make_guess(run, p.change);
     while (status == DPCR_OK && next_group(&p)) {
-        if (dpcri_cancelled(run->plan->context))
-            return dpcri_fail(run->error, DPCR_ERROR_CANCELLED, "solve: stopped by the caller's cancel function");
+        if (dpcri_cancelled(run->plan->context)) return dpcri_fail_stopped(run->error, "solve");
         status = sweep(&p);
     }
     return status;

@@ -630,7 +630,7 @@ static void look(dpcr_solve_plan *plan, dpcri_outlook *o, dpcri_known *known) {
 
 static dpcr_status stopped(const dpcri_outlook *o, dpcr_error *error) {
     if (!dpcri_watch_stopped(o->watch)) return DPCR_OK;
-    return dpcri_fail(error, DPCR_ERROR_CANCELLED, "plan: stopped by the caller's cancel function");
+    return dpcri_fail_stopped(error, "plan");
 }
 
 dpcr_status dpcri_planner_choose(dpcr_solve_plan *plan, dpcr_error *error) {

@@ -40,8 +40,7 @@ dpcr_status dpcri_run_loop(dpcri_run *run, int64_t from, int64_t to, int64_t row
     const int64_t tasks = rows > 0 ? (rows + job.block - 1) / job.block : 0;
     const double flops = (double)rows * run->plan->steps.flops;
     for (job.from = from; job.from < to && rows > 0; job.from = job.to) {
-        if (job.from > from && dpcri_cancelled(run->plan->context))
-            return dpcri_fail(run->error, DPCR_ERROR_CANCELLED, "solve: stopped by the caller's cancel function");
+        if (job.from > from && dpcri_cancelled(run->plan->context)) return dpcri_fail_stopped(run->error, "solve");
         job.to = to - job.from > stretch_of(flops) ? job.from + stretch_of(flops) : to;
         dpcri_for_tasks(run->plan, (double)(job.to - job.from) * flops, tasks, loop_rows, &job);
         run->report->evaluations += (job.to - job.from) * rows;

@@ -32,7 +32,8 @@ typedef struct sweep {
     int64_t slot_first;                 // fused: the first step of that piece
     // the group at work: sequences [row, row + rows) whose window is [lo, hi)
     int64_t row, rows, lo, hi;
-    _Atomic int *code;  // the last negative code of a callback
+    _Atomic int *code;   // the last negative code of a callback
+    dpcri_watch *watch;  // over the evaluation and the linear solve at work; NULL: soon done
 } sweep;
 
 static bool needs_jacobian(const dpcr_solve_plan *plan) {
@@ -181,7 +182,7 @@ static void evaluate_task(void *argument, int64_t task) {
     const dpcr_steps *steps = &s->plan->steps;
     const size_t dense = (size_t)(s->plan->piece * steps->batch * dpcr_transition_values(&steps->jacobian)) *
                          dpcr_dtype_size(steps->dtype);
-    for (int64_t i = task; i < piece_count(s); i += DPCRI_EVALUATION_TASKS)
+    for (int64_t i = task; i < piece_count(s) && !dpcri_watch_stopped(s->watch); i += DPCRI_EVALUATION_TASKS)
         evaluate_piece(s, i, (char *)s->space.dense + (size_t)task * dense);
 }
 
@@ -238,6 +239,7 @@ static void solve_steps(const sweep *s, int64_t first, int64_t last, const void 
         .z_row = r.strides[1],
         .z0 = carry,
         .z0_row = carry_row,
+        .watch = s->watch,
     };
     dpcri_linear_solve(s->plan->context, &linear, &s->plan->linear, s->space.linear, NULL);
 }
@@ -257,7 +259,7 @@ static void sweep_rows(sweep *s, int64_t block, int64_t task, const void *carry,
         const int64_t first = piece_at(s, i).first, last = piece_at(s, i).last;
         mine.slot_first = first;
         evaluate_piece(&mine, i, (char *)s->space.dense + (size_t)task * dense);
-        if (*s->code < 0) return;
+        if (*s->code < 0 || dpcri_watch_stopped(s->watch)) return;
         solve_steps(&mine, first, last, carry, carry_row);
         const dpcr_array r = buffer_view(&mine, s->space.r, s->plan->steps.width, last - 1, 1);
         carry = r.data, carry_row = r.strides[1];
@@ -284,6 +286,10 @@ static dpcr_status evaluate_and_solve(sweep *s, const void *carry) {
     const dpcr_steps *steps = &s->plan->steps;
     const double states = (double)(s->hi - s->lo) * (double)s->rows,
                  flops = states * (steps->flops + steps->jacobian_flops);
+    dpcri_watch watch;
+    s->watch =
+        dpcri_watch_begin(&watch, s->plan->context,
+                          flops + states * (double)steps->width * dpcr_transition_apply_flops(&s->plan->transition));
     dpcri_lap(s->run);
     if (is_fused(s->plan)) {
         fused_job job = {s, carry, steps->width};
@@ -297,6 +303,9 @@ static dpcr_status evaluate_and_solve(sweep *s, const void *carry) {
     report->seconds_evaluate += dpcri_lap(s->run);
     if (!is_fused(s->plan) && s->values && *s->code >= 0) solve_steps(s, s->lo, s->hi, carry, steps->width);
     report->seconds_linear += dpcri_lap(s->run);
+    const bool stopped = dpcri_watch_stopped(s->watch);
+    s->watch = NULL;
+    if (stopped) return dpcri_fail_stopped(s->run->error, "solve");
     return dpcri_callback_status(s->run, s->needs_jacobian ? "linearise" : "advance", *s->code);
 }
 
@@ -566,8 +575,7 @@ dpcr_status dpcri_solve_sweeps(dpcri_run *run) {
     memset(s.space.filled, 0, (size_t)steps->batch * sizeof *s.space.filled);
     dpcr_status status = dpcri_make_guess(run, s.space.r);
     while (status == DPCR_OK && next_group(&s)) {
-        if (dpcri_cancelled(plan->context))
-            return dpcri_fail(run->error, DPCR_ERROR_CANCELLED, "solve: stopped by the caller's cancel function");
+        if (dpcri_cancelled(plan->context)) return dpcri_fail_stopped(run->error, "solve");
         spend_budget(&s);
         if (!any_active(&s)) continue;
         fill_entering(&s);

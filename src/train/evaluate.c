@@ -40,7 +40,7 @@ static dpcr_status refuse_open(const dpcr_solve_report *report, int64_t first, d
 
 static dpcr_status refuse_stopped(dpcr_context *context, dpcr_error *error) {
     if (!dpcri_cancelled(context)) return DPCR_OK;
-    return dpcri_fail(error, DPCR_ERROR_CANCELLED, "evaluate: stopped by the caller's cancel function");
+    return dpcri_fail_stopped(error, "evaluate");
 }
 
 static dpcr_status run(dpcr_context *context, const dpcr_dataset *data, int64_t batch,

@@ -31,7 +31,7 @@ static dpcr_status refuse_unconverged(const char *call, const dpcri_sequence_pas
 
 static dpcr_status refuse_stopped(const char *call, const dpcr_sequence *model, dpcr_error *error) {
     if (!dpcri_cancelled(model->context)) return DPCR_OK;
-    return dpcri_fail(error, DPCR_ERROR_CANCELLED, "%s: stopped by the caller's cancel function", call);
+    return dpcri_fail_stopped(error, call);
 }
 
 // Means over data, as they are gathered.

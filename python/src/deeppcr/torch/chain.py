@@ -300,8 +300,10 @@ class Chain(torch.nn.Module):
     activation : "tanh", "relu", "sigmoid", "gelu", "silu" or "identity"
     layer_norm : bool
     scale : float, optional
-        s, not 0.
-    branch : "linear" or "two-layer", whose inner width is `hidden` (0: width)
+        s, not 0; with "resnet" alone.
+    branch : "linear" or "two-layer"
+    hidden : int
+        Inner width of "two-layer"; 0: width.
     method : str
         As in `deeppcr.solve`: how the depth is run, forward and backward.
     dtype : torch.float32 or torch.float64
@@ -323,6 +325,10 @@ class Chain(torch.nn.Module):
         super().__init__()
         one_of("dtype", dtype, list(CODES))
         self.method = one_of("method", method, METHODS)
+        if scale is not None and kind == "mlp":
+            raise ArgumentError.of("scale", scale, "none: a stack of kind 'mlp' has no s")
+        if hidden and branch == "linear":
+            raise ArgumentError.of("hidden", hidden, "none, or branch 'two-layer', which has an inner width")
         form = _Form(kind, CODES[dtype], layers, width, hidden or width, activation, branch, flag("layer_norm", layer_norm), 1.0).checked()
         self.form = form._replace(scale=1 / math.sqrt(layers) if scale is None else finite("scale", scale)).checked()
         self.flat = torch.nn.Parameter(torch.empty(layers, form.numbers(), dtype=dtype))
