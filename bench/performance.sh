@@ -28,6 +28,7 @@ done
 tables=(
     "linear-dense|chain --structure dense --widths 1,2,3,4,8 --lengths 4096,16384,65536,262144"
     "linear-between|chain --structure dense --widths 6,12,20,24 --lengths 1024,8192,65536"
+    "linear-elements|chain --structure diagonal --widths 1,2,3,4 --lengths 1024,4096,16384,65536,262144"
     "linear-diagonal|chain --structure diagonal --widths 16,64,256 --lengths 1024,65536"
     "linear-long|chain --structure dense --widths 1,2 --lengths 16384,16777216"
     "cell-tanh|cell --cell tanh --widths 1,2,4 --lengths 65536"

@@ -27,6 +27,11 @@ static const form forms[] = {
     {DPCR_DENSE, 8, 65},  // by rows of matrices, where the level has that
 };
 
+static int64_t values_of(const form *f) {
+    const dpcr_transition t = dpcr_transition_square(f->structure, f->w, 0);
+    return dpcr_transition_values(&t);
+}
+
 static dpcr_context *contexts[4];  // by threads
 static unsigned char *places[PLACES];
 static size_t room;
@@ -107,10 +112,10 @@ static bool same(dpcr_dtype dtype, const void *x, int64_t i, const void *y, int6
 }
 
 static void run(const trial *t) {
-    const int64_t size = (int64_t)dpcr_dtype_size(t->dtype), w = t->f.w, values = w * w, n = t->n;
+    const int64_t size = (int64_t)dpcr_dtype_size(t->dtype), w = t->f.w, values = values_of(&t->f), n = t->n;
     void *a = place(0, n * values * size, t->at_end), *b = place(1, n * w * size, t->at_end);
     void *z = t->in_place ? b : place(2, n * w * size, t->at_end), *z0 = place(3, w * size, t->at_end);
-    for (int64_t i = 0; i < n * values; i++) put(t->dtype, a, i, 1.1 / sqrt((double)w) * draw(t));
+    for (int64_t i = 0; i < n * values; i++) put(t->dtype, a, i, 1.1 / sqrt((double)values / (double)w) * draw(t));
     for (int64_t i = 0; i < n * w; i++) put(t->dtype, b, i, draw(t));
     for (int64_t i = 0; i < w; i++) put(t->dtype, z0, i, draw(t));
     // Spread over a stride that windows do not serve.
@@ -119,7 +124,7 @@ static void run(const trial *t) {
         memcpy((char *)wide_a + i * (values + 1) * size, (char *)a + i * values * size, (size_t)(values * size));
         memcpy((char *)wide_b + i * (w + 1) * size, (char *)b + i * w * size, (size_t)(w * size));
     }
-    dpcri_linear p = {.transition = dpcr_transition_square(DPCR_DENSE, w, 0),
+    dpcri_linear p = {.transition = dpcr_transition_square(t->f.structure, w, 0),
                       .dtype = t->dtype,
                       .transposed = t->transposed,
                       .length = n,
@@ -141,10 +146,10 @@ static void run(const trial *t) {
                 spans.depth == windows.depth);
     for (int64_t i = 0; i < n * w; i++)
         if (!same(t->dtype, z, i, wide_b, i / w * (w + 1) + i % w))
-            fail_msg("w %d %s%s n %d first %d threads %d z0 %d in place %d hazards %d: element %d is %g, wanted %g",
-                     (int)w, dpcr_dtype_name(t->dtype), t->transposed ? " transposed" : "", (int)n, (int)t->first,
-                     t->threads, t->z0, t->in_place, t->hazards, (int)i, get(t->dtype, z, i),
-                     get(t->dtype, wide_b, i / w * (w + 1) + i % w));
+            fail_msg("%s w %d %s%s n %d first %d threads %d z0 %d in place %d hazards %d: element %d is %g, wanted %g",
+                     dpcr_structure_name(t->f.structure), (int)w, dpcr_dtype_name(t->dtype),
+                     t->transposed ? " transposed" : "", (int)n, (int)t->first, t->threads, t->z0, t->in_place,
+                     t->hazards, (int)i, get(t->dtype, z, i), get(t->dtype, wide_b, i / w * (w + 1) + i % w));
     free(wide_a);
     free(wide_b);
 }
@@ -183,7 +188,7 @@ static void far_windows(void **state) {
         for (int flags = 0; flags < 4 && forms[i].w < 8; flags++) {
             if (!sampled(4 * (int64_t)i + flags)) continue;
             const form *f = &forms[i];
-            const int64_t step = (f->w * f->w + 2 * f->w) * (flags & 1 ? 8 : 4);
+            const int64_t step = (values_of(f) + 2 * f->w) * (flags & 1 ? 8 : 4);
             const trial t = {.f = *f,
                              .dtype = flags & 1 ? DPCR_F64 : DPCR_F32,
                              .transposed = flags >> 1,

@@ -30,6 +30,13 @@ static const double region_ns = 1000;  // handing tasks over and waiting for the
 static double least(double a, double b) { return a < b ? a : b; }
 static double most(double a, double b) { return a > b ? a : b; }
 
+// What a step of the loop over elements waits for: those that fill no vector go one by one below AVX-512.
+static double elements_ns(const dpcr_chain_shape *s) {
+    const int64_t w = s->transition.rows;
+    if (w < 3) return latency_ns(1);
+    return dpcri_isa_level() == DPCRI_AVX2 && w < 5 && s->dtype == DPCR_F32 ? 0.43 * (double)w : 1.1 * latency_ns(1);
+}
+
 // Width of what one state component waits for: 1 where components do not mix.
 static double coupled_width(const dpcr_transition *t) {
     switch (dpcri_kernel_form(t)) {
@@ -39,10 +46,10 @@ static double coupled_width(const dpcr_transition *t) {
     }
 }
 
-// What a step moves of a dense chain, with transitions of its own.
+// What a step moves, with transitions of its own.
 static double step_bytes(const dpcr_chain_shape *s) {
-    const double w = (double)s->transition.rows;
-    return (w * w + 2 * w) * (s->dtype == DPCR_F64 ? 8 : 4);
+    const double values = (double)dpcr_transition_values(&s->transition);
+    return (values + 2 * (double)s->transition.rows) * (double)dpcr_dtype_size(s->dtype);
 }
 static const double cached_bytes = 20e6;
 
@@ -58,7 +65,9 @@ static double third_level_bytes_a_ns(double width) {
 static double loop_ns(const dpcr_chain_shape *s, int threads) {
     const double apply = busy_ns(dpcr_transition_apply_flops(&s->transition)), batch = (double)s->batch;
     const double workers = least(threads, most(1, batch / 4));
-    double step = most(latency_ns(coupled_width(&s->transition)), apply * batch / workers);
+    const bool elements = s->batch == 1 && dpcri_kernel_form(&s->transition) == DPCR_DIAGONAL;
+    const double latency = elements ? elements_ns(s) : latency_ns(coupled_width(&s->transition));
+    double step = most(latency, apply * batch / workers);
     if (s->batch == 1 && dpcri_kernel_form(&s->transition) == DPCR_DENSE) {
         const double all = (double)s->length * step_bytes(s);
         if (all > 1e6) step = most(step, step_bytes(s) / third_level_bytes_a_ns((double)s->transition.rows));
@@ -76,15 +85,27 @@ static double memory_factor(const dpcr_chain_shape *s, double third, double beyo
 // Turns of sixteen floats in windows of fused kernels, a step (one sequence), one thread, arrays in the second-level
 // cache: measured at L = 2^12 .. 2^18. 0: none serve it. Narrower vectors and double take as many times longer as they
 // have fewer lanes, and hide as much of the memory.
+static double dense_window_ns(int64_t w, bool wide, bool is_double) {
+    static const double by_width[2][5] = {{0, 0.29, 0.6, 1.55, 2.75}, {0, 0.16, 0.40, 1.0, 1.6}};  // Zen 3, Zen 5
+    return by_width[wide][w] * (is_double ? 2 : 1);
+}
+// Elementwise ones, which wait for loads and turning alone (bench chain --structure diagonal --length 8192, Zen 5; AVX2
+// as for a Zen 3, which takes twice as long at w = 1).
+static double diagonal_window_ns(int64_t w, dpcri_isa level, bool is_double) {
+    static const double by_width[2][DPCRI_ISA_COUNT][5] = {
+        {{0, 0.2, 0.22, 0.42, 0.42}, {0, 0.29, 0.37, 0.48, 0.53}, {0, 0.16, 0.28, 0.62, 0.59}},
+        {{0, 0.58, 0.58, 0.6, 0.65}, {0, 0.58, 0.58, 0.6, 0.7}, {0, 0.26, 0.5, 0.72, 0.98}}};
+    return by_width[is_double][level][w];
+}
 static double window_ns(const dpcr_chain_shape *s) {
-    static const double wide[] = {0, 0.16, 0.40, 1.0, 1.6}, narrower[] = {0, 0.29, 0.6, 1.55, 2.75};  // Zen 5, Zen 3
-    const double *const by_width = dpcri_isa_level() == DPCRI_AVX512 ? wide : narrower;
+    const dpcr_structure form = dpcri_kernel_form(&s->transition);
+    const dpcri_isa level = dpcri_isa_level();
+    const bool is_double = s->dtype == DPCR_F64;
     const int64_t w = s->transition.rows;
-    if (s->batch != 1 || s->dtype == DPCR_U32 || w > 4 ||
-        dpcri_chunked_steps(dpcri_kernel_form(&s->transition), w) == 0)
-        return 0;
-    const double double_lanes = s->dtype == DPCR_F64 ? 2 : 1;
-    return by_width[w] * double_lanes * most(dpcri_vector_passes(), memory_factor(s, 1.35, w == 1 ? 4 : 3.7));
+    if (s->batch != 1 || s->dtype == DPCR_U32 || w > 4 || dpcri_chunked_steps(form, w) == 0) return 0;
+    const double step = form == DPCR_DENSE ? dense_window_ns(w, level == DPCRI_AVX512, is_double)
+                                           : diagonal_window_ns(w, level, is_double);
+    return step * most(dpcri_vector_passes(), memory_factor(s, 1.35, w == 1 ? 4 : 3.7));
 }
 
 // Threads among which kern/squares.h's windows go.
@@ -169,9 +190,11 @@ double dpcri_chain_overlap_gain(const dpcr_chain_shape *shape, dpcr_scheme chose
 dpcr_scheme dpcri_chain_auto(const dpcr_chain_shape *shape, int64_t chunk, int threads, char *sentence, size_t bytes) {
     const double loop = loop_ns(shape, threads), chunks = chunked_ns(shape, chunk, threads);
     // A model's doubt goes to the loop, and more of it where others on the machine share the cache, for windows are
-    // many streams, and no second thread makes up for it.
+    // many streams, and no second thread makes up for it (nor does one where a step is soon done).
     const bool fused = window_ns(shape) > 0 || squares_ns(shape, chunk, threads) > 0;
-    const double doubt = fused && threads < 2 && (double)shape->length * step_bytes(shape) > 8e6 ? 0.7 : 0.8;
+    const bool soon = dpcri_kernel_form(&shape->transition) == DPCR_DIAGONAL && shape->transition.rows > 2;
+    const bool shared = fused && (threads < 2 || soon) && (double)shape->length * step_bytes(shape) > 8e6;
+    const double doubt = shared ? 0.7 : 0.8;
     const bool by_chunks = shape->length > 2 * chunk && chunks < doubt * loop;
     if (by_chunks)
         snprintf(sentence, bytes, "chunked: about %.3g us on %d threads in chunks of %lld, the loop about %.3g us",
