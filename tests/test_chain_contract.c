@@ -94,6 +94,23 @@ static void auto_counts_the_passes_of_a_vector(void **state) {
     dpcr_chain_plan_destroy(plan);
 }
 
+// Elements that leave most of a vector idle go by chunks, those that fill one by the loop.
+static void auto_composes_few_elements(void **state) {
+    (void)state;
+    if (strcmp(dpcr_isa_name(), "avx512") != 0 || strstr(dpcr_processor_name(), "(family 25 ")) skip();
+    for (int64_t w = 1; w <= 16; w *= 2) {
+        const dpcr_chain_shape shape = {.size = sizeof shape,
+                                        .transition = dpcr_transition_square(DPCR_DIAGONAL, w, 0),
+                                        .dtype = DPCR_F32,
+                                        .length = 1 << 14,
+                                        .batch = 1};
+        dpcr_chain_plan *plan = NULL;
+        assert_int_equal(dpcr_chain_plan_create(contexts[1], &shape, NULL, &plan, NULL), DPCR_OK);
+        assert_int_equal(dpcr_chain_plan_scheme(plan), w <= 4 ? DPCR_SCHEME_CHUNKED : DPCR_SCHEME_SEQUENTIAL);
+        dpcr_chain_plan_destroy(plan);
+    }
+}
+
 // Windows of so few steps run on one thread, whatever there are: the choice is the same.
 static void auto_counts_threads_that_work(void **state) {
     (void)state;
@@ -298,6 +315,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(plan_refusals),
         cmocka_unit_test(auto_counts_the_passes_of_a_vector),
+        cmocka_unit_test(auto_composes_few_elements),
         cmocka_unit_test(auto_counts_threads_that_work),
         cmocka_unit_test(start_on_rows_of_z),
         cmocka_unit_test(execute_refusals),
