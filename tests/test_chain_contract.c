@@ -3,6 +3,7 @@
 // what is never read.
 #include "budget.h"
 #include "chain_problem.h"
+#include "kern/squares.h"
 
 static void expect(dpcr_status got, dpcr_status wanted, dpcr_error *error, const char *words) {
     if (got != wanted || error->status != wanted || !strstr(error->text, words) || strchr(error->text, '\n'))
@@ -111,9 +112,10 @@ static void auto_composes_few_elements(void **state) {
     }
 }
 
-// Windows of so few steps run on one thread, whatever there are: the choice is the same.
+// Where kern/squares.h serves, windows of so few steps run on one thread, whatever there are: the choice is the same.
 static void auto_counts_threads_that_work(void **state) {
     (void)state;
+    if (!dpcri_summary_at(dpcri_isa_level(), DPCR_F32, DPCR_DENSE, 4, false)) skip();
     dpcr_chain_shape shape = {
         .size = sizeof shape, .transition = dpcr_transition_square(DPCR_DENSE, 4, 0), .dtype = DPCR_F32, .batch = 1};
     for (shape.length = 64; shape.length <= 1024; shape.length *= 2) {
@@ -121,6 +123,8 @@ static void auto_counts_threads_that_work(void **state) {
         assert_int_equal(dpcr_chain_plan_create(contexts[1], &shape, NULL, &one, NULL), DPCR_OK);
         assert_int_equal(dpcr_chain_plan_create(contexts[2], &shape, NULL, &two, NULL), DPCR_OK);
         assert_int_equal(dpcr_chain_plan_scheme(one), dpcr_chain_plan_scheme(two));
+        if (shape.length == 1024 && dpcri_vector_passes() == 1)
+            assert_int_equal(dpcr_chain_plan_scheme(two), DPCR_SCHEME_CHUNKED);
         dpcr_chain_plan_destroy(one);
         dpcr_chain_plan_destroy(two);
     }
@@ -133,7 +137,19 @@ static bool share(const dpcr_array *z0, int64_t row, const dpcr_array *z, int64_
     return llabs(one - other) < z->shape[2] * size;
 }
 
-// Against every pair of rows, for z of either order of its dimensions, with gaps, going up or down.
+static bool rows_collide(const dpcr_array *z) {
+    for (int64_t i = 0; i < z->shape[0] * z->shape[1]; i++) {
+        const int64_t l = i / z->shape[1], b = i % z->shape[1];
+        const dpcr_array row = {.data = (char *)z->data +
+                                        (l * z->strides[0] + b * z->strides[1]) * (int64_t)dpcr_dtype_size(z->dtype)};
+        for (int64_t j = 0; j < i; j++)
+            if (share(&row, 0, z, j / z->shape[1], j % z->shape[1])) return true;
+    }
+    return false;
+}
+
+// Against every pair of rows, for z of either order of its dimensions, with gaps, going up or down, or with rows of one
+// dimension in the other's gaps.
 static void start_on_rows_of_z(void **state) {
     (void)state;
     enum { ROOM = 4096 };
@@ -148,9 +164,11 @@ static void start_on_rows_of_z(void **state) {
         const int inner = (int)DRAW(2);
         z.strides[inner] = w + DRAW(3);
         z.strides[1 - inner] = (z.shape[inner] - 1) * z.strides[inner] + w + DRAW(4);
+        if (DRAW(4) == 0) z.strides[inner] = w * (2 + DRAW(2)), z.strides[1 - inner] = z.strides[inner] + w;
         for (int d = 0; d < 2; d++) z.strides[d] *= DRAW(2) ? 1 : -1;
         z0 = dpcr_array_make(memory + ROOM / 2 + DRAW(241) - 120, dtype, 2, (const int64_t[]){batch, w});
         z0.strides[0] = DRAW(31) - 15;
+        if (rows_collide(&z)) continue;
         bool wanted = false;
         for (int64_t row = 0; row < batch; row++)
             for (int64_t l = 0; l < length; l++)

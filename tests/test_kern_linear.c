@@ -274,15 +274,19 @@ static void hazard_double(void **state) {
 // Sizes of zero touch nothing.
 static void empty(void **state) {
     (void)state;
+    static const int64_t wide[] = {4, 5, 8, 12, 16, 24, 33, 65};
     for (int level = 0; level <= (int)dpcri_isa_level(); level++)
         for (int o = 0; o < DPCRI_OPERATION_COUNT; o++)
             for (int structure = 0; structure < DPCRI_LINEAR_STRUCTURES; structure++)
                 for (int empty_rows = 0; empty_rows < 2; empty_rows++) {
                     if (is_product((dpcri_operation)o) && !empty_rows) continue;  // a product has a factor
-                    const dpcri_span span = {.n = !!empty_rows, .rows = !empty_rows, .w = 4, .cols = 4, .block = 2};
-                    dpcri_kernels_at((dpcri_isa)level, DPCR_F32)->table[o][structure](&span);
-                    dpcri_kernels_at((dpcri_isa)level, DPCR_F64)->table[o][structure](&span);
-                    dpcri_kernels_at((dpcri_isa)level, DPCR_U32)->table[o][structure](&span);
+                    for (size_t i = 0; i < sizeof wide / sizeof *wide; i++) {
+                        const int64_t w = structure == DPCR_BLOCK ? 4 : wide[i];
+                        const dpcri_span span = {.n = !!empty_rows, .rows = !empty_rows, .w = w, .cols = w, .block = 2};
+                        dpcri_kernels_at((dpcri_isa)level, DPCR_F32)->table[o][structure](&span);
+                        dpcri_kernels_at((dpcri_isa)level, DPCR_F64)->table[o][structure](&span);
+                        dpcri_kernels_at((dpcri_isa)level, DPCR_U32)->table[o][structure](&span);
+                    }
                 }
 }
 

@@ -376,18 +376,26 @@ static void cancel_stops_at_any_question(void **state) {
     dpcr_context_destroy(context);
 }
 
-// A sweep's evaluation and its linear solve are asked once at least beside the question between sweeps, and so is the
-// scan of the way back; whichever question is answered yes ends the call.
+static int linearised;  // calls
+static int count_linearise(void *user, const dpcr_span *span, const dpcr_array *in, const dpcr_array *f,
+                           const dpcr_array *a) {
+    linearised++;
+    return chain_linearise(user, span, in, f, a);
+}
+
+// A sweep asks once at least beside the question between sweeps, and so does the scan of the way back; whichever
+// question is answered yes ends the call, and what was left of the sweep or the scan is left out.
 static void cancel_stops_within_a_sweep(void **state) {
     (void)state;
     int left = 0;
-    const dpcr_context_options made = {.size = sizeof made, .threads = 2, .cancel = asked_at, .cancel_user = &left};
+    const dpcr_context_options made = {.size = sizeof made, .threads = 1, .cancel = asked_at, .cancel_user = &left};
     dpcr_context *context = NULL;
     assert_int_equal(dpcr_context_create(&made, &context, NULL), DPCR_OK);
     chain c = tanh_chain(20000, 1, 8, DPCR_F32);
     void *z0 = starts(&c);
     dpcr_steps steps = chain_steps(&c);
     steps.flops = 1;
+    steps.linearise = count_linearise;
     for (int way = 0; way < 3; way++) {  // sweeps that keep A, or make it piece by piece; back by a scan
         const dpcr_solve_options options = {
             .size = sizeof options,
@@ -396,15 +404,18 @@ static void cancel_stops_within_a_sweep(void **state) {
             .backward = way < 2 ? DPCR_SCHEME_SEQUENTIAL : DPCR_SCHEME_PCR,
             .max_sweeps = 50,
         };
-        left = 0;
+        left = linearised = 0;
         solved whole = solve_steps(context, &steps, &c, z0, &options, NULL, way == 2);
         assert_int_equal(whole.status, DPCR_OK);
+        assert_true(linearised >= 16);
         const int sweeps = way < 2 ? whole.report.sweeps : 1, questions = -left;
         if (questions < 2 * sweeps) fail_msg("way %d: %d questions in %d sweeps", way, questions, sweeps);
         for (int k = 1; k <= 2 * sweeps; k++) {
-            left = k;
+            left = k, linearised = 0;
             solved stopped = solve_steps(context, &steps, &c, z0, &options, NULL, way == 2);
             if (stopped.status != DPCR_ERROR_CANCELLED) fail_msg("way %d: question %d was not heard", way, k);
+            if (way < 2 && k <= 2) assert_in_range(linearised, 0, 4);
+            if (way == 2 && k == 1) assert_memory_not_equal(stopped.lambda, whole.lambda, solving_bytes(&c) - 64);
             solved_free(&stopped);
         }
         solved_free(&whole);

@@ -158,11 +158,11 @@ static int64_t place_before(places p, int64_t at) {
     return i < p.count ? i : p.count - 1;
 }
 
-// Whether `bytes` at `at` share one with a row of as many at a place of outer plus one of inner. Rows lie apart, and
-// all of inner's before outer's next place: of either there are two to look at.
-static bool touches(places outer, places inner, int64_t bytes, int64_t at) {
-    const int64_t first = place_before(outer, at);
-    for (int64_t i = first; i < outer.count && i < first + 2; i++) {
+// Whether `bytes` at `at` share one with a row of as many at a place of outer plus one of inner. nested: all of inner's
+// lie before outer's next place. Of places in order there are two to look at.
+static bool touches(places outer, places inner, bool nested, int64_t bytes, int64_t at) {
+    const int64_t first = nested ? place_before(outer, at) : 0, past = nested ? first + 2 : outer.count;
+    for (int64_t i = first; i < outer.count && i < past; i++) {
         const int64_t rest = at - i * outer.stride, near = place_before(inner, rest);
         for (int64_t j = near; j < inner.count && j < near + 2; j++)
             if (llabs(rest - j * inner.stride) < bytes) return true;
@@ -178,13 +178,17 @@ static bool rows_shared(const dpcr_array *z0, const dpcr_array *z) {
     const bool by_steps = steps.stride >= rows.stride;
     const places outer = by_steps ? steps : rows, inner = by_steps ? rows : steps;
     if (steps.count == 0 || rows.count == 0 || bytes == 0) return false;
-    if (outer.count > 1 && outer.stride < (inner.count - 1) * inner.stride + bytes) return false;
+    const int64_t reach = (inner.count - 1) * inner.stride + bytes, all = (outer.count - 1) * outer.stride + reach;
+    const bool nested = outer.count == 1 || outer.stride >= reach;
     uintptr_t lowest = (uintptr_t)z->data;
     if (z->strides[0] < 0) lowest -= (uintptr_t)((steps.count - 1) * steps.stride);
     if (z->strides[1] < 0) lowest -= (uintptr_t)((rows.count - 1) * rows.stride);
     const int64_t from = (int64_t)((uintptr_t)z0->data - lowest);
-    for (int64_t b = 0; b < rows.count; b++)
-        if (touches(outer, inner, bytes, from + b * (rows.count > 1 ? z0->strides[0] * (int64_t)size : 0))) return true;
+    const int64_t next = rows.count > 1 ? z0->strides[0] * (int64_t)size : 0;
+    for (int64_t b = 0; b < rows.count; b++) {
+        const int64_t at = from + b * next;
+        if (at > -bytes && at < all && touches(outer, inner, nested, bytes, at)) return true;
+    }
     return false;
 }
 

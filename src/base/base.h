@@ -58,8 +58,8 @@ void *dpcri_arena_take(dpcri_arena *arena, int64_t count, size_t element_bytes);
 // Shape of array, in words, such as "[4][2][8] float32", for error texts. Returns buffer.
 const char *dpcri_array_text(const dpcr_array *array, char *buffer, size_t bytes);
 
-// Refuses a z0, [B][w], with a row that shares memory with one of z, [L][B][w]; both have been checked for shape. Looks
-// at all rows where z's steps, or its sequences, lie one after the other, as in any part of a contiguous array.
+// Refuses a z0, [B][w], with a row that shares memory with one of z, [L][B][w]; both have been checked for shape, and
+// z's rows share nothing with one another (where they do, as solve allows, some may be missed).
 dpcr_status dpcri_check_start(const char *call, const dpcr_array *z0, const dpcr_array *z, dpcr_error *error);
 
 // Structures of the public headers may grow: a caller's, of which `size` bytes are known here, says in its first field

@@ -82,21 +82,22 @@ static double memory_factor(const dpcr_chain_shape *s, double third, double beyo
     return bytes < 1e6 ? 1 : bytes < cached_bytes ? third : beyond;
 }
 
-// Turns of sixteen floats in windows of fused kernels, a step (one sequence), one thread, arrays in the second-level
-// cache: measured at L = 2^12 .. 2^18. 0: none serve it. Narrower vectors and double take as many times longer as they
-// have fewer lanes, and hide as much of the memory.
+// Turns of sixteen floats in windows of fused kernels, a step, arrays in the second-level cache: measured at L = 2^12
+// .. 2^18. Double takes twice as many.
 static double dense_window_ns(int64_t w, bool wide, bool is_double) {
     static const double by_width[2][5] = {{0, 0.29, 0.6, 1.55, 2.75}, {0, 0.16, 0.40, 1.0, 1.6}};  // Zen 3, Zen 5
     return by_width[wide][w] * (is_double ? 2 : 1);
 }
-// Elementwise ones, which wait for loads and turning alone (bench chain --structure diagonal --length 8192, Zen 5; AVX2
-// as for a Zen 3, which takes twice as long at w = 1).
+// The same of elementwise ones, float and double, which wait for loads and turning alone (bench chain --structure
+// diagonal --length 8192, Zen 5; AVX2 as for a Zen 3, which takes twice as long at w = 1).
 static double diagonal_window_ns(int64_t w, dpcri_isa level, bool is_double) {
     static const double by_width[2][DPCRI_ISA_COUNT][5] = {
         {{0, 0.2, 0.22, 0.42, 0.42}, {0, 0.29, 0.37, 0.48, 0.53}, {0, 0.16, 0.28, 0.62, 0.59}},
         {{0, 0.58, 0.58, 0.6, 0.65}, {0, 0.58, 0.58, 0.6, 0.7}, {0, 0.26, 0.5, 0.72, 0.98}}};
     return by_width[is_double][level][w];
 }
+// What a step of one sequence takes in windows, on one thread. 0: none serve it. Narrower vectors take as many turns
+// more as they have fewer lanes, and hide as much of the memory.
 static double window_ns(const dpcr_chain_shape *s) {
     const dpcr_structure form = dpcri_kernel_form(&s->transition);
     const dpcri_isa level = dpcri_isa_level();
@@ -115,8 +116,8 @@ static double squares_workers(const dpcr_chain_shape *s, int64_t chunk, int thre
     return least(threads, most(1, windows));
 }
 
-// The same where kern/squares.h serves; the threads' two speeds (docs/performance/linear.md) lie at 1.1 and 2.3 times
-// the even share.
+// Like window_ns, of all sequences and threads, where kern/squares.h serves; the threads' two speeds
+// (docs/performance/linear.md) lie at 1.1 and 2.3 times the even share.
 static double squares_ns(const dpcr_chain_shape *s, int64_t chunk, int threads) {
     const int64_t w = s->transition.rows;
     if (!dpcri_summary_at(dpcri_isa_level(), s->dtype, dpcri_kernel_form(&s->transition), w, s->transposed)) return 0;
@@ -125,8 +126,9 @@ static double squares_ns(const dpcr_chain_shape *s, int64_t chunk, int threads) 
            (workers > 1 ? 1.5 : 1);
 }
 
-// Three passes and their calls: 4.2 ns a step for diagonals of w = 4 (bench chain --structure diagonal --length 65536);
-// blocks go through scalar kernels one by one: 31 ns at w = 4, k = 2.
+// Three passes and their calls, where no fused kernel serves: 5.5 ns a step for diagonals of w = 8, measured 3.4 (bench
+// chain --structure diagonal --width 8 --length 65536 --scheme chunked); blocks go through scalar kernels one by one:
+// 31 ns at w = 4, k = 2.
 static double passes_of(const dpcr_chain_shape *s) {
     return dpcri_kernel_form(&s->transition) == DPCR_BLOCK ? 11 : 2.5;
 }
@@ -187,6 +189,10 @@ double dpcri_chain_overlap_gain(const dpcr_chain_shape *shape, dpcr_scheme chose
     return other - overlap > 0.2 * other ? 1e-9 * (other - overlap) : 0;
 }
 
+static int threads_at_work(const dpcr_chain_shape *s, int64_t chunk, int threads) {
+    return squares_ns(s, chunk, threads) > 0 ? (int)squares_workers(s, chunk, threads) : threads;
+}
+
 dpcr_scheme dpcri_chain_auto(const dpcr_chain_shape *shape, int64_t chunk, int threads, char *sentence, size_t bytes) {
     const double loop = loop_ns(shape, threads), chunks = chunked_ns(shape, chunk, threads);
     // A model's doubt goes to the loop, and more of it where others on the machine share the cache, for windows are
@@ -198,10 +204,10 @@ dpcr_scheme dpcri_chain_auto(const dpcr_chain_shape *shape, int64_t chunk, int t
     const bool by_chunks = shape->length > 2 * chunk && chunks < doubt * loop;
     if (by_chunks)
         snprintf(sentence, bytes, "chunked: about %.3g us on %d threads in chunks of %lld, the loop about %.3g us",
-                 chunks / 1e3, threads, (long long)chunk, loop / 1e3);
+                 chunks / 1e3, threads_at_work(shape, chunk, threads), (long long)chunk, loop / 1e3);
     else
         snprintf(sentence, bytes, "sequential: chunked would take about %.3g us on %d threads, the loop about %.3g us",
-                 chunks / 1e3, threads, loop / 1e3);
+                 chunks / 1e3, threads_at_work(shape, chunk, threads), loop / 1e3);
     return by_chunks ? DPCR_SCHEME_CHUNKED : DPCR_SCHEME_SEQUENTIAL;
 }
 

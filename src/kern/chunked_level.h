@@ -9,10 +9,11 @@
 #include "kern/transpose.h"
 
 // Vectors of chunks that a window of width w takes side by side. At w = 1 one alone waits for its own results; wider
-// ones wait for their shuffles, and two would not fit the first-level cache.
+// ones wait for their shuffles, and of dense ones two would not fit the first-level cache.
 #define DPCRI_ABREAST(w) (DPCRI_VECTOR_BYTES == 64 && (w) == 1 ? 2 : 1)
-// Whether the registers hold a whole square beside that.
-#define DPCRI_WHOLE(w) (DPCRI_VECTOR_BYTES == 64 && DPCRI_ABREAST(w) == 1)
+// Whether whole squares are turned at once: the registers hold one beside that, but the loop over diagonal chunks of
+// width 3 would hold six, too much code.
+#define DPCRI_WHOLE(w, diagonal) (DPCRI_VECTOR_BYTES == 64 && DPCRI_ABREAST(w) == 1 && !((diagonal) && (w) == 3))
 
 #define T float
 #define V vf
