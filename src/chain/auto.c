@@ -167,10 +167,10 @@ static double beside_factor(const dpcr_chain_shape *s) {
 }
 
 // What a step's bytes take a core, beyond its second-level cache, and beyond the third; many short streams get less,
-// and so do rows of more than a vector that are not added up (w = 20, 24: bench chain --lengths 8192 --threads 1).
+// and so do rows of a vector and more that are not added up (w = 16 to 24: bench chain --lengths 8192 --threads 1).
 static double beside_bytes_ns(const dpcr_chain_shape *s, int threads) {
     const double w = (double)s->transition.rows, all = (double)s->length * step_bytes(s);
-    const double third = least(third_level_bytes_a_ns(w), w > 16 && !s->transposed ? 62 : 1e3);
+    const double third = least(third_level_bytes_a_ns(w), w >= 16 && !s->transposed ? 62 : 1e3);
     return all / threads < 1e6 ? 0
                                : step_bytes(s) / (all < 1.6 * cached_bytes ? third : 28);  // each thread reads a part
 }
