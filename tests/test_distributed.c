@@ -319,6 +319,10 @@ static dpcr_status refused_rank(void *user, const dpcr_transport *by, dpcr_error
     assert_int_equal(dpcr_chain_distributed(contexts[1], &shape, &o, &a, &a, &a, &a, NULL, NULL, NULL, error),
                      DPCR_ERROR_UNSUPPORTED);
     shape.transposed = 0;
+    const dpcr_array start = dpcr_array_make(&one_value, DPCR_F32, 2, (const int64_t[]){1, 1});
+    assert_int_equal(dpcr_chain_distributed(contexts[1], &shape, &o, &a, &a, &start, &a, NULL, NULL, NULL, error),
+                     DPCR_ERROR_ARGUMENT);
+    assert_non_null(strstr(error->text, "z0 shares memory with z"));
     const int64_t offsets[] = {0, 1};
     const int32_t columns[] = {0};
     const dpcr_pattern pattern = {1, 1, offsets, columns};

@@ -280,14 +280,19 @@ static void the_loops_numbers_whatever_they_are(void **state) {
     dpcr_context_destroy(context);
 }
 
+static dpcr_context *context_that_asks(int threads, int (*cancel)(void *user), void *user) {
+    const dpcr_context_options made = {.size = sizeof made, .threads = threads, .cancel = cancel, .cancel_user = user};
+    dpcr_context *context = NULL;
+    assert_int_equal(dpcr_context_create(&made, &context, NULL), DPCR_OK);
+    return context;
+}
+
 static int cancel_now(void *user) { return ++*(int *)user > 3; }
 
 static void cancel_stops(void **state) {
     (void)state;
     int asked = 0;
-    const dpcr_context_options made = {.size = sizeof made, .threads = 1, .cancel = cancel_now, .cancel_user = &asked};
-    dpcr_context *context = NULL;
-    assert_int_equal(dpcr_context_create(&made, &context, NULL), DPCR_OK);
+    dpcr_context *context = context_that_asks(1, cancel_now, &asked);
     chain c = {.step = step_logistic, .length = 1000, .batch = 1, .width = 1, .dtype = DPCR_F64};
     const double z0[1] = {0.3};
     for (int m = DPCR_METHOD_NEWTON; m < DPCR_METHOD_COUNT; m++) {
@@ -305,9 +310,7 @@ static void cancel_stops(void **state) {
 static void cancel_stops_the_loop(void **state) {
     (void)state;
     int asked = 0;
-    const dpcr_context_options made = {.size = sizeof made, .threads = 1, .cancel = cancel_now, .cancel_user = &asked};
-    dpcr_context *context = NULL;
-    assert_int_equal(dpcr_context_create(&made, &context, NULL), DPCR_OK);
+    dpcr_context *context = context_that_asks(1, cancel_now, &asked);
     chain c = tanh_chain(1000, 2, 3, DPCR_F32);
     void *z0 = starts(&c);
     const dpcr_solve_options options = {.size = sizeof options,
@@ -338,9 +341,7 @@ static int asked_at(void *user) { return --*(int *)user == 0; }  // once, as a s
 static void cancel_stops_at_any_question(void **state) {
     (void)state;
     int left = 0;
-    const dpcr_context_options made = {.size = sizeof made, .threads = 2, .cancel = asked_at, .cancel_user = &left};
-    dpcr_context *context = NULL;
-    assert_int_equal(dpcr_context_create(&made, &context, NULL), DPCR_OK);
+    dpcr_context *context = context_that_asks(2, asked_at, &left);
     chain c = tanh_chain(1000, 2, 3, DPCR_F32);
     void *z0 = starts(&c);
     dpcr_steps steps = chain_steps(&c);
@@ -388,9 +389,7 @@ static int count_linearise(void *user, const dpcr_span *span, const dpcr_array *
 static void cancel_stops_within_a_sweep(void **state) {
     (void)state;
     int left = 0;
-    const dpcr_context_options made = {.size = sizeof made, .threads = 1, .cancel = asked_at, .cancel_user = &left};
-    dpcr_context *context = NULL;
-    assert_int_equal(dpcr_context_create(&made, &context, NULL), DPCR_OK);
+    dpcr_context *context = context_that_asks(1, asked_at, &left);
     chain c = tanh_chain(20000, 1, 8, DPCR_F32);
     void *z0 = starts(&c);
     dpcr_steps steps = chain_steps(&c);

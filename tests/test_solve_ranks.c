@@ -212,6 +212,12 @@ static dpcr_status refused_rank(void *user, const dpcr_transport *by, dpcr_error
                      DPCR_ERROR_ARGUMENT);
     assert_non_null(strstr(error->text, "before is of another"));
     ranks.before = NULL;
+    dpcr_array first = z0;
+    first.data = z.data;
+    assert_int_equal(
+        dpcr_solve_execute_distributed(plan, &ranks, &first, &z, NULL, &start, workspace, bytes, NULL, error),
+        DPCR_ERROR_ARGUMENT);
+    assert_non_null(strstr(error->text, "z0 shares memory with z"));
     assert_int_equal(dpcr_solve_backward_distributed(plan, &ranks, &start, &z, NULL, NULL, NULL, NULL, NULL, workspace,
                                                      bytes, NULL, error),
                      DPCR_ERROR_ARGUMENT);

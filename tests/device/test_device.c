@@ -303,6 +303,10 @@ static void wrong_arguments(void **state) {
             dpcr_chain_jvp(p.device, &p.a, NULL, &p.z, NULL, &p.b, NULL, &p.z, p.workspace, bytes, error));
     REFUSED(DPCR_ERROR_UNSUPPORTED, "lies on device type 2",
             dpcr_chain_execute(p.host, &a, &p.b, NULL, &p.z, NULL, 0, NULL, error));
+    dpcr_array first = dpcr_array_make(z.data, z.dtype, 2, z.shape + 1);
+    first.device = z.device;
+    REFUSED(DPCR_ERROR_ARGUMENT, "z0 shares memory with z",
+            dpcr_chain_enqueue(p.device, &a, &b, &first, &z, p.workspace, bytes, NULL, error));
     dpcr_array between = b;  // two numbers
     between.data = (char *)b.data + 2;
     REFUSED(DPCR_ERROR_ARGUMENT, "b lies 2 bytes off", enqueue(&p, &a, &between, &z, bytes, error));
@@ -532,6 +536,10 @@ static void nonlinear_refusals(void **state) {
     off = n.z;
     off.device = cpu;
     REFUSED(DPCR_ERROR_ARGUMENT, "on cuda:0", dpcr_solve_enqueue(plan, NULL, &off, n.workspace, bytes, NULL, error));
+    dpcr_array first = dpcr_array_make(n.z.data, n.z.dtype, 2, n.z.shape + 1);
+    first.device = n.z.device;
+    REFUSED(DPCR_ERROR_ARGUMENT, "z0 shares memory with z",
+            dpcr_solve_enqueue(plan, &first, &n.z, n.workspace, bytes, NULL, error));
     REFUSED(DPCR_ERROR_ARGUMENT, "direct is",
             dpcr_solve_enqueue_backward(plan, NULL, &n.z, NULL, &n.z, NULL, n.workspace, bytes, NULL, error));
     REFUSED(DPCR_ERROR_UNSUPPORTED, "where solve_enqueue",
