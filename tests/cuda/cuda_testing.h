@@ -20,6 +20,7 @@ extern "C" {
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "../sampled.h"
 #include "kern/cuda/simt.h"
 
 namespace {

@@ -3,7 +3,6 @@
 // precision, over widths beside and across tiles, with peepholes and coupled gates, lengths of their own, resets and
 // against time; overlapped chunks are the loop to the bit, in every order; what is there is added to.
 #include "network_case.h"
-#include "../sampled.h"
 
 namespace {
 

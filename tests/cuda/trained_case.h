@@ -4,7 +4,6 @@
 #define TESTS_CUDA_TRAINED_CASE_H
 
 #include "network_case.h"
-#include "../sampled.h"
 
 namespace {
 
