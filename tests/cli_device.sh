@@ -267,7 +267,8 @@ for words in 'mlp --width 6 --batch 3|sequential' 'resnet --width 20 --batch 35|
     'resnet --width 2 --branch two-layer --tie 4 --activation silu --dtype float64|sequential' \
     'resnet --width 9 --tie 5|sequential' 'mlp --width 17 --activation gelu|sequential' 'resnet --width 3 --activation silu --dtype float64|sequential' \
     'resnet --width 2 --activation gelu --layers 90|newton' 'resnet --width 2 --layers 90|overlap' 'mlp --width 17 --layers 90|overlap' 'resnet --width 9 --hidden 11 --branch two-layer --layers 80|overlap' \
-    'resnet --width 6 --layer-norm --layers 80 --batch 40|overlap' 'resnet --width 4 --dtype float64 --layers 90|newton' 'mlp --width 1 --activation sigmoid|newton'; do
+    'resnet --width 6 --layer-norm --layers 80 --batch 40|overlap' 'resnet --width 4 --dtype float64 --layers 90|newton' 'mlp --width 1 --activation sigmoid|newton' \
+    'mlp --width 16 --activation tanh --batch 3|newton' 'resnet --width 9 --layers 80 --dtype float64|newton'; do
     for module in fake_device fake_device_simt; do
         [ -f "$stand_ins/lib$module.so" ] || continue
         export DEEPPCR_CUDA_MODULE=$stand_ins/lib$module.so
@@ -278,7 +279,6 @@ for words in 'mlp --width 6 --batch 3|sequential' 'resnet --width 20 --batch 35|
 done
 export DEEPPCR_CUDA_MODULE=$stand_ins/libfake_device.so
 holds 'only where one is asked for' "$(field sentence check mlp --layers 600 --width 3 --batch 1 --device cuda)"
-refused 2 'the loop and overlap are of any width' check mlp --layers 4 --width 16 --device cuda --method newton
 refused 2 'a scheme on a device' check mlp --layers 4 --width 2 --device cuda --scheme pcr
 refused 2 'go by the loop' check mlp --layers 4 --width 2 --device cuda --layer-norm --method newton
 refused 2 'two-layer branches are dense there, and go by the loop' check resnet --layers 4 --width 2 --device cuda --branch two-layer --method newton

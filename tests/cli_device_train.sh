@@ -103,7 +103,8 @@ for lib in ("libfake_device.so", "libfake_device_simt.so"):
         assert a["test_accuracy"] == b["test_accuracy"] and abs(a["test_loss"] - b["test_loss"]) < 1e-5 and "cuda:0" in b["device"], (a, b)
 os.environ["DEEPPCR_CUDA_MODULE"] = os.path.join(stand_ins, "libfake_device.so")
 assert "is not measured" in answer("eval", path("m"), "--data", path("data"), "--device", "auto")["device"]
-refused(2, "the loop and overlap are of any width", "eval", path("m"), "--data", path("data"), "--device", "cuda", "--method", "newton", "--no-fallback")
+told = answer("eval", path("m"), "--data", path("data"), "--device", "cuda", "--method", "newton", "--no-fallback")
+assert told["method"] == "newton" and "all sweeps in one launch on cuda:0" in told["sentence"], told
 refused(2, "at most 100 on a device", "eval", path("m"), "--data", path("data"), "--device", "cuda", "--max-sweeps", "101")
 run("train", "resnet", *small[:2], "--layers", "6", "--width", "2", "--epochs", "1", "--save", path("narrow"), "--quiet")
 narrow = ["eval", path("narrow"), "--data", path("data"), "--method", "newton", "--no-fallback", "--device", "cuda"]
@@ -172,7 +173,6 @@ refused(2, "go by the loop", *there[:2], *small[:2], "--layers", "6", "--width",
 refused(2, "two-layer branches are dense there, and go by the loop", *there, "--branch", "two-layer", "--method", "newton")
 refused(2, "a backward scheme on a device", *there, "--backward", "pcr")
 refused(2, "auto, sequential, overlap and newton work there", *there, "--method", "picard")
-refused(2, "the loop and overlap are of any width", *there, "--method", "newton")
 refused(2, "'train' does not run on devices yet", "train", "vae", "--device", "cuda")
 assert not os.path.exists(path("none"))
 for setting, words_of in (("MEMORY=8192", "bytes were refused"), ("LAUNCH=1", "too many resources"), ("WAIT=1", "illegal memory access")):

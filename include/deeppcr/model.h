@@ -85,8 +85,8 @@ DPCR_API const char *dpcr_model_metadata(const dpcr_model *model, const char *ke
 DPCR_API dpcr_status dpcr_model_steps(dpcr_model *model, int64_t batch, dpcr_steps *steps, dpcr_error *error);
 
 // The same chain where the parameters lie on a device: vectors there of the model's form (dpcr_model_vector), for plans
-// of that device (option device of dpcr_solve_options). By the loop and overlap any width and hidden width that a block
-// of the device holds a row of, by newton width 1, 2 and 4 without layer_norm and two-layer branches.
+// of that device (option device of dpcr_solve_options). Any width and hidden width that a block of the device holds a
+// row of, by newton several, and without layer_norm and two-layer branches.
 // dpcr_solve_enqueue_backward adds to `gradients`, or, where that or its data are NULL, makes none; a plan's
 // dpcr_solve_plan_workspace is enough for either way. The numbers are the caller's, must outlive the handle and may
 // change between solves; of the model only its form is read, now. Of tied steps each has the gradients of its own copy:

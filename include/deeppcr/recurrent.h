@@ -204,8 +204,8 @@ DPCR_API dpcr_status dpcr_recurrent_backward(dpcr_recurrent_plan *plan, const dp
 //
 // A plan with the option solve.device a CUDA device is one for the calls below; any kind, of the variants reset_before,
 // peepholes, input_forget, projection and clip, both ways, by the loop or by overlap (method; AUTO: overlap where there
-// are few sequences), forward paragru, paralstm and mingru, and rnn and rnn-relu of 1, 2 or 4 units, by newton too;
-// dropout with the host's masks. Of its chains (dpcr_recurrent_plan_chain) there are none;
+// are few sequences), forward paragru, paralstm and mingru, and rnn and rnn-relu without lengths, resets and clip, by
+// newton too; dropout with the host's masks. Of its chains (dpcr_recurrent_plan_chain) there are none;
 // dpcr_recurrent_plan_workspace is bytes of the device's memory, 256-byte aligned. There is no tape: a plan for
 // training leaves in the workspace what the way back reads, and each pass whose way back is still to come has one of
 // its own.

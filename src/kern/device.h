@@ -118,7 +118,6 @@ typedef struct dpcri_device_cell {
 
 // Why no kernel serves such a cell so far, in words that name what would work; NULL: one does.
 static inline const char *dpcri_device_cell_refusal(const dpcri_device_cell *c) {
-    const int narrow = c->diagonal || (!c->hidden && (c->w == 1 || c->w == 2 || c->w == 4));
     const int shared = c->weight_step == 0 || c->x_step == 0 || c->x_row != 0;
     if (c->dtype != DPCR_F32 && c->dtype != DPCR_F64) return "cells of float32 and float64 work there";
     if (c->activation < 0 || c->activation >= DPCRI_DEVICE_ACTIVATIONS)
@@ -128,9 +127,6 @@ static inline const char *dpcri_device_cell_refusal(const dpcri_device_cell *c) 
         return "normalised layers are dense there, and go by the loop and by overlap";
     if (c->hidden && (c->diagonal || c->way == DPCRI_DEVICE_NEWTON))
         return "two-layer branches are dense there, and go by the loop and by overlap";
-    if (!narrow && c->way == DPCRI_DEVICE_NEWTON)
-        return "newton is of dense cells of width 1, 2 and 4 and of diagonal ones there; the loop and overlap are of "
-               "any width";
     return c->backward && c->gradients && (c->diagonal || shared)
                ? "gradients of parameters are of dense layers with weights and biases of their own there"
                : 0;
@@ -199,11 +195,10 @@ typedef struct dpcri_device_recurrent {
 // Why no kernel serves such a layer so far, in words that name what would work; NULL: one does.
 static inline const char *dpcri_device_recurrent_refusal(const dpcri_device_recurrent *c) {
     const int apart = c->gates >= DPCRI_DEVICE_PARAGRU;
-    const int narrow = c->gates <= DPCRI_DEVICE_RNN_RELU && !c->packed && !c->parted && !(c->clip > 0) &&
-                       c->hidden <= 4 && c->hidden != 3;
-    if (c->way == DPCRI_DEVICE_NEWTON && !c->backward && !narrow && !apart)
-        return "newton is of paragru, paralstm and mingru there, and of rnn and rnn-relu with 1, 2 or 4 units, full "
-               "length, no resets and no clip; the loop and overlap are of all";
+    const int cell = c->gates <= DPCRI_DEVICE_RNN_RELU && !c->packed && !c->parted && !(c->clip > 0);
+    if (c->way == DPCRI_DEVICE_NEWTON && !c->backward && !cell && !apart)
+        return "newton is of paragru, paralstm and mingru there, and of rnn and rnn-relu of full length, without "
+               "resets and clip; the loop and overlap are of all";
     return c->length <= UINT32_MAX ? NULL : "chains of up to 2^32 - 1 steps work there";
 }
 

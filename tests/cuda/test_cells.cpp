@@ -186,9 +186,7 @@ void what_cannot_be_is_refused(void **) {
     assert_int_equal(run(good, bytes), DPCRI_CUDA_OK);
     assert_int_equal(run(good, bytes - 1), DPCRI_CUDA_WORKSPACE);
     dpcri_device_cell c = good;
-    c.w = 3, c.way = DPCRI_DEVICE_NEWTON;
-    assert_int_equal(run(c, bytes), DPCRI_CUDA_UNSUPPORTED);
-    c = good, c.activation = DPCRI_DEVICE_ACTIVATIONS;
+    c.activation = DPCRI_DEVICE_ACTIVATIONS;
     assert_int_equal(run(c, bytes), DPCRI_CUDA_UNSUPPORTED);
     c = good, c.dtype = DPCR_U32;
     assert_int_equal(run(c, bytes), DPCRI_CUDA_UNSUPPORTED);

@@ -106,6 +106,41 @@ void chains_that_forget_take_one_sweep(void **) {
     }
 }
 
+// RNNs of any width by newton: states and last states near the loop's; what has no room is told before anything is
+// launched.
+void rnns_by_newton(void **) {
+    uint64_t seed = 0;
+    for (const int64_t hidden : {3, 9, 33})
+        for (const dpcri_device_gates kind : {DPCRI_DEVICE_RNN_TANH, DPCRI_DEVICE_RNN_RELU}) {
+            network<float> n(kind, 30, 2, 3, hidden, 0.7);
+            n.back = seed % 2 == 1;
+            const std::vector<float> loop = n.loop(), last = n.ht;
+            dpcri_device_recurrent c = n.arguments(DPCRI_DEVICE_NEWTON);
+            c.atol = c.rtol = 2e-6;
+            assert_int_equal(dpcri_cuda_recurrent_fits(c), DPCRI_CUDA_OK);
+            n.run(c, seed++);
+            for (size_t i = 0; i < loop.size(); i++)
+                assert_true(std::isnan(loop[i]) || std::fabs(n.y[i] - loop[i]) <= 1e-4f * (1 + std::fabs(loop[i])));
+            for (size_t i = 0; i < last.size(); i++)
+                assert_true(std::fabs(n.ht[i] - last[i]) <= 1e-4f * (1 + std::fabs(last[i])));
+            for (const dpcr_device_outcome &o : n.outcome) assert_true(o.locked == 30 && o.sweeps < 16);
+        }
+    network<float> n(DPCRI_DEVICE_RNN_TANH, 30, 2, 3, 40, 0.7);
+    dpcri_device_recurrent c = n.arguments(DPCRI_DEVICE_NEWTON);
+    std::vector<unsigned char> w(dpcri_cuda_recurrent_workspace(c), 0x5a);
+    const struct {
+        int blocks;
+        int64_t bytes;
+        int told;
+    } devices[] = {{0, 227 << 10, DPCRI_CUDA_UNSUPPORTED}, {8, 4 << 10, DPCRI_CUDA_WIDTH}};
+    for (const auto &of : devices) {
+        const device d(of.blocks, of.bytes);
+        assert_int_equal(dpcri_cuda_recurrent_fits(c), of.told);
+        assert_int_equal(dpcri_cuda_recurrent_run(c, w.data(), w.size(), nullptr), of.told);
+    }
+    for (const unsigned char byte : w) assert_true(byte == 0x5a);
+}
+
 void what_cannot_be_is_refused(void **) {
     network<float> n(DPCRI_DEVICE_GRU, 10, 1, 2, 3, 0.5);
     dpcri_device_recurrent c = n.arguments(DPCRI_DEVICE_OVERLAP);
@@ -132,6 +167,7 @@ int main() {
         cmocka_unit_test(what_overflows_is_open),
         cmocka_unit_test(bits_are_those_of_any_order_and_batch),
         cmocka_unit_test(chains_that_forget_take_one_sweep),
+        cmocka_unit_test(rnns_by_newton),
         cmocka_unit_test(what_cannot_be_is_refused),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);

@@ -298,12 +298,13 @@ static int units_that_do_not_mix(int n) {
     return n;
 }
 
-static void narrow_by_newton(void) {
-    network_job job = usual_job(DPCR_RNN_TANH, 3);
-    job.options.inputs = job.options.hidden = job.options.layers = 2;
+static void rnn_by_newton(dpcr_recurrent_kind kind, int64_t hidden, int64_t batch) {
+    network_job job = usual_job(kind, 3);
+    job.options.inputs = job.options.layers = 2;
+    job.options.hidden = hidden;
     job.options.seed = 0;
-    job.length = 600;
-    job.batch = 1;
+    job.length = hidden > 4 ? 150 : 600;
+    job.batch = batch;
     job.method = DPCR_METHOD_NEWTON;
     run_network(&job);
 }
@@ -329,7 +330,9 @@ void networks_as_on_the_host(void **state) {
     n = projections(n);
     n = sequences_that_begin_within(n);
     n = units_that_do_not_mix(n);
-    narrow_by_newton();
+    rnn_by_newton(DPCR_RNN_TANH, 2, 1);
+    rnn_by_newton(DPCR_RNN_TANH, 9, 1);
+    rnn_by_newton(DPCR_RNN_RELU, 17, 3);
     dropped_out(n);
 }
 

@@ -144,6 +144,14 @@ static dpcr_status check_recurrent(int id, const dpcri_device_recurrent *layer, 
     return refusal ? dpcri_tell(error, DPCR_ERROR_UNSUPPORTED, "cuda:%d: %s", id, refusal) : DPCR_OK;
 }
 
+static dpcr_status told_of_recurrent(int id, const dpcri_device_recurrent *c, int code, size_t bytes,
+                                     dpcr_error *error) {
+    if (code != DPCRI_CUDA_WIDTH) return told(id, code, bytes, "a recurrent layer's launch", error);
+    return dpcri_tell(error, DPCR_ERROR_UNSUPPORTED,
+                      "cuda:%d: newton's products of %lld units do not fit on chip; the loop and overlap work", id,
+                      (long long)c->hidden);
+}
+
 static dpcr_status recurrent_workspace(int id, const dpcri_device_recurrent *layer, size_t *bytes, dpcr_error *error) {
     int before = 0;
     *bytes = 0;
@@ -151,10 +159,12 @@ static dpcr_status recurrent_workspace(int id, const dpcri_device_recurrent *lay
     if (status != DPCR_OK) return status;
     const int code = dpcri_cuda_enter(id, &before);
     if (code != 0) return dpcri_cuda_fail(id, code, "cannot be used", error);
-    *bytes = dpcri_cuda_recurrent_workspace(*layer);
-    const dpcri_cuda_together blocks = dpcri_cuda_recurrent_together(*layer);
+    const dpcri_cuda_together none = {0};
+    const int fits = dpcri_cuda_recurrent_fits(*layer);
+    const dpcri_cuda_together blocks = fits == DPCRI_CUDA_OK ? dpcri_cuda_recurrent_together(*layer) : none;
+    if (fits == DPCRI_CUDA_OK) *bytes = dpcri_cuda_recurrent_workspace(*layer);
     dpcri_cuda_leave(id, before);
-    return check_together(id, blocks, error);
+    return fits == DPCRI_CUDA_OK ? check_together(id, blocks, error) : told_of_recurrent(id, layer, fits, 0, error);
 }
 
 static dpcr_status recurrent(int id, const dpcri_device_recurrent *layer, void *workspace, size_t bytes, void *stream,
@@ -167,7 +177,7 @@ static dpcr_status recurrent(int id, const dpcri_device_recurrent *layer, void *
         code = dpcri_cuda_recurrent_run(*layer, workspace, bytes, stream);
         dpcri_cuda_leave(id, before);
     }
-    return told(id, code, bytes, "a recurrent layer's launch", error);
+    return told_of_recurrent(id, layer, code, bytes, error);
 }
 
 static dpcr_status recurrent_share(int id, const dpcri_device_recurrent *layer, int64_t *blocks, dpcr_error *error) {

@@ -8,10 +8,13 @@
 #include "kern/cuda/gates_kept.h"
 #include "kern/cuda/gates_project.h"
 #include "kern/cuda/gates_reset.h"
+#include "kern/cuda/layers_newton_run.h"
 #include "kern/cuda/shapes.h"
 
 extern template struct cells::widths<float>;
 extern template struct cells::widths<double>;
+extern template struct layers::newton_kinds<float>;
+extern template struct layers::newton_kinds<double>;
 
 namespace gates {
 
@@ -252,11 +255,16 @@ int run_projected(const dpcri_device_recurrent &c, void *workspace, void *stream
     return launch_numbers<last_heard<T>>(p.rows * p.heard, {p, p.first, p.last}, stream);
 }
 
-// ---- an RNN of width 1, 2 or 4: the cells' kernels, over W_ih x + b_ih + b_hh ----
+// ---- an RNN of width 1, 2 or 4, and a wide one by newton: the cells' kernels, over W_ih x + b_ih + b_hh ----
 
+inline bool is_cell(const dpcri_device_recurrent &c) {
+    return c.gates <= DPCRI_DEVICE_RNN_RELU && !c.packed && !c.parted && !(c.clip > 0);
+}
 inline bool narrow(const dpcri_device_recurrent &c) {
-    return c.gates <= DPCRI_DEVICE_RNN_RELU && !c.packed && !c.parted && !(c.clip > 0) &&
-           (c.hidden == 1 || c.hidden == 2 || c.hidden == 4);
+    return is_cell(c) && (c.hidden == 1 || c.hidden == 2 || c.hidden == 4);
+}
+inline bool by_cells(const dpcri_device_recurrent &c) {
+    return narrow(c) || (is_cell(c) && c.way == DPCRI_DEVICE_NEWTON);
 }
 
 // ht = y of the last step.
@@ -298,19 +306,35 @@ dpcri_device_cell cell_of(const dpcri_device_recurrent &c, T *given) {
 }
 
 template <class T>
-size_t narrow_given(const dpcri_device_recurrent &c) {
+size_t cell_given(const dpcri_device_recurrent &c) {
     return cells::pages((size_t)(c.length * c.rows * c.hidden) * sizeof(T));
 }
 
 template <class T>
-int run_narrow(const dpcri_device_recurrent &c, void *workspace, void *stream) {
+size_t cell_workspace(const dpcri_device_recurrent &c) {
+    const dpcri_device_cell cell = cell_of<T>(c, nullptr);
+    return cell_given<T>(c) +
+           (narrow(c) ? cells::widths<T>::workspace(cell, (int)c.hidden) : layers::newton_kinds<T>::workspace(cell));
+}
+
+template <class T>
+int cell_fits(const dpcri_device_recurrent &c) {
+    return narrow(c) ? 0 : layers::newton_kinds<T>::fits(cell_of<T>(c, nullptr));
+}
+
+template <class T>
+int run_by_cells(const dpcri_device_recurrent &c, void *workspace, void *stream) {
     cells::cut unused = {nullptr, 0};
     size_t cleared = 0;
     problem<T> p = problem_of<T, 1>(c, &unused, &cleared);
     p.given = static_cast<T *>(workspace);
-    int status = launch_inputs<T>(p, c.hidden, p.b_hh, stream);
-    void *const rest = static_cast<unsigned char *>(workspace) + narrow_given<T>(c);
-    if (status == 0) status = cells::widths<T>::run(cell_of<T>(c, p.given), (int)c.hidden, rest, stream);
+    int status = cell_fits<T>(c);
+    if (status == 0) status = launch_inputs<T>(p, c.hidden, p.b_hh, stream);
+    void *const rest = static_cast<unsigned char *>(workspace) + cell_given<T>(c);
+    const dpcri_device_cell cell = cell_of<T>(c, p.given);
+    if (status == 0)
+        status = narrow(c) ? cells::widths<T>::run(cell, (int)c.hidden, rest, stream)
+                           : layers::newton_kinds<T>::run(cell, rest, stream);
     if (status != 0 || !p.last) return status;
     return launch_numbers<last_states<T>>(p.rows * p.hidden, p, stream);
 }
@@ -318,17 +342,23 @@ int run_narrow(const dpcri_device_recurrent &c, void *workspace, void *stream) {
 // By kind. Not inline, for `extern`.
 template <class T>
 struct kinds {
+    static int fits(const dpcri_device_recurrent &c);  // on the current device
     static size_t workspace(const dpcri_device_recurrent &c);
     static int run(const dpcri_device_recurrent &c, void *workspace, void *stream);
     static int share(const dpcri_device_recurrent &c, int64_t *blocks);
 };
 
 template <class T>
+int kinds<T>::fits(const dpcri_device_recurrent &c) {
+    return by_cells(c) ? cell_fits<T>(c) : 0;
+}
+
+template <class T>
 int kinds<T>::share(const dpcri_device_recurrent &c, int64_t *blocks) {
     cells::cut counted = {nullptr, 0};
     size_t cleared = 0;
     simt::shape s = {};
-    if (narrow(c) || c.reset_before) return 0;
+    if (by_cells(c) || c.reset_before) return 0;
     problem<T> p = layer_of<T>(c);
     plan_chunks<T>(c, 1, false, &counted, &cleared, &p);
     const int status = c.gates == DPCRI_DEVICE_GRU    ? shape_kept<T, 3>(&s, &p)
@@ -340,7 +370,7 @@ int kinds<T>::share(const dpcri_device_recurrent &c, int64_t *blocks) {
 
 template <class T>
 size_t kinds<T>::workspace(const dpcri_device_recurrent &c) {
-    if (narrow(c)) return narrow_given<T>(c) + cells::widths<T>::workspace(cell_of<T>(c, nullptr), (int)c.hidden);
+    if (by_cells(c)) return cell_workspace<T>(c);
     if (c.projected) return projected_workspace<T>(c);
     return c.gates == DPCRI_DEVICE_GRU    ? workspace_of<T, 3>(c)
            : c.gates == DPCRI_DEVICE_LSTM ? workspace_of<T, 4>(c)
@@ -349,7 +379,7 @@ size_t kinds<T>::workspace(const dpcri_device_recurrent &c) {
 
 template <class T>
 int kinds<T>::run(const dpcri_device_recurrent &c, void *workspace, void *stream) {
-    if (narrow(c)) return run_narrow<T>(c, workspace, stream);
+    if (by_cells(c)) return run_by_cells<T>(c, workspace, stream);
     if (c.reset_before) return run_of<T, 3, columns_reset<T>>(c, workspace, stream);
     if (c.projected) return run_projected<T>(c, workspace, stream);
     return c.gates == DPCRI_DEVICE_GRU    ? run_of<T, 3>(c, workspace, stream)

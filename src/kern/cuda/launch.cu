@@ -199,7 +199,7 @@ int dpcri_cuda_cell_share(dpcri_device_cell c, int64_t *blocks) {
 
 dpcri_cuda_together dpcri_cuda_cell_together(dpcri_device_cell c) {
     const bool newton = c.way == DPCRI_DEVICE_NEWTON && !c.backward;
-    if (check(c) != DPCRI_CUDA_OK || c.length == 0 || c.rows == 0 || !newton) return {0, 0};
+    if (check(c) != DPCRI_CUDA_OK || c.length == 0 || c.rows == 0 || !newton || wide(c)) return {0, 0};
     return c.dtype == DPCR_F32 ? cells::widths<float>::together(c, column_of(c))
                                : cells::widths<double>::together(c, column_of(c));
 }
@@ -283,9 +283,11 @@ size_t dpcri_cuda_recurrent_workspace(dpcri_device_recurrent c) {
 
 namespace {
 
-// A layer by newton: cells whose units do not mix, or a narrow RNN, which goes by the cells' kernels.
+// A layer by newton: cells whose units do not mix, or a narrow RNN, which goes by the cells' kernels; a wide one's
+// windows do not hang on the device.
 template <class T>
 dpcri_cuda_together together_of(const dpcri_device_recurrent &c) {
+    if (!gates::apart(c) && !gates::narrow(c)) return {0, 0};
     return gates::apart(c) ? gates::para_kinds<T>::together(c)
                            : cells::widths<T>::together(gates::cell_of<T>(c, nullptr), (int)c.hidden);
 }
@@ -307,6 +309,13 @@ int dpcri_cuda_recurrent_share(dpcri_device_recurrent c, int64_t *blocks) {
     return c.dtype == DPCR_F32 ? gates::kinds<float>::share(c, blocks) : gates::kinds<double>::share(c, blocks);
 }
 
+int dpcri_cuda_recurrent_fits(dpcri_device_recurrent c) {
+    const int status = check(c);
+    if (status != DPCRI_CUDA_OK || c.length == 0 || c.rows == 0 || gates::apart(c) || c.backward) return status;
+    const int fits = c.dtype == DPCR_F32 ? gates::kinds<float>::fits(c) : gates::kinds<double>::fits(c);
+    return fits == -1 ? DPCRI_CUDA_UNSUPPORTED : fits;
+}
+
 int dpcri_cuda_recurrent_run(dpcri_device_recurrent c, void *workspace, size_t bytes, void *stream) {
     const int status = check(c);
     if (status != DPCRI_CUDA_OK) return status;
@@ -322,5 +331,5 @@ int dpcri_cuda_recurrent_run(dpcri_device_recurrent c, void *workspace, size_t b
     if (bytes < dpcri_cuda_recurrent_workspace(c)) return DPCRI_CUDA_WORKSPACE;
     const int ran =
         c.dtype == DPCR_F32 ? run_layer<float>(c, workspace, stream) : run_layer<double>(c, workspace, stream);
-    return ran < 0 ? DPCRI_CUDA_UNSUPPORTED : ran;
+    return ran == -1 ? DPCRI_CUDA_UNSUPPORTED : ran;
 }

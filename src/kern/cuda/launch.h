@@ -45,11 +45,11 @@ int dpcri_cuda_chain_fits(dpcri_device_linear chain);
 size_t dpcri_cuda_chain_workspace(dpcri_device_linear chain);
 int dpcri_cuda_chain_run(dpcri_device_linear chain, void *workspace, size_t bytes, void *stream);
 
-// Cells: dense of width 1, 2, 4, or diagonal of any width; by the loop and overlap dense of any width too, normalised
-// or not, and two-layer branches, as far as a row and a tile of W fit on chip (_fits: DPCRI_CUDA_OK on the current
-// device, or as _run). float and double. With `backward` one pass over the states, which are only read; chunk, warm_up,
-// tolerances, max_sweeps, stop and outcome are unread. Sizes that matter to the workspace are those of the gradients
-// too: `gradients` is read.
+// Cells: diagonal or dense of any width; by the loop and overlap normalised ones too, and two-layer branches; where
+// dense ones are of other widths than 1, 2 and 4, as far as a row, by newton several, and a tile of W fit on chip
+// (_fits: DPCRI_CUDA_OK on the current device, or as _run). float and double. With `backward` one pass over the states,
+// which are only read; chunk, warm_up, tolerances, max_sweeps, stop and outcome are unread. Sizes that matter to the
+// workspace are those of the gradients too: `gradients` is read.
 enum {  // kern/nn_kernels.h's numbers
     DPCRI_CUDA_IDENTITY,
     DPCRI_CUDA_RELU,
@@ -65,7 +65,7 @@ int dpcri_cuda_cell_fits(dpcri_device_cell cell);
 int dpcri_cuda_cell_share(dpcri_device_cell cell, int64_t *blocks);  // kern/device.h's cell_share
 
 // Blocks that a solve by newton launches together at least, so that its windows are the same on every device, and how
-// many the current device takes of them; zeros by another way.
+// many the current device takes of them; zeros by another way, and where any number will do.
 typedef struct dpcri_cuda_together {
     int64_t wanted, room;
 } dpcri_cuda_together;
@@ -76,6 +76,7 @@ dpcri_cuda_together dpcri_cuda_cell_together(dpcri_device_cell cell);
 // or by overlapped chunks, and back; those whose units do not mix by newton too, forward. Forward two launches; W_ih x
 // of all steps lies in the workspace between them.
 size_t dpcri_cuda_recurrent_workspace(dpcri_device_recurrent layer);
+int dpcri_cuda_recurrent_fits(dpcri_device_recurrent layer);  // DPCRI_CUDA_OK on the current device, or as _run
 int dpcri_cuda_recurrent_run(dpcri_device_recurrent layer, void *workspace, size_t bytes, void *stream);
 int dpcri_cuda_recurrent_share(dpcri_device_recurrent layer, int64_t *blocks);  // kern/device.h's recurrent_share
 dpcri_cuda_together dpcri_cuda_recurrent_together(dpcri_device_recurrent layer);

@@ -1,19 +1,24 @@
 // SPDX-License-Identifier: MIT
 // The launcher of layers.h, layers_norm.h, layers_two.h, layers_chunks.h and layers_shared.h: shapes of blocks,
-// workspace and launches.
+// workspace and launches; for newton, layers_newton_run.h's.
 #ifndef DPCRI_CUDA_LAYERS_RUN_H
 #define DPCRI_CUDA_LAYERS_RUN_H
 
 #include "kern/cuda/cells_run.h"
 #include "kern/cuda/layers_chunks.h"
+#include "kern/cuda/layers_newton_run.h"
 #include "kern/cuda/layers_shared.h"
 #include "kern/cuda/shapes.h"
+
+extern template struct layers::newton_kinds<float>;
+extern template struct layers::newton_kinds<double>;
 
 namespace layers {
 
 using shapes::blocks_of;
 
 inline bool overlaps(const dpcri_device_cell &c) { return c.way == DPCRI_DEVICE_OVERLAP; }
+inline bool sweeps(const dpcri_device_cell &c) { return c.way == DPCRI_DEVICE_NEWTON; }
 
 // A stack of layers has few rows up to here, of which each goes alone; with many, two warps share a tile.
 constexpr int64_t few_rows = 32, many_rows = 1024;
@@ -359,6 +364,7 @@ int kinds<T>::fits(const dpcri_device_cell &c) {
     cells::cut counted = {nullptr, 0};
     size_t cleared = 0;
     if (c.backward) return launch_homeward<T>(p, false, nullptr);
+    if (sweeps(c)) return newton_kinds<T>::fits(c);
     return overlaps(c) ? launch_overlap(chunked_of<T>(c, &counted, &cleared), false, nullptr)
                        : launch_onward<T>(p, false, nullptr);
 }
@@ -378,6 +384,7 @@ size_t kinds<T>::workspace(const dpcri_device_cell &c) {
     cells::cut counted = {nullptr, 0};
     size_t cleared = 0;
     if (c.backward) return gradients_workspace(c);
+    if (sweeps(c)) return newton_kinds<T>::workspace(c);
     if (overlaps(c))
         (void)chunked_of<T>(c, &counted, &cleared);
     else
@@ -388,6 +395,7 @@ size_t kinds<T>::workspace(const dpcri_device_cell &c) {
 template <class T>
 int kinds<T>::run(const dpcri_device_cell &c, void *workspace, void *stream) {
     if (c.backward) return run_back<T>(c, workspace, stream);
+    if (sweeps(c)) return newton_kinds<T>::run(c, workspace, stream);
     return overlaps(c) ? run_overlap<T>(c, workspace, stream) : run_forward<T>(c, workspace, stream);
 }
 

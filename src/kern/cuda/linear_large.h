@@ -103,50 +103,82 @@ SIMT T start(const problem<T> &p, int64_t of, int64_t member, int64_t i) {
 }
 
 // ---- what the columns of X are ----
+//
+// A way tells what a block's columns are and what becomes of them: columns, chunks: how many there are; idle: need
+// these columns of an item nothing? done: steps that are done when X is as it begins; begin: a number of it; add: what
+// a sum takes beside op(A) X, read ahead; start: what it begins with; finish: the number that is at rest for the next
+// step, `own` that of the step before where the way looks back; leave: what is done with X in the end, where it leaves
+// anything; end: with what its lanes noted.
+
+// A number of X: its column, the step, the output.
+struct spot {
+    int64_t column, m, i;
+};
+
+// Of a linear chain.
+template <class T>
+struct linear_way {
+    typedef large::problem<T> problem;
+    typedef T ahead;
+    struct notes {};
+    static constexpr bool looks_back = false;
+    SIMT static const T *transition(const problem &p, int64_t of, int64_t m) { return large::transition(p, of, m); }
+    SIMT static T start(T sum) { return sum; }
+    SIMT static void end(simt::lane &, const problem &, const item &, int64_t, const notes &) {}
+};
 
 // States, stored step by step.
 template <class T>
-struct running {
+struct running : linear_way<T> {
+    typedef large::problem<T> problem;
     static constexpr bool leaves = false;
-    SIMT_BOTH static int64_t columns(const problem<T> &p) { return p.members; }
-    SIMT_BOTH static int64_t chunks(const problem<T> &p) { return p.chunks; }
-    SIMT static bool idle(const problem<T> &, const item &, int) { return false; }
-    // Steps that are done when X is as it begins.
-    SIMT static int done(const problem<T> &p, const item &t) { return t.chunk == 0 && !p.z0; }
-    SIMT static T begin(const problem<T> &p, const item &t, int64_t member, int64_t i) {
+    SIMT_BOTH static int64_t columns(const problem &p) { return p.members; }
+    SIMT_BOTH static int64_t chunks(const problem &p) { return p.chunks; }
+    SIMT static bool idle(simt::lane &, const problem &, const item &, int) { return false; }
+    SIMT static int done(const problem &p, const item &t) { return t.chunk == 0 && !p.z0; }
+    SIMT static T begin(simt::lane &, const problem &p, const item &t, int64_t member, int64_t i) {
         if (t.chunk > 0) return *state_after(p, t.chunk - 1, t.of, member, i);
-        const T z = start(p, t.of, member, i);
-        if (!p.z0) keep(p, t, member, 0, i, z);
+        const T z = large::start(p, t.of, member, i);
+        if (!p.z0) keep(p, t, {member, 0, i}, z);
         return z;
     }
-    SIMT static T add(const problem<T> &p, const item &t, int64_t member, int64_t m, int64_t i) {
-        return offset(p, t.of, member, m, i);
+    SIMT static T add(simt::lane &, const problem &p, const item &t, const spot &at) {
+        return offset(p, t.of, at.column, at.m, at.i);
     }
-    SIMT static void keep(const problem<T> &p, const item &t, int64_t member, int64_t m, int64_t i, T z) {
-        p.z[m * p.z_step + place_of(p, t.of, member, p.z_row) + i] = z;
+    SIMT static T finish(simt::lane &, const problem &p, const item &t, const spot &at, T, T z, T,
+                         typename linear_way<T>::notes &) {
+        keep(p, t, at, z);
+        return z;
+    }
+    SIMT static void keep(const problem &p, const item &t, const spot &at, T z) {
+        p.z[at.m * p.z_step + place_of(p, t.of, at.column, p.z_row) + at.i] = z;
     }
 };
 
 // The columns of M, then v of each member; in the first chunk only the latter, states.
 template <class T>
-struct reducing {
+struct reducing : linear_way<T> {
+    typedef large::problem<T> problem;
     static constexpr bool leaves = true;
-    SIMT_BOTH static int64_t columns(const problem<T> &p) { return p.w + p.members; }
-    SIMT_BOTH static int64_t chunks(const problem<T> &p) { return p.chunks - 1; }
-    SIMT static bool idle(const problem<T> &p, const item &t, int columns) {
+    SIMT_BOTH static int64_t columns(const problem &p) { return p.w + p.members; }
+    SIMT_BOTH static int64_t chunks(const problem &p) { return p.chunks - 1; }
+    SIMT static bool idle(simt::lane &, const problem &p, const item &t, int columns) {
         return t.chunk == 0 && t.column + columns <= p.w;
     }
-    SIMT static int done(const problem<T> &p, const item &t) { return t.chunk > 0 || !p.z0; }
-    SIMT static T begin(const problem<T> &p, const item &t, int64_t column, int64_t i) {
+    SIMT static int done(const problem &p, const item &t) { return t.chunk > 0 || !p.z0; }
+    SIMT static T begin(simt::lane &, const problem &p, const item &t, int64_t column, int64_t i) {
         if (column < p.w && t.chunk == 0) return 0;
         if (column < p.w) return entry(p, t.of, t.first, i, column);
-        return t.chunk == 0 ? start(p, t.of, column - p.w, i) : offset(p, t.of, column - p.w, t.first, i);
+        return t.chunk == 0 ? large::start(p, t.of, column - p.w, i) : offset(p, t.of, column - p.w, t.first, i);
     }
-    SIMT static T add(const problem<T> &p, const item &t, int64_t column, int64_t m, int64_t i) {
-        return column < p.w ? T(0) : offset(p, t.of, column - p.w, m, i);
+    SIMT static T add(simt::lane &, const problem &p, const item &t, const spot &at) {
+        return at.column < p.w ? T(0) : offset(p, t.of, at.column - p.w, at.m, at.i);
     }
-    SIMT static void keep(const problem<T> &, const item &, int64_t, int64_t, int64_t, T) {}
-    SIMT static void leave(const problem<T> &p, const item &t, int64_t column, int64_t i, T x) {
+    SIMT static T finish(simt::lane &, const problem &, const item &, const spot &, T, T x, T,
+                         typename linear_way<T>::notes &) {
+        return x;
+    }
+    SIMT static void leave(simt::lane &, const problem &p, const item &t, int64_t column, int64_t i, T x) {
         if (column >= p.w)
             *state_after(p, t.chunk, t.of, column - p.w, i) = x;
         else if (t.chunk > 0)
@@ -155,8 +187,8 @@ struct reducing {
 };
 
 // Strips, then classes, then chunks: what reads the same A goes at the same time.
-template <class Kernel, class Way, class T>
-SIMT void run_items(simt::lane &me, const problem<T> &p, int columns) {
+template <class Kernel, class Way>
+SIMT void run_items(simt::lane &me, const typename Way::problem &p, int columns) {
     const int64_t across = (Way::columns(p) + columns - 1) / columns, all = Way::chunks(p) * p.classes * across;
     for (int64_t n = me.block(); n < all; n += me.blocks()) {
         item t;
@@ -165,30 +197,30 @@ SIMT void run_items(simt::lane &me, const problem<T> &p, int columns) {
         t.chunk = n / across / p.classes;
         t.first = t.chunk * p.chunk;
         t.end = p.length - t.first < p.chunk ? p.length : t.first + p.chunk;
-        if (!Way::idle(p, t, columns)) Kernel::run_item(me, p, t);
+        if (!Way::idle(me, p, t, columns)) Kernel::run_item(me, p, t);
     }
 }
 
 // X in shared memory, [column][w] from number `at` on: as it begins, and what becomes of it in the end. Columns side by
 // side are so in memory too.
 template <class Way, class T>
-SIMT void begin_columns(simt::lane &me, const problem<T> &p, const simt::shared<T> &s, const item &t, int at,
+SIMT void begin_columns(simt::lane &me, const typename Way::problem &p, const simt::shared<T> &s, const item &t, int at,
                         int columns) {
     const int64_t left = Way::columns(p) - t.column;
     for (int n = me.thread(); n < columns * (int)p.w; n += me.threads()) {
         const int column = n / (int)p.w, i = n % (int)p.w;
-        s.set(at + n, column < left ? Way::begin(p, t, t.column + column, i) : T(0));
+        s.set(at + n, column < left ? Way::begin(me, p, t, t.column + column, i) : T(0));
     }
 }
 template <class Way, class T>
-SIMT void leave_columns(simt::lane &me, const problem<T> &p, const simt::shared<T> &s, const item &t, int at,
+SIMT void leave_columns(simt::lane &me, const typename Way::problem &p, const simt::shared<T> &s, const item &t, int at,
                         int columns) {
     if constexpr (Way::leaves) {
         const int64_t left = Way::columns(p) - t.column;
         me.barrier();
         for (int n = me.thread(); n < columns * (int)p.w; n += me.threads()) {
             const int column = n % columns, i = n / columns;
-            if (column < left) Way::leave(p, t, t.column + column, i, s.get(at + column * (int)p.w + i));
+            if (column < left) Way::leave(me, p, t, t.column + column, i, s.get(at + column * (int)p.w + i));
         }
     }
 }
@@ -196,26 +228,27 @@ SIMT void leave_columns(simt::lane &me, const problem<T> &p, const simt::shared<
 // ---- the kernel ----
 
 // Shared memory: two tiles, number (i, j) of op(A) at j (outputs + 1) + i; then X twice, [column][w].
-template <class T>
-SIMT_BOTH int tile_numbers(const problem<T> &p, int rows) {
+template <class Problem>
+SIMT_BOTH int tile_numbers(const Problem &p, int rows) {
     return p.depth * (rows * p.units + 1);
 }
-template <class T>
-SIMT_BOTH int64_t shared_numbers(const problem<T> &p, int rows, int columns) {
+template <class Problem>
+SIMT_BOTH int64_t shared_numbers(const Problem &p, int rows, int columns) {
     return 2 * (int64_t)tile_numbers(p, rows) + 2 * p.column_warps * columns * p.w;
 }
 
-// A thread has `Rows` outputs, `units` apart, of `Columns` columns; Way: running or reducing.
+// A thread has `Rows` outputs, `units` apart, of `Columns` columns.
 template <class T, int Rows, int Columns, class Way>
 struct strips {
-    typedef problem<T> arguments;
+    typedef typename Way::problem problem, arguments;
+    typedef typename Way::ahead ahead;
     static constexpr int most = most_threads;
 
     // Where a tile of op(A) lies: step m, outputs u0 .., inputs j0 ..
     struct place {
         int64_t m, u0, j0;
     };
-    SIMT static place after(const problem<T> &p, place at) {
+    SIMT static place after(const problem &p, place at) {
         at.j0 += p.depth;
         if (at.j0 < p.w) return at;
         at.j0 = 0;
@@ -225,19 +258,19 @@ struct strips {
         at.m++;
         return at;
     }
-    SIMT static int tall_of(const problem<T> &p, const place &at) {
+    SIMT static int tall_of(const problem &p, const place &at) {
         return p.w - at.j0 < p.depth ? (int)(p.w - at.j0) : p.depth;
     }
-    SIMT static int wide_of(const problem<T> &p, const place &at) {
+    SIMT static int wide_of(const problem &p, const place &at) {
         return p.w - at.u0 < Rows * p.units ? (int)(p.w - at.u0) : Rows * p.units;
     }
 
     // Asks for a tile, numbers that lie side by side by lanes side by side.
-    SIMT static void fetch(simt::lane &me, const problem<T> &p, const simt::shared<T> &s, const item &t,
-                           const place &at, int buffer) {
+    SIMT static void fetch(simt::lane &me, const problem &p, const simt::shared<T> &s, const item &t, const place &at,
+                           int buffer) {
         const int base = buffer * tile_numbers(p, Rows), stride = Rows * p.units + 1;
         const int tall = tall_of(p, at), wide = wide_of(p, at), warps = me.threads() / simt::warp_size;
-        const T *a = transition(p, t.of, at.m);
+        const T *a = Way::transition(p, t.of, at.m);
         if (p.transposed) {
             a += at.j0 * p.w + at.u0;
             for (int j = me.warp(); j < tall; j += warps)
@@ -252,25 +285,25 @@ struct strips {
     }
 
     // The thread's first column and output among those of a strip and a tile.
-    SIMT static int column_of(simt::lane &me, const problem<T> &p) { return me.thread() / p.units * Columns; }
-    SIMT static int at_rest(const problem<T> &p, int turn, int column) {
+    SIMT static int column_of(simt::lane &me, const problem &p) { return me.thread() / p.units * Columns; }
+    SIMT static int at_rest(const problem &p, int turn, int column) {
         return 2 * tile_numbers(p, Rows) + (turn * p.column_warps * Columns + column) * (int)p.w;
     }
 
     // What the sums of an output tile begin with.
-    SIMT static void ready(simt::lane &me, const problem<T> &p, const item &t, const place &at,
-                           T (&to)[Rows][Columns]) {
+    SIMT static void ready(simt::lane &me, const problem &p, const item &t, const place &at,
+                           ahead (&to)[Rows][Columns]) {
         if (at.m >= t.end) return;
         const int64_t left = Way::columns(p) - t.column;
         SIMT_UNROLL for (int c = 0; c < Columns; c++) SIMT_UNROLL for (int r = 0; r < Rows; r++) {
             const int64_t u = at.u0 + me.thread() % p.units + r * p.units, column = column_of(me, p) + c;
-            to[r][c] = column < left && u < p.w ? Way::add(p, t, t.column + column, at.m, u) : T(0);
+            to[r][c] = column < left && u < p.w ? Way::add(me, p, t, {t.column + column, at.m, u}) : ahead();
         }
     }
 
     // sums += the tile's numbers times those of X. Outputs beyond the tile are the last one's again.
-    SIMT static void multiply(simt::lane &me, const problem<T> &p, const simt::shared<T> &s, const place &at,
-                              int buffer, int turn, T (&sum)[Rows][Columns]) {
+    SIMT static void multiply(simt::lane &me, const problem &p, const simt::shared<T> &s, const place &at, int buffer,
+                              int turn, T (&sum)[Rows][Columns]) {
         const int tall = tall_of(p, at), wide = wide_of(p, at), stride = Rows * p.units + 1;
         int from[Rows], x[Columns];
         SIMT_UNROLL for (int r = 0; r < Rows; r++) {
@@ -288,23 +321,31 @@ struct strips {
         }
     }
 
-    SIMT static void store(simt::lane &me, const problem<T> &p, const simt::shared<T> &s, const item &t,
-                           const place &at, int turn, const T (&sum)[Rows][Columns]) {
+    // From X of `turn` to that of the other one.
+    SIMT static void store(simt::lane &me, const problem &p, const simt::shared<T> &s, const item &t, const place &at,
+                           int turn, const ahead (&with)[Rows][Columns], const T (&sum)[Rows][Columns],
+                           typename Way::notes &notes) {
         const int64_t left = Way::columns(p) - t.column;
         SIMT_UNROLL for (int c = 0; c < Columns; c++) SIMT_UNROLL for (int r = 0; r < Rows; r++) {
             const int64_t u = at.u0 + me.thread() % p.units + r * p.units;
             const int column = column_of(me, p) + c;
             if (u >= p.w) continue;
-            s.set(at_rest(p, turn, column) + (int)u, sum[r][c]);
-            if (column < left) Way::keep(p, t, t.column + column, at.m, u, sum[r][c]);
+            T x = sum[r][c], own = 0;
+            if (column < left) {
+                if constexpr (Way::looks_back) own = s.get(at_rest(p, turn, column) + (int)u);
+                x = Way::finish(me, p, t, {t.column + column, at.m, u}, with[r][c], x, own, notes);
+            }
+            s.set(at_rest(p, 1 - turn, column) + (int)u, x);
         }
     }
 
-    SIMT static void run_item(simt::lane &me, const problem<T> &p, const item &t) {
+    SIMT static void run_item(simt::lane &me, const problem &p, const item &t) {
         const int columns = p.column_warps * Columns;
         const simt::shared<T> s = me.template array<T>(0, (int)shared_numbers(p, Rows, Columns));
         place at = {t.first + Way::done(p, t), 0, 0};
-        T next[Rows][Columns] = {}, sum[Rows][Columns] = {};
+        ahead next[Rows][Columns] = {}, with[Rows][Columns] = {};
+        T sum[Rows][Columns] = {};
+        typename Way::notes notes = {};
         int buffer = 0, turn = 0;
         me.barrier();  // the item before has been read
         if (at.m < t.end) fetch(me, p, s, t, at, 0);
@@ -316,23 +357,24 @@ struct strips {
             const place then = after(p, at);
             if (then.m < t.end) fetch(me, p, s, t, then, 1 - buffer);
             if (at.j0 == 0) {
-                SIMT_UNROLL for (int r = 0; r < Rows; r++) SIMT_UNROLL for (int c = 0; c < Columns; c++) sum[r][c] =
-                    next[r][c];
+                SIMT_UNROLL for (int r = 0; r < Rows; r++) SIMT_UNROLL for (int c = 0; c < Columns; c++) {
+                    with[r][c] = next[r][c];
+                    sum[r][c] = Way::start(next[r][c]);
+                }
                 const bool more = at.u0 + Rows * p.units < p.w;
                 ready(me, p, t, more ? place{at.m, at.u0 + Rows * p.units, 0} : place{at.m + 1, 0, 0}, next);
             }
             multiply(me, p, s, at, buffer, turn, sum);
-            if (then.j0 == 0) store(me, p, s, t, at, 1 - turn, sum);
+            if (then.j0 == 0) store(me, p, s, t, at, turn, with, sum, notes);
             if (then.m != at.m) turn = 1 - turn;
             buffer = 1 - buffer;
             at = then;
         }
         leave_columns<Way>(me, p, s, t, at_rest(p, turn, 0), columns);
+        Way::end(me, p, t, column_of(me, p), notes);
     }
 
-    SIMT static void run(simt::lane &me, const problem<T> &p) {
-        run_items<strips, Way>(me, p, p.column_warps * Columns);
-    }
+    SIMT static void run(simt::lane &me, const problem &p) { run_items<strips, Way>(me, p, p.column_warps * Columns); }
 };
 
 }  // namespace large

@@ -44,11 +44,12 @@ struct sparse_strips {
     }
 
     // What the sums of a row begin with.
-    SIMT static void ready(const problem<T> &p, const item &t, int first, int64_t m, int64_t u, T (&to)[Columns]) {
+    SIMT static void ready(simt::lane &me, const problem<T> &p, const item &t, int first, int64_t m, int64_t u,
+                           T (&to)[Columns]) {
         const int64_t left = Way::columns(p) - t.column - first;
         if (m >= t.end || u >= p.w) return;
         SIMT_UNROLL for (int c = 0; c < Columns; c++) to[c] =
-            c < left ? Way::add(p, t, t.column + first + c, m, u) : T(0);
+            c < left ? Way::add(me, p, t, {t.column + first + c, m, u}) : T(0);
     }
 
     SIMT static void multiply(const problem<T> &p, const simt::shared<T> &s, const T *a, int values, int x, int64_t u,
@@ -68,11 +69,12 @@ struct sparse_strips {
         const int64_t left = Way::columns(p) - t.column;
         int64_t m = t.first + Way::done(p, t);
         T next[Columns] = {}, sum[Columns] = {};
+        typename Way::notes notes = {};
         int turn = 0;
         me.barrier();  // the item before has been read
         if (m < t.end) fetch(me, p, s, t, m, 0);
         begin_columns<Way>(me, p, s, t, at_rest(p, 0, 0), columns);
-        ready(p, t, first, m, unit, next);
+        ready(me, p, t, first, m, unit, next);
         for (; m < t.end; m++, turn = 1 - turn) {
             me.copy_wait();
             me.barrier();  // X and the values are there, for all; what is written and fetched now has been read
@@ -80,11 +82,12 @@ struct sparse_strips {
             for (int64_t u = unit; u < p.w; u += p.units) {
                 const bool more = u + p.units < p.w;
                 SIMT_UNROLL for (int c = 0; c < Columns; c++) sum[c] = next[c];
-                ready(p, t, first, more ? m : m + 1, more ? u + p.units : unit, next);
+                ready(me, p, t, first, more ? m : m + 1, more ? u + p.units : unit, next);
                 multiply(p, s, transition(p, t.of, m), turn * p.entries, at_rest(p, turn, first), u, sum);
                 SIMT_UNROLL for (int c = 0; c < Columns; c++) {
                     s.set(at_rest(p, 1 - turn, first + c) + (int)u, sum[c]);
-                    if (first + c < left) Way::keep(p, t, t.column + first + c, m, u, sum[c]);
+                    if (first + c < left)
+                        Way::finish(me, p, t, {t.column + first + c, m, u}, T(0), sum[c], T(0), notes);
                 }
             }
         }

@@ -31,7 +31,9 @@
 //     acquire(flag)                 and by the lanes that then meet that one at a barrier
 //     await(flag, v)               acquire until it gives v
 //     peer_load(p) peer_store(p,v) numbers that other blocks write or read in the same launch
-//     grid_barrier()               all lanes of all blocks; of cooperative launches alone
+//     grid_barrier()               all lanes of all blocks; of cooperative launches alone. What was written before it
+//     is
+//                                  seen behind it, by plain loads and copies too
 //     copy_async(array, i, p)      array[i] = *p, some time before copy_wait() of this lane returns; until then nobody
 //     may touch
 //                                  array[i], and others not before a barrier after that
