@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: MIT
 // Stacks of layers on a device, mlp (ReLU) and resnet (tanh; with GELU; normalised; of two-layer branches) as training
-// starts them: forward by the loop, by overlap, and where the width has it by newton, and back with all gradients; wide
-// ones of few rows, up to 4096, by the loop alone, as the plan prices it, by one block a row, and shared by several.
-// Medians of passes timed one by one by the device's events, and how many times faster than the loop of the same row
-// they were. CSV on standard output. Not yet run on a device.
+// starts them: forward by the loop, by overlap, and, of neither normalised nor two-layer ones where its w^3 L B
+// products are few, by newton, and back with all gradients; wide ones of few rows, up to 4096, by the loop alone, as
+// the plan prices it, by one block a row, and shared by several. Medians of passes timed one by one by the device's
+// events, and how many times faster than the loop of the same row they were. CSV on standard output. Not yet run on a
+// device.
 //
 //   bench_gpu_layers [--device cuda:N] [--network mlp|resnet|resnet-gelu|resnet-norm|resnet-two] [--longest N]
 //                    [--repetitions N]
@@ -102,8 +103,9 @@ static void time_methods(const gpu *t, job *j) {
     static const dpcr_method methods[] = {DPCR_METHOD_SEQUENTIAL, DPCR_METHOD_OVERLAP, DPCR_METHOD_NEWTON};
     double loop = 0, back = 0;
     const bool linear = j->network->branch == DPCR_BRANCH_LINEAR;
-    const bool narrow = linear && !j->network->norm && (j->width == 1 || j->width == 2 || j->width == 4);
-    for (int m = 0; m < (narrow ? 3 : 2); m++)
+    const int64_t products = j->width * j->width * j->width * j->layers * j->batch;  // of a sweep of newton's
+    const bool newton = linear && !j->network->norm && products <= (int64_t)1 << 36;
+    for (int m = 0; m < (newton ? 3 : 2); m++)
         time_plan(t, j, methods[m], dpcr_method_name(methods[m]), m == 0, &loop, &back);
 }
 
@@ -155,12 +157,13 @@ int main(int argc, char **argv) {
     printf(GPU_COLUMNS
            "network,width,dtype,layers,batch,pass,method,reason,sweeps,"
            "repetitions,median_us,times_the_loop\n");
-    for (int64_t layers = longest >= 1024 ? 1024 : longest; layers <= longest; layers *= 8)
-        for (int64_t batch = 1; batch <= 256; batch *= 16)
-            for (int64_t width = 2; width <= 256; width *= 2)
+    const bool rehearsed = longest < 1024;
+    for (int64_t layers = rehearsed ? longest : 1024; layers <= longest; layers *= 8)
+        for (int64_t batch = 1; batch <= (rehearsed ? 16 : 256); batch *= 16)
+            for (int64_t width = 2; width <= (rehearsed ? 32 : 256); width *= 2)
                 if (width * width * layers <= 1 << 26 && width * batch * layers <= 1 << 26)
                     time_stack(&t, n, width, layers, batch, time_methods);
-    const int64_t widest = longest >= 1024 ? 4096 : 128;
+    const int64_t widest = rehearsed ? 128 : 4096;
     for (int64_t width = 128; width <= widest; width *= 2)
         for (int64_t batch = 1; batch <= 64; batch *= 4) {
             const int64_t most = ((int64_t)1 << 26) / (width * width);
