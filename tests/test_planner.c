@@ -198,6 +198,30 @@ static void warm_up_is_what_the_chain_needs(void **state) {
     dpcr_context_destroy(context);
 }
 
+// A run-up of all steps, however many are asked for: the planner weighs the same.
+static void a_warm_up_beyond_the_chain_is_the_chain(void **state) {
+    (void)state;
+    static const dpcr_method methods[] = {DPCR_METHOD_AUTO, DPCR_METHOD_OVERLAP, DPCR_METHOD_SHOOTING};
+    dpcr_context *context = context_of_many_threads();
+    chain c = chain_of(step_forgets, 3000, 2, DPCR_F32);
+    dpcr_steps steps = chain_steps(&c);
+    for (int m = 0; m < 3; m++) {
+        dpcr_solve_options o = {.size = sizeof o, .method = methods[m], .warm_up = 3000};
+        dpcr_solve_plan *plan = NULL, *beyond = NULL;
+        assert_int_equal(dpcr_solve_plan_create(context, &steps, &o, &plan, NULL), DPCR_OK);
+        for (int shift = 0; shift < 3; shift++) {
+            o.warm_up = INT64_MAX >> shift;
+            assert_int_equal(dpcr_solve_plan_create(context, &steps, &o, &beyond, NULL), DPCR_OK);
+            const dpcr_solve_options *a = dpcr_solve_plan_options(plan), *b = dpcr_solve_plan_options(beyond);
+            assert_true(a->method == b->method && a->warm_up == b->warm_up && a->chunk == b->chunk);
+            assert_int_equal(b->warm_up, 3000);
+            dpcr_solve_plan_destroy(beyond);
+        }
+        dpcr_solve_plan_destroy(plan);
+    }
+    dpcr_context_destroy(context);
+}
+
 static void told(dpcr_context *context, const dpcr_steps *steps, double wake, dpcr_method method, dpcr_scheme back,
                  const char *words) {
     const dpcr_machine m = {
@@ -605,6 +629,7 @@ int main(void) {
         cmocka_unit_test(full_chains_that_were_measured_are_remembered),
         cmocka_unit_test(planning_ends_where_the_caller_cancels),
         cmocka_unit_test(warm_up_is_what_the_chain_needs),
+        cmocka_unit_test(a_warm_up_beyond_the_chain_is_the_chain),
         cmocka_unit_test(a_rare_caller_does_not_lose),
         cmocka_unit_test(heavy_steps_go_back_in_one_chunk_a_thread),
         cmocka_unit_test(predictions_are_in_order),

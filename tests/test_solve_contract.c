@@ -2,8 +2,10 @@
 // What the nonlinear driver promises around its numbers: reports and their phases, shared plans, refusals, callbacks'
 // codes, cancelling, dpcr_steps_check, the planner, refused memory, empty chains.
 #include <pthread.h>
+#include <stdbool.h>
 
 #include "budget.h"
+#include "deeppcr/model.h"
 #include "solving.h"
 
 // The report's histories: locked prefixes never shrink, the batch's is the smallest of its sequences', the last is all.
@@ -337,6 +339,133 @@ static void cancel_stops_the_loop(void **state) {
 
 static int asked_at(void *user) { return --*(int *)user == 0; }  // once, as a signal that was taken is forgotten
 
+// z' = z / 2 + 2, of which steps from the tenth on take nothing up to 2, where the loop from 0 never is.
+static int step_of_a_domain(void *user, const dpcr_span *span, const dpcr_array *in, const dpcr_array *states,
+                            const dpcr_array *last, const dpcr_array *tape) {
+    int code = 0;
+    (void)user, (void)tape;
+    for (int64_t c = 0; c < span->lanes; c++)
+        for (int64_t r = 0; r < span->rows; r++) {
+            float z = ((const float *)in->data)[c * in->strides[0] + r * in->strides[1]];
+            for (int64_t k = 0; k < span->steps; k++) {
+                if (span->first + c * span->stride + k >= 10 && !(z > 2)) code = 1;
+                z = 0.5f * z + 2;
+                if (states)
+                    ((float *)states->data)[c * states->strides[0] + k * states->strides[1] + r * states->strides[2]] =
+                        z;
+            }
+            if (last) ((float *)last->data)[c * last->strides[0] + r * last->strides[1]] = z;
+        }
+    return code;
+}
+
+// Chunks and guesses that lie outside are not the chain's: what can be is the loop's, and none ends in NaN.
+static void a_lane_outside_its_domain_spoils_no_other(void **state) {
+    (void)state;
+    enum { LENGTH = 20 };
+    const int64_t shape[3] = {LENGTH, 1, 1};
+    dpcr_context *context = solving_context(2);
+    int solved_by = 0;
+    for (int n = 0; n < 4 * DPCR_METHOD_COUNT; n++) {
+        const dpcr_method method = (dpcr_method)(n / 4);
+        const bool exact = n % 2, pieces = method == DPCR_METHOD_PARAREAL || method == DPCR_METHOD_OVERLAP;
+        const dpcr_steps steps = {.size = sizeof steps,
+                                  .length = LENGTH,
+                                  .batch = 1,
+                                  .width = 1,
+                                  .dtype = DPCR_F32,
+                                  .concurrent = n % 4 / 2,
+                                  .jacobian = dpcr_transition_square(DPCR_DIAGONAL, 1, 0),
+                                  .flops = 4,
+                                  .advance = step_of_a_domain};
+        const dpcr_solve_options options = {.size = sizeof options,
+                                            .method = method,
+                                            .chunk = pieces ? 5 : 0,
+                                            .warm_up = method == DPCR_METHOD_OVERLAP ? 2 : 0,
+                                            .guess = DPCR_GUESS_STATE,
+                                            .atol = exact ? -1 : 0,
+                                            .rtol = exact ? -1 : 0};
+        dpcr_solve_plan *plan = NULL;
+        if (dpcr_solve_plan_create(context, &steps, &options, &plan, NULL) != DPCR_OK)
+            continue;  // wants more callbacks
+        float start = 0, states[LENGTH], z = 0;
+        const dpcr_array z0 = dpcr_array_make(&start, DPCR_F32, 2, shape + 1);
+        const dpcr_array to = dpcr_array_make(states, DPCR_F32, 3, shape);
+        void *workspace = aligned_alloc(64, (dpcr_solve_plan_workspace(plan) + 64) / 64 * 64);
+        dpcr_solve_report report = {.size = sizeof report};
+        assert_int_equal(
+            dpcr_solve_execute(plan, &z0, &to, NULL, workspace, dpcr_solve_plan_workspace(plan), &report, NULL),
+            DPCR_OK);
+        assert_true(report.reason > 0);
+        for (int k = 0; k < LENGTH; k++) {
+            z = 0.5f * z + 2;
+            if (exact ? !(states[k] == z) : !(fabsf(states[k] - z) < 1e-4f))
+                fail_msg("%s, %s: step %d is %g, not %g", dpcr_method_name(method), dpcr_reason_name(report.reason), k,
+                         (double)states[k], (double)z);
+        }
+        solved_by++;
+        free(workspace);
+        dpcr_solve_plan_destroy(plan);
+    }
+    assert_true(solved_by >= 24);
+    dpcr_context_destroy(context);
+}
+
+// With no_fallback every step is written: where no sweep came, the state before it.
+static void what_is_left_open_is_written(void **state) {
+    (void)state;
+    dpcr_context *context = solving_context(1);
+    static const dpcr_method methods[] = {DPCR_METHOD_NEWTON, DPCR_METHOD_DIAGONAL, DPCR_METHOD_JACOBI,
+                                          DPCR_METHOD_PICARD, DPCR_METHOD_PARATAA,  DPCR_METHOD_PARAREAL,
+                                          DPCR_METHOD_OVERLAP};
+    int open = 0;
+    for (int n = 0; n < 7 * 12; n++) {
+        const int64_t width = 1 << n % 3, batch = 1 + n / 3 % 2, length = 60, numbers = length * batch * width;
+        const int64_t shape[3] = {length, batch, width};
+        const dpcr_model_options o = {.size = sizeof o,
+                                      .architecture = DPCR_RESNET,
+                                      .layers = length,
+                                      .width = width,
+                                      .activation = DPCR_ACT_TANH,
+                                      .seed = (uint64_t)n,
+                                      .scale = 1.2};
+        const dpcr_solve_options options = {.size = sizeof options,
+                                            .method = methods[n / 12],
+                                            .guess = n % 12 < 6 ? DPCR_GUESS_ZERO : DPCR_GUESS_STATE,
+                                            .window = n % 12 < 6 || n / 12 > 4 ? 0 : 16,
+                                            .max_sweeps = 2,
+                                            .no_fallback = 1};
+        dpcr_model *model = NULL;
+        dpcr_solve_plan *plan = NULL;
+        dpcr_steps steps = {.size = sizeof steps};
+        int64_t count = 0;
+        float start[8] = {0.5f, -1, 0.3f, 2, -0.2f, 0.7f, 1, -2}, *z = malloc((size_t)numbers * sizeof *z);
+        assert_int_equal(dpcr_model_create(context, &o, &model, NULL), DPCR_OK);
+        float *theta = dpcr_model_vector(model, &count);
+        for (int64_t i = 0; i < count; i++) theta[i] *= 3;
+        assert_int_equal(dpcr_model_steps(model, batch, &steps, NULL), DPCR_OK);
+        assert_int_equal(dpcr_solve_plan_create(context, &steps, &options, &plan, NULL), DPCR_OK);
+        for (int64_t i = 0; i < numbers; i++) z[i] = 12345;
+        const dpcr_array z0 = dpcr_array_make(start, DPCR_F32, 2, shape + 1),
+                         to = dpcr_array_make(z, DPCR_F32, 3, shape);
+        void *workspace = aligned_alloc(64, (dpcr_solve_plan_workspace(plan) + 64) / 64 * 64);
+        dpcr_solve_report report = {.size = sizeof report};
+        assert_int_equal(
+            dpcr_solve_execute(plan, &z0, &to, NULL, workspace, dpcr_solve_plan_workspace(plan), &report, NULL),
+            DPCR_OK);
+        open += report.reason == DPCR_REASON_NOT_CONVERGED;
+        for (int64_t i = 0; i < numbers; i++)
+            if (z[i] == 12345)
+                fail_msg("%s, width %d: number %d is not written", dpcr_method_name(options.method), (int)width,
+                         (int)i);
+        free(workspace), free(z);
+        dpcr_solve_plan_destroy(plan);
+        dpcr_model_destroy(model);
+    }
+    assert_true(open > 50);
+    dpcr_context_destroy(context);
+}
+
 // Work that takes long asks on the way, forward and backward; whichever question is answered yes ends the call.
 static void cancel_stops_at_any_question(void **state) {
     (void)state;
@@ -630,6 +759,8 @@ int main(void) {
         cmocka_unit_test(histories),
         cmocka_unit_test(plans_are_shared),
         cmocka_unit_test(refusals),
+        cmocka_unit_test(a_lane_outside_its_domain_spoils_no_other),
+        cmocka_unit_test(what_is_left_open_is_written),
         cmocka_unit_test(callbacks_abort),
         cmocka_unit_test(cancel_stops),
         cmocka_unit_test(cancel_stops_the_loop),

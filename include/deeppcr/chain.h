@@ -185,8 +185,8 @@ typedef struct dpcr_distributed_report {
 // it makes of a state (composed transition and offset), an exclusive scan gives it the state that comes in, and it runs
 // its states from there. One rank alone runs `scheme`.
 //   z0    [B][w] or NULL, looked at on rank 0 alone, not with transposed
-//   in    [B][w] or NULL: where the state that came into the range goes (0 where none did): z_{first-1}, or transposed
-//         A_{end}^T z_{end}, `end` one past the range
+//   in    [B][w] or NULL: where the state that came from the ranks below goes (0 where these have no steps and z0 is
+//         not given, and on rank 0): z_{first-1}, or transposed A_{end}^T z_{end}, `end` one past the range
 //   out   [B][w] or NULL: what goes out of it: its last state, or transposed A_first^T z_first; on rank 0 dz0
 // float results depend on the number of ranks and their lengths, not on threads or transport (nor on timing); uint32
 // ones on nothing: they are the loop's. Structures that compose; csr is refused. Work of a rank about

@@ -59,7 +59,7 @@ DPCR_API dpcr_status dpcr_filter_adjoint(const dpcr_filter *filter, const dpcr_a
 // gradients gy by y and gzf by zf (NULL: zeros) has by the divided coefficients, at the signals x from zi (NULL:
 // zeros), summed over samples and channels in a fixed order; ga's first column, of a_0 = 1, is left as it is. gx and
 // gzi as above, written; NULL: not wanted. Computed in double, channel after channel, in scratch of sections + 3
-// signals.
+// signals. x and gy are two arrays.
 DPCR_API dpcr_status dpcr_filter_gradient(const dpcr_filter *filter, const dpcr_array *x, const dpcr_array *zi,
                                           const dpcr_array *gy, const dpcr_array *gzf, double *gb, double *ga,
                                           const dpcr_array *gx, const dpcr_array *gzi, dpcr_error *error);

@@ -134,7 +134,8 @@ typedef struct dpcr_recurrent_pass {
     dpcr_array ht, ct;       // [N][B][H] or data NULL: not wanted; ct of an LSTM only
     // [T][B] or NULL: not 0 where a new sequence begins with step t of row b: the state before it is zero (not h0, also
     // at t = 0), and nothing goes back through it; against time, the state that comes from there to step t - 1 is zero.
-    // y and what goes back by step are equal, bit for bit, to the sequences run apart
+    // y and what goes back by step are equal, bit for bit, to the sequences run apart; the backward schemes that
+    // compose (pcr, blelloch, chunked) multiply by zeros there: equal to round-off, and what is not finite goes through
     const unsigned char *resets;
     uint64_t dropout_seed, dropout_call;  // what the masks of dropout follow from: the call's number, say
 } dpcr_recurrent_pass;

@@ -96,7 +96,8 @@ typedef struct dpcr_launch {
 
 // All callbacks return 0; a negative code aborts (DPCR_ERROR_CALLBACK, the code is kept in the error). A positive code
 // of advance or linearise makes the span's results not finite, for all its rows: a callback that can tell them apart
-// writes NaN where it cannot go on and returns 0. adjoint and gradient abort with any code but 0. Arrays are in the
+// writes NaN where it cannot go on and returns 0. (Of lanes that advance had together each is then asked for again by
+// itself, unless `last` was `in`.) adjoint and gradient abort with any code but 0. Arrays are in the
 // chain's dtype, the last dimension contiguous, the others strided; rows are relative to span->row. A callback may be
 // called from several threads at once, with disjoint outputs, when `concurrent` is set.
 typedef struct dpcr_steps {
@@ -305,7 +306,8 @@ typedef struct dpcr_solve_options {
     double damping;        // s of DPCR_METHOD_DAMPED, in [0, 1]; default 0.7
     int max_sweeps;   // budget, in evaluations of the whole chain; default 100 (overlap: 3; AUTO: what the loop's time
                       // affords, so that finishing in order after all costs at most twice the loop)
-    int no_fallback;  // non-zero: stop with DPCR_REASON_NOT_CONVERGED instead of finishing in order
+    int no_fallback;  // non-zero: stop with DPCR_REASON_NOT_CONVERGED instead of finishing in order; behind the locked
+                      // steps z is what the last sweep left, and where none came the state before them
     size_t memory_limit;  // bytes of workspace at most; 0: no limit. Windows shrink with the batch to stay within it,
                           // so the bits of a sequence then depend on the size of its batch
     int consume_tape;  // non-zero: backward may use the tape up (gradient_from_tape), so each tape serves one backward;
@@ -347,7 +349,8 @@ typedef struct dpcr_solve_plan dpcr_solve_plan;
 // What happened. Arrays are the caller's, may be NULL, and are filled as far as their capacity goes.
 typedef struct dpcr_solve_report {
     size_t size;         // sizeof(dpcr_solve_report) of the caller
-    dpcr_reason reason;  // the worst over the batch: the smallest signed value, then FALLBACK
+    dpcr_reason reason;  // the worst over the batch, in this order: NONFINITE, NOT_CONVERGED, FALLBACK, SCALED,
+                         // RESIDUAL_ONLY, CONVERGED, EXACT, SEQUENTIAL
     dpcr_method method;  // what ran
     dpcr_scheme scheme;
     int sweeps;             // updates of the chain, or of its window, without the final check; the largest of the batch

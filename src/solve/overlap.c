@@ -419,12 +419,11 @@ static double carried_error(const overlap *o, int64_t b) {
     return ratio < 1 ? defect / (1 - ratio) : -1;
 }
 
-static void judge(overlap *o, int sweeps) {
+static void judge(overlap *o) {
     dpcri_run *run = o->run;
     const bool exact = o->plan->options.atol == 0 && o->plan->options.rtol == 0;
     const double allowed = o->plan->options.atol + o->plan->options.rtol;
     for (int64_t b = 0; b < o->plan->steps.batch; b++) {
-        run->sweeps[b] = sweeps;
         if (run->reason[b]) continue;
         const double estimate = exact ? 0 : carried_error(o, b);
         run->estimate = fmax(run->estimate, estimate);
@@ -446,8 +445,11 @@ dpcr_status dpcri_solve_overlap(dpcri_run *run) {
     bool stopped = !dpcri_for_tasks_or_stop(plan, flops, o.cut.groups * o.parts, first_pass, &o);
     run->report->evaluations += (steps->length + (o.cut.chunks - 1) * plan->options.warm_up) * steps->batch;
     int sweeps = 1;
+    for (int64_t b = 0; b < steps->batch; b++) run->sweeps[b] = 1;
     while (!stopped && o.code >= 0 && check_boundaries(&o) && sweeps < plan->options.max_sweeps) {
         sweeps++;
+        for (int64_t b = 0; b < steps->batch; b++)
+            if (run->front[b] < steps->length) run->sweeps[b] = sweeps;
         stopped =
             dpcri_cancelled(plan->context) || !dpcri_for_tasks_or_stop(plan, flops, o.cut.groups, rerun_group, &o);
     }
@@ -456,6 +458,6 @@ dpcr_status dpcri_solve_overlap(dpcri_run *run) {
     if (o.code >= 0) finish_rows(&o);
     run->report->seconds_finish = dpcri_lap(run);
     run->report->evaluations += o.rerun_steps;
-    judge(&o, sweeps);
+    judge(&o);
     return dpcri_callback_status(run, "advance", o.code);
 }

@@ -290,6 +290,7 @@ static void sweep_sequence(parataa *p, int64_t b) {
              (double)o->max_sweeps * (double)length + 0.5) {
         run->reason[b] = o->no_fallback ? DPCR_REASON_NOT_CONVERGED : DPCR_REASON_FALLBACK;
         p->active[b] = 0;
+        if (o->no_fallback && o->guess == DPCR_GUESS_STATE) dpcri_hold_last(run, b, p->filled[b]);
     }
 }
 

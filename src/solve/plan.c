@@ -283,6 +283,7 @@ static dpcr_status set_defaults(dpcr_solve_plan *plan, dpcr_error *error) {
     if (o->block == 0) o->block = 2;
     const int64_t length = plan->steps.length > 0 ? plan->steps.length : 1;
     if (o->chunk > length) o->chunk = length;
+    if (o->warm_up > length) o->warm_up = length;
     if (o->backward_chunk > length) o->backward_chunk = length;
     if (o->mixed == 0) o->mixed = 2;
     if (o->order == 0 || o->order > length) o->order = length;

@@ -33,10 +33,34 @@ static void not_finite(const dpcr_steps *steps, const dpcr_array *array) {
     }
 }
 
+// Lane c of an array of lanes, NULL where there is none.
+static const dpcr_array *lane_of(const dpcr_array *array, int64_t c, dpcr_array *view) {
+    if (!array) return NULL;
+    *view = *array;
+    view->data = (char *)array->data + c * array->strides[0] * (int64_t)dpcr_dtype_size(array->dtype);
+    view->shape[0] = 1;
+    return view;
+}
+
+// Each lane by itself, so that what one of them cannot do is not the others': which go together is the driver's choice.
+static int advance_lanes(const dpcr_steps *steps, const dpcr_span *span, const dpcr_array *in, const dpcr_array *states,
+                         const dpcr_array *last, const dpcr_array *tape) {
+    for (int64_t c = 0; c < span->lanes; c++) {
+        dpcr_array views[4];
+        dpcr_span one = *span;
+        one.first += c * span->stride, one.lanes = 1;
+        const int code = dpcri_advance(steps, &one, lane_of(in, c, &views[0]), lane_of(states, c, &views[1]),
+                                       lane_of(last, c, &views[2]), lane_of(tape, c, &views[3]));
+        if (code != 0) return code;
+    }
+    return 0;
+}
+
 int dpcri_advance(const dpcr_steps *steps, const dpcr_span *span, const dpcr_array *in, const dpcr_array *states,
                   const dpcr_array *last, const dpcr_array *tape) {
     const int code = steps->advance(steps->user, span, in, states, last, tape);
     if (code <= 0) return code;
+    if (span->lanes > 1 && (!last || last->data != in->data)) return advance_lanes(steps, span, in, states, last, tape);
     if (states) not_finite(steps, states);
     if (last) not_finite(steps, last);
     return 0;
@@ -106,6 +130,15 @@ dpcr_array dpcri_slice(const dpcr_array *array, int64_t first, int64_t count, in
 
 dpcr_array dpcri_outputs(const dpcri_trajectory *t, int64_t first, int64_t count, int64_t row, int64_t rows) {
     return dpcri_slice(&t->z, first, count, row, rows);
+}
+
+void dpcri_hold_last(dpcri_run *run, int64_t b, int64_t from) {
+    const dpcr_steps *steps = &run->plan->steps;
+    if (from >= steps->length) return;
+    dpcr_array state = dpcri_inputs(&run->t, from, 1, b, 1);
+    state.strides[0] = 0;
+    const dpcr_array rest = dpcri_outputs(&run->t, from, steps->length - from, b, 1);
+    dpcri_row_ops_of(steps->dtype)->copy(&state, &rest);
 }
 
 dpcr_array dpcri_inputs(const dpcri_trajectory *t, int64_t first, int64_t count, int64_t row, int64_t rows) {

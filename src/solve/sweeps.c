@@ -482,8 +482,10 @@ static void spend_budget(sweep *s) {
     const double budget = (double)s->plan->options.max_sweeps * (double)s->plan->steps.length;
     for (int64_t b = s->row; b < s->row + s->rows; b++)
         if (s->space.active[b] && (double)(s->run->work[b] + s->hi - s->run->front[b]) > budget + 0.5) {
-            s->run->reason[b] = s->plan->options.no_fallback ? DPCR_REASON_NOT_CONVERGED : DPCR_REASON_FALLBACK;
+            const bool open = s->plan->options.no_fallback != 0;
+            s->run->reason[b] = open ? DPCR_REASON_NOT_CONVERGED : DPCR_REASON_FALLBACK;
             s->space.active[b] = 0;
+            if (open && s->plan->options.guess == DPCR_GUESS_STATE) dpcri_hold_last(s->run, b, s->space.filled[b]);
         }
 }
 

@@ -106,7 +106,9 @@ static void judge(dpcri_run *run, int64_t b, const dpcr_window *window) {
     run->last_estimate[b] = window->estimate;
     run->front[b] = run->locked[b] = window->good;
     if (window->good < plan->steps.length) {
-        if (plan->options.no_fallback) run->reason[b] = DPCR_REASON_NOT_CONVERGED;
+        if (!plan->options.no_fallback) return;
+        run->reason[b] = DPCR_REASON_NOT_CONVERGED;
+        if (plan->options.method == DPCR_METHOD_NEWTON) dpcri_hold_last(run, b, window->good);
         return;
     }
     const bool confirmed = window->estimate >= 0 && window->estimate <= plan->options.atol + plan->options.rtol;
