@@ -392,6 +392,48 @@ static void orders_of_convergence(void **state) {
 
 // ---- schedules and spacings ----
 
+static int predict_nothing(void *user, int64_t rows, const void *x, const double *times, const int64_t *steps,
+                           void *to) {
+    (void)user, (void)x, (void)times, (void)steps;
+    memset(to, 0, (size_t)rows * sizeof(float));
+    return 0;
+}
+
+// Karras' times begin with the last one and end with 0, and every step of the samplers that add noise has a number.
+static void times_of_karras_reach_both_ends(void **state) {
+    (void)state;
+    dpcr_context *context = NULL;
+    assert_int_equal(dpcr_context_create(NULL, &context, NULL), DPCR_OK);
+    for (int kind = 0; kind < 2; kind++)
+        for (int64_t all = 2; all <= 1000; all += all < 30 ? 1 : 97)
+            for (int64_t count = 2; count <= all && count <= 40; count += 1 + count / 4) {
+                const dpcr_noise_options noise = {.kind = (dpcr_noise_kind)kind, .steps = all};
+                const dpcr_denoiser denoiser = {
+                    .size = sizeof denoiser, .width = 1, .dtype = DPCR_F32, .predict = predict_nothing};
+                const dpcr_sampler_options o = {.size = sizeof o,
+                                                .kind = all % 2 ? DPCR_SAMPLER_DDPM : DPCR_SAMPLER_DDIM,
+                                                .eta = all % 2 ? 0 : 1,
+                                                .noise = noise,
+                                                .spacing = DPCR_SPACING_KARRAS,
+                                                .steps = count,
+                                                .keep_last = 1};
+                dpcr_sampler *sampler = NULL;
+                double times[40];
+                assert_int_equal(dpcr_spacing_fill(DPCR_SPACING_KARRAS, &noise, count, times, NULL), DPCR_OK);
+                assert_true(times[0] == (double)(all - 1) && times[count - 1] == 0);
+                dpcr_error error = {0};
+                if (dpcr_sampler_create(context, &denoiser, &o, 1, &sampler, &error) != DPCR_OK)
+                    fail_msg("%s", error.text);
+                for (int64_t k = 0; k < count; k++) {
+                    double time = -1, variance = -1;
+                    assert_int_equal(dpcr_sampler_step(sampler, k, &time, &variance, NULL), DPCR_OK);
+                    if (!(variance >= 0)) fail_msg("%d of %d times: variance %g", (int)count, (int)all, variance);
+                }
+                dpcr_sampler_destroy(sampler);
+            }
+    dpcr_context_destroy(context);
+}
+
 static void schedules_are_their_formulas(void **state) {
     (void)state;
     double beta[1000], abar[1000];
@@ -459,6 +501,7 @@ int main(void) {
         cmocka_unit_test(published_variances),
         cmocka_unit_test(orders_of_convergence),
         cmocka_unit_test(schedules_are_their_formulas),
+        cmocka_unit_test(times_of_karras_reach_both_ends),
         cmocka_unit_test(names_are_found_and_others_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

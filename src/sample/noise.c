@@ -168,7 +168,9 @@ void dpcri_spacing_fill(dpcr_spacing spacing, const dpcr_noise_options *noise, c
             case DPCR_SPACING_TRAILING: times[i] = rint((double)T - (double)i * (double)T / (double)steps) - 1; break;
             case DPCR_SPACING_LINSPACE: times[i] = steps > 1 ? rint(last * (double)(steps - 1 - i) / parts) : 0; break;
             case DPCR_SPACING_KARRAS:
-                times[i] = time_of(noise, abar, 7 * log(high + (double)i / parts * (low - high)));
+                times[i] = i == 0           ? last
+                           : i == steps - 1 ? 0
+                                            : time_of(noise, abar, 7 * log(high + (double)i / parts * (low - high)));
                 break;
             default: times[i] = (double)((steps - 1 - i) * (T / steps));
         }

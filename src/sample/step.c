@@ -66,7 +66,7 @@ dpcri_step dpcri_step_make(dpcr_sampler_kind kind, dpcr_prediction prediction, d
     dpcri_step step = {.first = dpcri_reading_make(prediction, at), .alpha = to.alpha, .sigma = to.sigma};
     const double now = at.sigma * at.sigma, next = to.sigma * to.sigma;
     const double a = at.alpha * at.alpha / (to.alpha * to.alpha);
-    step.variance = next / now * (1 - a);
+    step.variance = next / now * fmax(1 - a, 0);  // of times that lie within rounding of each other
     switch (kind) {
         case DPCR_SAMPLER_DDIM:
             step.x0 = to.alpha;
