@@ -22,6 +22,7 @@ typedef struct subject {
 static dpcr_status run(void *user, bench_entrant *e, bool fresh, dpcr_error *error) {
     subject *s = user;
     dpcr_chain_report report = {.size = sizeof report};
+    if (fresh) memset(s->z.data, 0xff, (size_t)cli_array_count(&s->z) * dpcr_dtype_size(s->z.dtype));  // nobody else's
     const dpcr_status status = dpcr_chain_execute(e->plan, s->a.data ? &s->a : NULL, &s->b, NULL, &s->z, s->workspace,
                                                   s->workspace_bytes, fresh ? &report : NULL, error);
     if (!fresh) return status;

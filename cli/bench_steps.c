@@ -34,6 +34,8 @@ static size_t bytes_of(const dpcr_array *array) {
 static dpcr_status forward(void *user, bench_entrant *e, bool fresh, dpcr_error *error) {
     subject *s = user;
     dpcr_solve_report report = {.size = sizeof report};
+    const bool given = s->asked->solver.options.guess == DPCR_GUESS_GIVEN;
+    if (fresh && !given) memset(s->z.data, 0xff, bytes_of(&s->z));  // NaN, not what another entrant left
     const dpcr_status status = dpcr_solve_execute(e->plan, &s->problem.z0, &s->z, NULL, s->workspace,
                                                   s->workspace_bytes, fresh ? &report : NULL, error);
     if (!fresh) return status;
@@ -61,6 +63,7 @@ static dpcr_status backward(void *user, bench_entrant *e, bool fresh, dpcr_error
     const cli_problem *p = &s->problem;
     dpcr_solve_report report = {.size = sizeof report};
     if (fresh) memset(s->gradient.data, 0, bytes_of(&s->gradient));
+    if (fresh) memset(s->dz0.data, 0xff, bytes_of(&s->dz0));
     const dpcr_status status = dpcr_solve_backward(e->plan, &p->z0, &s->reference, s->tape.data ? &s->tape : NULL,
                                                    s->asked->loss_at_end ? NULL : &p->direct, &p->last, NULL, &s->dz0,
                                                    s->workspace, s->workspace_bytes, fresh ? &report : NULL, error);
