@@ -99,7 +99,8 @@ def main():
     p.add_argument("--tries", type=int, default=5)
     p.add_argument("--csv", default=os.path.join(ROOT, "bench", "results", "pipeline.csv"))
     p.add_argument("--append", action="store_true", help="to the CSV file, instead of beginning it anew")
-    p.add_argument("--table", metavar="CSV", help="print the table of such a file and run nothing")
+    p.add_argument("--table", metavar="CSV", nargs="?", const=os.path.join(ROOT, "bench", "results", "pipeline.csv"),
+                   help="print the table of such a file (default: that in bench/results) and run nothing")
     o = p.parse_args()
     if o.table:
         print_table(o.table)

@@ -37,7 +37,8 @@ complain "no newline at the end" "$(for f in "${sources[@]}"; do [ -z "$(tail -c
 complain "merge marker" "$(grep -nE '^(<<<<<<<|>>>>>>>) ' "${texts[@]}" | cut -c1-120)"
 complain "code switched off" "$(grep -nE '^[[:space:]]*#[[:space:]]*if 0' "${sources[@]}")"
 complain "over 1 MiB" "$(for f in "${files[@]}"; do [ "$(stat -c %s "$f")" -le 1048576 ] || echo "$f"; done)"
-complain "not executable" "$(for f in .ci/run scripts/install-deps scripts/lint scripts/report scripts/run scripts/test scripts/variant; do
+complain "not executable" "$(for f in .ci/run scripts/install-deps scripts/lint scripts/report scripts/run scripts/test scripts/variant \
+    $(grep -lE '^#!' bench/*.py bench/*.sh bench/*/*.py bench/*/*.sh); do
     [ -x "$f" ] || echo "$f"; done)"
 [ $failed -ne 0 ] || echo "repo_hygiene: ${#files[@]} files"
 exit $failed
