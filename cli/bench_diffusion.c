@@ -420,6 +420,12 @@ static int run(diffusion_bench *b) {
     return status;
 }
 
+static bool spares_inputs(const diffusion_bench *b) {
+    const cli_file csv = {"--csv", b->common.csv},
+                   read[] = {{"MODEL", b->file}, {"--evaluate", b->classifier}, {"--data", cli_data_place(b->data)}};
+    return cli_spares(&csv, 1, read, 3);
+}
+
 int cli_bench_diffusion(int argc, char **argv) {
     diffusion_bench b = {.common = CLI_COMMON_DEFAULTS,
                          .data = CLI_FASHION_MNIST,
@@ -456,7 +462,7 @@ int cli_bench_diffusion(int argc, char **argv) {
         status = cli_fail(CLI_USAGE, "--resume: wanted the file of --csv, whose points are kept");
     else if (!cli_readable("the model", b.file))
         status = CLI_INPUT;
-    else if (!cli_spares(&b.common.csv, 1, &b.file, 1) || !cli_spares(&b.common.csv, 1, &b.classifier, 1))
+    else if (!spares_inputs(&b))
         status = CLI_USAGE;
     else
         status = run(&b);

@@ -255,7 +255,9 @@ static int tell(const check *c, const verdict *v, const cli_solution *s) {
     int status = c->common.csv ? write_csv(&c->common, s) : CLI_DONE;
     if (!status && c->common.json) status = cli_print_json(&r);
     cli_result_destroy(&r);
-    return status ? status : gave_up ? CLI_UNCONVERGED : agrees ? CLI_DONE : CLI_DISAGREE;
+    if (!status && gave_up)
+        return cli_fail(CLI_UNCONVERGED, "not converged after %d sweeps, and told not to fall back", v->sweeps);
+    return status ? status : agrees ? CLI_DONE : CLI_DISAGREE;
 }
 
 // ---- the verb ----
@@ -273,6 +275,7 @@ static bool settle(check *c, const char *name) {
     if (name && cli_map_known(name)) {
         c->map = name;
         if (o->dtype == DPCR_F32) return cli_fail(CLI_USAGE, "%s is computed in float64 only", name), false;
+        if (!cli_network_only(&c->network, name, cli_map_options)) return false;
         if (c->load || c->data) return cli_fail(CLI_USAGE, "%s takes neither --load nor --data", name), false;
         o->width = cli_map_width(name);
         o->dtype = DPCR_F64;
@@ -292,7 +295,8 @@ static bool settle(check *c, const char *name) {
 static int run(check *c) {
     int status = CLI_DONE;
     if (c->load && !cli_readable("the network", c->load)) return CLI_INPUT;
-    if (!cli_spares(&c->common.csv, 1, &c->load, 1)) return CLI_USAGE;
+    const cli_file csv = {"--csv", c->common.csv}, read[] = {{"--load", c->load}, {"--data", cli_data_place(c->data)}};
+    if (!cli_spares(&csv, 1, read, 2)) return CLI_USAGE;
     dpcr_context *context = cli_context_create(&c->common, &status);
     if (!context) return status;
     cli_solution *worst = NULL;

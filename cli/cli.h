@@ -59,6 +59,8 @@ int cli_fail(int status, const char *format, ...) __attribute__((format(printf, 
 // CLI_STRICTLY: computing that must not fall back, where what is not supported is to go on.
 typedef enum cli_doing { CLI_READING, CLI_WRITING, CLI_COMPUTING, CLI_STRICTLY } cli_doing;
 int cli_fail_error(const dpcr_error *error, cli_doing doing);
+// A line like that of what does not end the program.
+void cli_warn(const char *format, ...) __attribute__((format(printf, 1, 2)));
 void cli_silence(bool on);  // another process of the same job tells it
 void cli_hold(bool on);     // told later, when all processes have agreed on it
 int cli_failed(void);       // the status of the last one told, or 0
@@ -158,11 +160,16 @@ typedef enum cli_init { CLI_INIT_DEFAULT = 0, CLI_INIT_HE, CLI_INIT_NORMAL } cli
 typedef struct cli_network {
     dpcr_model_options options;
     const char *first_given;  // an option that describes the network: wrong beside a file that holds it
+    unsigned given;           // a bit an option
     cli_init init;
     double gain;
     int64_t batch;
 } cli_network;
 extern const struct argp cli_network_argp;
+// Are no options given but `taken`, whose last is NULL? Tells it otherwise and returns false (exit code 2).
+bool cli_network_only(const cli_network *network, const char *what, const char *const *taken);
+// Does the network take all that are given? Tells it otherwise and returns false (exit code 2).
+bool cli_network_fits(const cli_network *network);
 // Reads the positional "mlp" or "resnet".
 bool cli_read_architecture(const char *text, const char *others, dpcr_architecture *architecture);
 const char *cli_architecture_name(dpcr_architecture architecture);
@@ -184,6 +191,9 @@ size_t cli_memory_budget(void);
 
 void cli_signals_install(void);
 int cli_signal(void);  // the signal that asked to stop, or 0
+// From now on a signal ends the program (true; one noted before, now), or is only noted (false). True is for computing
+// that does not ask by itself, and of which nothing is kept. Returns what held before. cli_write_file ends its file.
+bool cli_signals_at_once(bool on);
 double cli_now(void);  // seconds of a monotonic clock
 
 // Reads an array of floating-point numbers: "file.npz:name" is member `name`, a file with one array needs no name, "-"
@@ -250,6 +260,10 @@ void cli_progress_clear(cli_progress *progress);
 int cli_data_read(dpcr_context *context, const char *data, const char *split, int64_t classes, int64_t limit,
                   dpcr_dataset *dataset);
 bool cli_data_present(const char *folder);
+// The file or folder that any verb's --data reads; NULL: none.
+const char *cli_data_place(const char *data);
+// Is `path` one of the files that data sets in this folder have, or a sound below it?
+bool cli_data_holds(const char *folder, const char *path);
 // Rows of x [n][inputs]: pixels of the first n images, standardised by their own mean and deviation.
 void cli_data_rows(const dpcr_dataset *dataset, const dpcr_array *x);
 
@@ -259,7 +273,7 @@ void cli_data_rows(const dpcr_dataset *dataset, const dpcr_array *x);
 bool cli_sound_name(const char *path);
 // A whole sound as float [samples][channels], and its sampling rate. Returns the exit code; otherwise nothing is made.
 int cli_sound_read(const char *path, dpcr_array *x, int *rate);
-// Writes one (.wav and others of float, .flac of 24 bits), as cli_write_file does.
+// Writes one (.wav and others of float, .flac of 24 bits, telling what is clipped), as cli_write_file does.
 int cli_sound_write(const char *path, const dpcr_array *x, int rate);
 
 // Is `path` a file that can be read? Tells it otherwise and returns false (exit code 5).
@@ -270,10 +284,16 @@ bool cli_writable(const char *what, const char *path);
 // Can checkpoints, each in the place of the one before, be kept at `path` (NULL: none are)? Tells it otherwise and
 // returns the exit code: 2 for a stream, which would get them all one after another, else as cli_writable.
 int cli_check_save(const char *path);
-// Are these files (NULL: none) all different ones? Tells it otherwise and returns false (exit code 2). Standard output
-// and devices may come again.
-bool cli_distinct(const char *const *paths, size_t count);
-// Is none of the files that are written one of those that are read (NULL: none)? Tells it otherwise and returns false.
-bool cli_spares(const char *const *written, size_t count, const char *const *read, size_t inputs);
+// A file of the command line; path NULL: none.
+typedef struct cli_file {
+    const char *option, *path;
+} cli_file;
+bool cli_is_one_file(const char *a, const char *b);
+// Are these files all different ones? Tells it otherwise and returns false (exit code 2). Standard output and devices
+// may come again.
+bool cli_distinct(const cli_file *files, size_t count);
+// Is none of the files that are written one of those that are read: a file, a member FILE.npz:NAME, or what is read in
+// a data set's folder? Tells it otherwise and returns false.
+bool cli_spares(const cli_file *written, size_t count, const cli_file *read, size_t inputs);
 
 #endif

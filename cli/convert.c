@@ -129,7 +129,7 @@ static int refuse(const conversion *c) {
     if (to_stdout + c->common.json + (c->common.csv && !strcmp(c->common.csv, "-")) > 1)
         return cli_fail(CLI_USAGE, "standard output is wanted twice (--json, --csv - or '-')");
     if (!to_stdout && !cli_writable("the output", c->output)) return CLI_RESOURCES;
-    const char *const files[] = {c->model, c->output, c->common.csv};
+    const cli_file files[] = {{"the input", c->model}, {"the output", c->output}, {"--csv", c->common.csv}};
     return cli_distinct(files, 3) ? CLI_DONE : CLI_USAGE;
 }
 

@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: MIT
 // Data sets by name or folder.
+#include <libgen.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "cli.h"
+#include "recordings.h"
+#include "sequences.h"
 
 static bool folder_exists(const char *path) {
     struct stat info;
@@ -49,6 +51,45 @@ static const char *folder_of(const char *data) {
     cli_fail(CLI_INPUT, "no data set '%s': wanted %s, or a folder of IDX files or of CIFAR-10's binary files", data,
              CLI_FASHION_MNIST);
     return NULL;
+}
+
+const char *cli_data_place(const char *data) {
+    if (!data) return NULL;
+    if (!strcmp(data, CLI_FASHION_MNIST)) return CLI_FASHION_MNIST_FOLDER;
+    if (!strcmp(data, CLI_SPEAKERS)) return CLI_SPEAKERS_FOLDER;
+    const bool made = !strcmp(data, CLI_BITSTREAM) || !strcmp(data, CLI_TEXT);
+    return !made || folder_exists(data) ? data : NULL;
+}
+
+static bool is_sound_below(const char *folder, const char *path) {
+    char *const copy = strdup(path), *const top = realpath(folder, NULL);
+    char *const place = copy ? realpath(dirname(copy), NULL) : NULL;
+    const size_t n = top ? strlen(top) : 0;
+    const bool below = top && place && !strncmp(place, top, n) && (!place[n] || place[n] == '/');
+    free(place);
+    free(top);
+    free(copy);
+    return below && cli_sound_name(path);
+}
+
+bool cli_data_holds(const char *folder, const char *path) {
+    static const char *const names[] = {"train-images-idx3-ubyte", "train-images-idx3-ubyte.gz",
+                                        "train-labels-idx1-ubyte", "train-labels-idx1-ubyte.gz",
+                                        "t10k-images-idx3-ubyte",  "t10k-images-idx3-ubyte.gz",
+                                        "t10k-labels-idx1-ubyte",  "t10k-labels-idx1-ubyte.gz",
+                                        "data_batch_1.bin",        "data_batch_2.bin",
+                                        "data_batch_3.bin",        "data_batch_4.bin",
+                                        "data_batch_5.bin",        "test_batch.bin"};
+    if (!folder_exists(folder)) return false;
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        char file[4096];
+        snprintf(file, sizeof file, "%s/%s", folder, names[i]);
+        if (cli_is_one_file(file, path)) return true;
+    }
+    char *const target = realpath(path, NULL);  // of a link
+    const bool sound = is_sound_below(folder, path) || (target && is_sound_below(folder, target));
+    free(target);
+    return sound;
 }
 
 int cli_data_read(dpcr_context *context, const char *data, const char *split, int64_t classes, int64_t limit,

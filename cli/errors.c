@@ -18,20 +18,36 @@ const char *cli_failed_text(void) { return last; }
 void cli_silence(bool on) { silent = on; }
 void cli_hold(bool on) { held = on; }
 
+// File names may hold anything; a message stays one line and sends nothing to the terminal.
+static void write_line(char *text, size_t bytes, const char *format, va_list arguments) {
+    vsnprintf(text, bytes, format, arguments);
+    for (char *c = text; *c; c++)
+        if ((unsigned char)*c < 0x20 || *c == 0x7f) *c = '?';
+}
+
+static void print_line(const char *text) {
+    fprintf(stderr, "deeppcr%s%s: %s\n", verb_name ? " " : "", verb_name ? verb_name : "", text);
+}
+
 int cli_fail(int status, const char *format, ...) {
-    char text[2048];
+    char text[sizeof last];  // what is told may hold what was told last
     failed = status;
     va_list arguments;
     va_start(arguments, format);
-    vsnprintf(text, sizeof text, format, arguments);
+    write_line(text, sizeof text, format, arguments);
     va_end(arguments);
-    // File names may hold anything; a message stays one line and sends nothing to the terminal.
-    for (char *c = text; *c; c++)
-        if ((unsigned char)*c < 0x20 || *c == 0x7f) *c = '?';
-    snprintf(last, sizeof last, "%s", text);
-    if (silent || held) return status;
-    fprintf(stderr, "deeppcr%s%s: %s\n", verb_name ? " " : "", verb_name ? verb_name : "", text);
+    memcpy(last, text, sizeof last);
+    if (!silent && !held) print_line(text);
     return status;
+}
+
+void cli_warn(const char *format, ...) {
+    char text[1024];
+    va_list arguments;
+    va_start(arguments, format);
+    write_line(text, sizeof text, format, arguments);
+    va_end(arguments);
+    if (!silent) print_line(text);
 }
 
 static int status_of(dpcr_status status, cli_doing doing) {
@@ -61,7 +77,9 @@ int cli_fail_error(const dpcr_error *error, cli_doing doing) {
     // The library names its call first; where that is the verb, once is enough.
     const size_t n = verb_name ? strlen(verb_name) : 0;
     if (n && !strncmp(text, verb_name, n) && !strncmp(text + n, ": ", 2)) text += n + 2;
-    return cli_fail(status_of(error->status, doing), "%s", text);
+    // The library names a checkpoint's data in its own words.
+    const bool other_count = strstr(text, ": data.count is ") != NULL;
+    return cli_fail(status_of(error->status, doing), "%s%s", text, other_count ? "; --limit says how many" : "");
 }
 
 int cli_fail_stopped(void) { return cli_fail(128 + cli_signal(), "stopped as asked"); }

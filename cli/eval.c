@@ -151,8 +151,10 @@ static int run_sequence(dpcr_context *context, const eval *e) {
 static int run(const eval *e) {
     int status = CLI_DONE;
     if (!cli_readable("the network", e->load)) return CLI_INPUT;
-    const char *const read[] = {e->load, e->data};
-    if (!cli_spares(&e->common.csv, 1, read, 2)) return CLI_USAGE;
+    const cli_file csv = {"--csv", e->common.csv},
+                   read[] = {{"the network", e->load},
+                             {"--data", cli_data_place(e->data ? e->data : CLI_FASHION_MNIST)}};
+    if (!cli_spares(&csv, 1, read, 2)) return CLI_USAGE;
     dpcr_context *context = cli_context_create(&e->common, &status);
     if (!context) return status;
     const kind found = kind_of(context, e->load);

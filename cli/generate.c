@@ -555,9 +555,11 @@ static int refuse(const generate *t) {
     }
     if (t->wisdom && !strcmp(t->wisdom, "-")) return cli_fail(CLI_USAGE, "--wisdom -: wanted a file");
     if (t->wisdom && !cli_writable("the wisdom", t->wisdom)) return CLI_RESOURCES;
-    const char *const written[] = {t->out, t->path, t->samples, t->path_out, t->common.csv, t->wisdom};
-    const char *const read[] = {t->file, t->classifier, t->guess, t->mask, t->known};
-    return cli_distinct(written, 6) && cli_spares(written, 6, read, 5) ? CLI_DONE : CLI_USAGE;
+    const cli_file written[] = {{"--out", t->out},           {"--path", t->path},      {"--samples", t->samples},
+                                {"--path-out", t->path_out}, {"--csv", t->common.csv}, {"--wisdom", t->wisdom}};
+    const cli_file read[] = {{"MODEL", t->file},  {"--evaluate", t->classifier}, {"--guess", t->guess},
+                             {"--mask", t->mask}, {"--known", t->known},         {"--data", cli_data_place(t->data)}};
+    return cli_distinct(written, 6) && cli_spares(written, 6, read, 6) ? CLI_DONE : CLI_USAGE;
 }
 
 // What would only be found too large after all has been computed.
@@ -591,7 +593,9 @@ static int run(generate *t) {
     if (!status) status = take_memory(t);
     if (!status) status = read_inputs(t);
     if (!status && t->classifier) status = read_held_out(t);
+    cli_signals_at_once(true);  // a sweep may take minutes, and nothing is kept of a run that is stopped
     if (!status) status = cli_generate_run(g);
+    cli_signals_at_once(false);
     if (!status) status = write_pictures(t);
     if (!status && t->path) status = write_path(t);
     if (!status && t->path_out) {

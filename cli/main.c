@@ -2,10 +2,12 @@
 // deeppcr VERB [options]: finds the verb, runs it, and makes sure that what it printed has arrived.
 #include <errno.h>
 #include <fcntl.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "cli.h"
+#include "world.h"
 
 static const cli_verb verbs[] = {
     {"info", "what this build and this machine offer", cli_verb_info},
@@ -40,6 +42,15 @@ static void print_help(void) {
         "128 + N stopped by signal N.\n");
 }
 
+// The library goes by the processor then, and says nothing.
+static void check_level(void) {
+    static const char *const levels[] = {"portable", "avx2", "avx512"};
+    const char *forced = getenv("DEEPPCR_ISA");
+    bool known = !forced || !*forced || cli_world_rank() > 0;
+    for (int i = 0; !known && i < 3; i++) known = !strcmp(forced, levels[i]);
+    if (!known) cli_warn("DEEPPCR_ISA '%.60s' is ignored; there are portable, avx2, avx512", forced);
+}
+
 static int run(int argc, char **argv) {
     char list[256];
     join_verbs(list, sizeof list);
@@ -55,6 +66,7 @@ static int run(int argc, char **argv) {
     for (int i = 0; i < VERBS; i++) {
         if (strcmp(argv[1], verbs[i].name) != 0) continue;
         cli_set_verb(verbs[i].name);
+        check_level();
         return verbs[i].run(argc - 1, argv + 1);
     }
     return cli_fail(CLI_USAGE, "no verb '%.60s'; there are %s", argv[1], list);

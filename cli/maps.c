@@ -11,6 +11,7 @@
 static const double lorenz_step = 1.2792139405522477 / 256;  // ln(10)/0.9 * 0.5 / 256
 
 const char cli_map_names[] = ", lorenz, logistic";
+const char *const cli_map_options[] = {"layers", "batch", "dtype", NULL};
 
 typedef struct map {
     const char *name;

@@ -243,9 +243,33 @@ static error_t parse_network_option(int key, char *arg, cli_network *n) {
     }
 }
 
+static bool is_given(const cli_network *n, int key) { return n->given >> (key - KEY_LAYERS) & 1; }
+
+bool cli_network_only(const cli_network *network, const char *what, const char *const *taken) {
+    for (const struct argp_option *o = network_options; o->name; o++) {
+        bool takes = !is_given(network, o->key);
+        for (int i = 0; taken[i]; i++) takes = takes || !strcmp(o->name, taken[i]);
+        if (!takes) return cli_fail(CLI_USAGE, "%s takes no --%s", what, o->name), false;
+    }
+    return true;
+}
+
+bool cli_network_fits(const cli_network *network) {
+    const dpcr_model_options *o = &network->options;
+    static const int of_resnets[] = {KEY_BRANCH, KEY_HIDDEN, KEY_SCALE};
+    static const char *const names[] = {"branch", "hidden", "scale"};
+    for (int i = 0; i < 3; i++)
+        if (o->architecture == DPCR_MLP && is_given(network, of_resnets[i]))
+            return cli_fail(CLI_USAGE, "--%s: that is of a resnet, not of an mlp", names[i]), false;
+    if (is_given(network, KEY_HIDDEN) && o->branch != DPCR_BRANCH_TWO_LAYER)
+        return cli_fail(CLI_USAGE, "--hidden: that is of --branch two-layer"), false;
+    return true;
+}
+
 static error_t parse_network(int key, char *arg, struct argp_state *state) {
     cli_network *n = state->input;
     const error_t code = parse_network_option(key, arg, n);
+    if (!code && key >= KEY_LAYERS && key <= KEY_GAIN) n->given |= 1u << (key - KEY_LAYERS);
     if (code || key == KEY_BATCH || n->first_given) return code;
     for (const struct argp_option *o = network_options; o->name; o++)
         if (o->key == key) n->first_given = o->name;

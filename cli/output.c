@@ -113,8 +113,10 @@ int cli_csv_result(const cli_common *common, const cli_result *result) {
 int cli_write_file(const char *path, const char *text, size_t bytes) {
     dpcr_error error = {0};
     fflush(stdout);  // what was printed before comes first where the path is that stream's
-    if (dpcr_text_write(path, text, (int64_t)bytes, &error) == DPCR_OK) return CLI_DONE;
-    return cli_fail_error(&error, CLI_WRITING);
+    const bool at_once = cli_signals_at_once(false);  // else its temporary file could stay
+    const dpcr_status status = dpcr_text_write(path, text, (int64_t)bytes, &error);
+    cli_signals_at_once(at_once);
+    return status == DPCR_OK ? CLI_DONE : cli_fail_error(&error, CLI_WRITING);
 }
 
 bool cli_readable(const char *what, const char *path) {
@@ -203,7 +205,7 @@ static const char *split_path(const char *path, struct stat *folder) {
     return slash ? slash + 1 : path;
 }
 
-static bool are_one_file(const char *a, const char *b) {
+bool cli_is_one_file(const char *a, const char *b) {
     struct stat first, second;
     if (!strcmp(a, "-") || !strcmp(b, "-")) return false;
     const bool there = stat(a, &first) == 0, also = stat(b, &second) == 0;
@@ -213,22 +215,33 @@ static bool are_one_file(const char *a, const char *b) {
     return first.st_dev == second.st_dev && first.st_ino == second.st_ino && !strcmp(name, other);
 }
 
-bool cli_distinct(const char *const *paths, size_t count) {
+bool cli_distinct(const cli_file *files, size_t count) {
     for (size_t i = 1; i < count; i++)
         for (size_t k = 0; k < i; k++)
-            if (paths[i] && paths[k] && are_one_file(paths[i], paths[k])) {
-                cli_fail(CLI_USAGE, "'%s' is to be written, and is named twice", paths[i]);
+            if (files[i].path && files[k].path && cli_is_one_file(files[i].path, files[k].path)) {
+                cli_fail(CLI_USAGE, "'%s' is to be written, and is named twice (%s and %s)", files[i].path,
+                         files[k].option, files[i].option);
                 return false;
             }
     return true;
 }
 
-bool cli_spares(const char *const *written, size_t count, const char *const *read, size_t inputs) {
+// Does reading `read` read the file `written`?
+static bool reads(const char *read, const char *written) {
+    const char *const mark = strstr(read, ".npz:");
+    char *const archive = mark ? strndup(read, (size_t)(mark - read) + 4) : NULL;
+    const bool held = archive && cli_is_one_file(archive, written);
+    free(archive);
+    return held || cli_is_one_file(read, written) || cli_data_holds(read, written);
+}
+
+bool cli_spares(const cli_file *written, size_t count, const cli_file *read, size_t inputs) {
     for (size_t i = 0; i < count; i++)
         for (size_t k = 0; k < inputs; k++)
-            if (written[i] && read[k] && are_one_file(written[i], read[k])) {
-                cli_fail(CLI_USAGE, "'%s' is to be read and to be written over: wanted another name for the output",
-                         written[i]);
+            if (written[i].path && read[k].path && reads(read[k].path, written[i].path)) {
+                cli_fail(CLI_USAGE,
+                         "'%s' is to be read and to be written over (%s and %s): wanted another name for the output",
+                         written[i].path, read[k].option, written[i].option);
                 return false;
             }
     return true;

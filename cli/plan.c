@@ -32,6 +32,7 @@ typedef struct plan {
     cli_solver solver;
     cli_network network;
     dpcr_structure structure;
+    bool structure_given;
     const char *wisdom;
     bool calibrate;
     dpcr_machine machine;    // what is not this one's
@@ -89,7 +90,9 @@ static error_t parse_plan(int key, char *arg, struct argp_state *state) {
     dpcr_solve_options *o = &p->solver.options;
     switch (key) {
         case KEY_LENGTH: return cli_read_int64("--length", arg, 0, INT64_MAX, &p->network.options.layers) ? 0 : EINVAL;
-        case KEY_STRUCTURE: return cli_read_structure("--structure", arg, &p->structure) ? 0 : EINVAL;
+        case KEY_STRUCTURE:
+            p->structure_given = true;
+            return cli_read_structure("--structure", arg, &p->structure) ? 0 : EINVAL;
         case KEY_PLANNING: return read_planning(arg, &o->planning);
         case KEY_MEASURE: o->planning = DPCR_PLANNING_MEASURE; return 0;
         case KEY_BUDGET: return cli_read_double("--budget", arg, 1e-3, 3600, &o->planning_seconds) ? 0 : EINVAL;
@@ -415,12 +418,26 @@ static int refuse(const plan *p) {
     if (p->wisdom && !strcmp(p->wisdom, "-")) return cli_fail(CLI_USAGE, "--wisdom -: wanted a file");
     if (planning == DPCR_PLANNING_WISDOM && !cli_readable("the wisdom", p->wisdom)) return CLI_INPUT;
     if (p->wisdom && planning == DPCR_PLANNING_MEASURE && !cli_writable("the wisdom", p->wisdom)) return CLI_RESOURCES;
-    return CLI_DONE;
+    const cli_file csv = {"--csv", p->common.csv}, wisdom = {"--wisdom", p->wisdom};
+    return cli_spares(&csv, 1, &wisdom, 1) ? CLI_DONE : CLI_USAGE;
+}
+
+// What belongs to another kind of chain.
+static int refuse_others(const plan *p, const char *kind, bool linear, bool map) {
+    static const char *const of_linear[] = {"layers", "width", "batch", "dtype", NULL};
+    if (linear && !cli_network_only(&p->network, "a linear chain", of_linear)) return CLI_USAGE;
+    if (linear && p->solver.method_given) return cli_fail(CLI_USAGE, "--method: a linear chain wants --scheme");
+    if (linear && p->solver.backward_given)
+        return cli_fail(CLI_USAGE, "--backward: a linear chain's backward pass takes --scheme too");
+    if (!linear && p->structure_given) return cli_fail(CLI_USAGE, "--structure: that is of a linear chain");
+    if (map && p->network.options.dtype == DPCR_F32) return cli_fail(CLI_USAGE, "%s is computed in float64 only", kind);
+    return map && !cli_network_only(&p->network, kind, cli_map_options) ? CLI_USAGE : CLI_DONE;
 }
 
 static int run(plan *p, const char *kind) {
-    int status = refuse(p);
     const bool linear = kind && !strcmp(kind, "linear"), map = kind && cli_map_known(kind);
+    int status = refuse(p);
+    if (!status) status = refuse_others(p, kind, linear, map);
     if (status) return status;
     if (p->solver.options.planning_seconds == 0) p->solver.options.planning_seconds = 1;  // to see all ways
     if (!linear && p->ranks.ranks) return cli_fail(CLI_USAGE, "--ranks is of linear chains");

@@ -50,6 +50,10 @@ dpcr_model *cli_model_create(dpcr_context *context, const cli_network *network, 
     dpcr_model_options options = network->options;
     dpcr_model *model = NULL;
     dpcr_error error = {0};
+    if (!cli_network_fits(network)) {
+        *status = CLI_USAGE;
+        return NULL;
+    }
     options.size = sizeof options;
     options.seed = seed;
     if (dpcr_model_create(context, &options, &model, &error) != DPCR_OK) {

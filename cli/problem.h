@@ -19,7 +19,8 @@ typedef struct cli_problem {
 
 // Maps that are built in: "lorenz", "logistic" (chaotic, float64).
 bool cli_map_known(const char *name);
-extern const char cli_map_names[];  // ", lorenz, logistic"
+extern const char cli_map_names[];           // ", lorenz, logistic"
+extern const char *const cli_map_options[];  // of the network's, for cli_network_only
 int64_t cli_map_width(const char *name);
 dpcr_steps cli_map_steps(const char *name, int64_t length, int64_t batch);
 void cli_map_start(const char *name, const dpcr_array *z0, uint64_t seed);

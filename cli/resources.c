@@ -67,9 +67,19 @@ void cli_release(void *memory) { release(NULL, memory); }
 
 // ---- signals ----
 
-static volatile sig_atomic_t stop_signal;
+static volatile sig_atomic_t stop_signal, at_once;
+static char farewell[64];
 
-static void on_signal(int number) { stop_signal = number; }
+_Noreturn static void end_by(int number) {
+    const ssize_t told = write(STDERR_FILENO, farewell, strlen(farewell));
+    (void)told;
+    _exit(128 + number);
+}
+
+static void on_signal(int number) {
+    stop_signal = number;
+    if (at_once) end_by(number);
+}
 
 void cli_signals_install(void) {
     struct sigaction action;
@@ -90,6 +100,14 @@ void cli_signals_install(void) {
 }
 
 int cli_signal(void) { return stop_signal; }
+
+bool cli_signals_at_once(bool on) {
+    const bool before = at_once;
+    if (on && !before) snprintf(farewell, sizeof farewell, "deeppcr %s: stopped as asked\n", cli_get_verb());
+    at_once = on;
+    if (on && stop_signal) end_by(stop_signal);
+    return before;
+}
 
 double cli_now(void) {
     struct timespec t;

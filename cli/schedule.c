@@ -507,6 +507,13 @@ static const struct {
                {"draw", act_draw}};
 enum { ACTIONS = sizeof actions / sizeof actions[0] };
 
+static bool spares_inputs(const cli_schedule *s) {
+    const cli_file written[] = {{"--svg", s->svg}, {"--png", s->png}, {"--trace", s->trace}, {"--csv", s->common.csv}};
+    const cli_file read[] = {{"--from", s->from},
+                             {"--profile", s->profile_name && !is_model(s->profile_name) ? s->profile_name : NULL}};
+    return cli_distinct(written, 4) && cli_spares(written, 4, read, 2);
+}
+
 static int run(cli_schedule *s) {
     const char *names[ACTIONS + 1];
     int index = 0, status;
@@ -518,6 +525,7 @@ static int run(cli_schedule *s) {
     if (s->rank_low != s->rank_high && actions[index].act != cli_schedule_compare)
         return cli_fail(CLI_USAGE, "--ranks %lld-%lld: a range is for compare", (long long)s->rank_low,
                         (long long)s->rank_high);
+    if (!spares_inputs(s)) return CLI_USAGE;
     s->context = cli_context_create(&s->common, &status);
     if (!s->context) return status;
     cli_result result = cli_result_create();
@@ -538,6 +546,7 @@ static bool names_action(const char *word) {
 }
 
 int cli_verb_schedule(int argc, char **argv) {
+    cli_signals_at_once(true);
     if (cli_name_first(argc, argv, names_profile, names_action)) return cli_schedule_measure(argc - 1, argv + 1);
     cli_schedule s = {
         .common = CLI_COMMON_DEFAULTS,

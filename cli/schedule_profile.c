@@ -128,7 +128,7 @@ int cli_schedule_measure(int argc, char **argv) {
     int status;
     if (!cli_parse(&syntax, argc, argv, positional, &status)) return status;
     if (!cli_read_architecture(positional[0], "", &p.network.options.architecture)) return CLI_USAGE;
-    const char *const written[] = {p.out, p.common.csv};
+    const cli_file written[] = {{"--out", p.out}, {"--csv", p.common.csv}};
     if (!cli_distinct(written, 2)) return CLI_USAGE;
     if (p.out && p.common.csv && !strcmp(p.out, "-") && !strcmp(p.common.csv, "-"))
         return cli_fail(CLI_USAGE, "--out and --csv both want standard output");

@@ -212,7 +212,8 @@ int cli_linear_shape(const dpcr_array *from, const dpcr_array *b, const dpcr_pat
         structure = DPCR_BLOCK, block = n[3], ok = n[4] == block && block > 0 && w % block == 0 && n[2] == w / block;
     if (!ok) return wrong_a(from, b);
     if (from->dtype != b->dtype || (b->dtype != DPCR_F32 && b->dtype != DPCR_F64))
-        return cli_fail(CLI_INPUT, "A is %s and b is %s: wanted both float32 or both float64",
+        return cli_fail(CLI_INPUT,
+                        "A is %s and b is %s (whole numbers are read as float64): wanted both float32 or both float64",
                         dpcr_dtype_name(from->dtype), dpcr_dtype_name(b->dtype));
     *shape = (dpcr_chain_shape){
         .size = sizeof *shape,
@@ -234,8 +235,8 @@ int cli_linear_start(const dpcr_array *from, const dpcr_chain_shape *shape, dpcr
     snprintf(text, sizeof text, "[%lld][%lld], as b has", (long long)wanted[0], (long long)wanted[1]);
     if (!pair && !single) return wrong_shape("z0", from, text);
     if (from->dtype != shape->dtype)
-        return cli_fail(CLI_INPUT, "z0 is %s and b is %s: wanted the same", dpcr_dtype_name(from->dtype),
-                        dpcr_dtype_name(shape->dtype));
+        return cli_fail(CLI_INPUT, "z0 is %s and b is %s (whole numbers are read as float64): wanted the same",
+                        dpcr_dtype_name(from->dtype), dpcr_dtype_name(shape->dtype));
     *z0 = dpcr_array_make(from->data, from->dtype, 2, wanted);
     return CLI_DONE;
 }
@@ -439,8 +440,9 @@ static int refuse(solve *s, const char *kind) {
     if (to_stdout && s->common.json) return cli_fail(CLI_USAGE, "--json and --output - both want standard output");
     if (to_stdout && s->common.csv && !strcmp(s->common.csv, "-"))
         return cli_fail(CLI_USAGE, "--csv - and --output - both want standard output");
-    const char *const written[] = {s->output, s->common.csv};
-    const char *const read[] = {s->input, s->a, s->b, s->z0, s->indptr, s->indices};
+    const cli_file written[] = {{"--output", s->output}, {"--csv", s->common.csv}};
+    const cli_file read[] = {{"--input", s->input}, {"--A", s->a},           {"--b", s->b},
+                             {"--z0", s->z0},       {"--indptr", s->indptr}, {"--indices", s->indices}};
     if (!cli_distinct(written, 2) || !cli_spares(written, 2, read, 6)) return CLI_USAGE;
     const int status = refuse_ranks(s);
     if (status || s->distributed) return status;

@@ -154,8 +154,10 @@ static int filter_signals(work *w) {
     const dpcr_array x = signals_of(w, w->input), y = signals_of(w, &w->y);
     dpcr_error error = {0};
     const double start = cli_now();
-    if (dpcr_filter_execute(w->filter, &x, &w->zi, &y, &w->zf, &error) != DPCR_OK)
-        return cli_fail_error(&error, CLI_COMPUTING);
+    cli_signals_at_once(true);
+    const dpcr_status status = dpcr_filter_execute(w->filter, &x, &w->zi, &y, &w->zf, &error);
+    cli_signals_at_once(false);
+    if (status != DPCR_OK) return cli_fail_error(&error, CLI_COMPUTING);
     w->seconds = cli_now() - start;
     return CLI_DONE;
 }
@@ -218,6 +220,7 @@ static int run(dpcr_context *context, const biquads *b) {
     if (!status) status = read_states(b, &w);
     if (!status) status = filter_signals(&w);
     if (!status) status = write_signals(b, &w);
+    if (!status && cli_signal()) status = cli_fail_stopped();
     if (!status) status = write_states(b, &w);
     if (!status) status = tell(b, &w);
     release(&w);
@@ -236,8 +239,9 @@ static int refuse(const biquads *b) {
     if (to_stdout > 1) return cli_fail(CLI_USAGE, "standard output is wanted twice (--json, --csv - or '-')");
     for (size_t i = 0; i < 2; i++)
         if (outputs[i] && strcmp(outputs[i], "-") != 0 && !cli_writable("the output", outputs[i])) return CLI_RESOURCES;
-    const char *const written[] = {b->output, b->final, b->common.csv};
-    return cli_distinct(written, 3) && cli_spares(written, 3, inputs, 3) ? CLI_DONE : CLI_USAGE;
+    const cli_file written[] = {{"--output", b->output}, {"--final", b->final}, {"--csv", b->common.csv}};
+    const cli_file read[] = {{"--sos", b->sos}, {"--input", b->input}, {"--zi", b->zi}};
+    return cli_distinct(written, 3) && cli_spares(written, 3, read, 3) ? CLI_DONE : CLI_USAGE;
 }
 
 int cli_solve_biquads(int argc, char **argv) {

@@ -172,21 +172,39 @@ static int check_shape(const char *name, const dpcr_array *array, int64_t a, int
                     (long long)c);
 }
 
-// "8,5,2", or a file of them.
+// "8,5,2", wrong ones too, and not the name of a file.
+static bool is_list(const char *text) {
+    return strcmp(text, "-") != 0 && strspn(text, "0123456789,.+-") == strlen(text);
+}
+
+// The numbers of a list, the first `most` of them stored. Negative: one of them is no whole number.
+static int64_t parse_lengths(const char *text, int64_t most, int64_t *lengths) {
+    for (int64_t count = 0;; text++) {
+        if (*text < '0' || *text > '9') return -1;
+        char *end;
+        const long long value = strtoll(text, &end, 10);
+        if (count < most) lengths[count] = value;
+        count++;
+        if (*end != ',') return *end ? -1 : count;
+        text = end;
+    }
+}
+
+// Of the command line, or of a file.
 static int read_lengths(const recurrent *r, work *w) {
     const int64_t T = w->rank ? w->total : w->pass.x.shape[0], B = w->pass.x.shape[1];
     if (!r->lengths) return CLI_DONE;
-    const bool list = strspn(r->lengths, "0123456789,") == strlen(r->lengths);
+    const bool list = is_list(r->lengths);
+    const int wrong = list ? CLI_USAGE : CLI_INPUT;
     const dpcr_array *array = NULL;
     w->lengths = calloc((size_t)B + 1, sizeof *w->lengths);
     if (!w->lengths) return cli_fail_memory("the lengths");
     int64_t count = 0;
     if (list) {
-        for (const char *at = r->lengths; at; at = strchr(at, ','), at = at ? at + 1 : NULL, count++) {
-            if (*at < '0' || *at > '9')
-                return cli_fail(CLI_INPUT, "--lengths '%.60s': wanted numbers, N,N,...", r->lengths);
-            if (count < B) w->lengths[count] = strtoll(at, NULL, 10);
-        }
+        count = parse_lengths(r->lengths, B, w->lengths);
+        if (count < 0)
+            return cli_fail(CLI_USAGE, "--lengths '%.60s': wanted whole numbers 0..%lld, N,N,...", r->lengths,
+                            (long long)T);
     } else {
         const int status = cli_array_read(w->context, "lengths", r->lengths, &w->length_file, &array);
         if (status) return status;
@@ -199,28 +217,30 @@ static int read_lengths(const recurrent *r, work *w) {
         }
     }
     if (count != B)
-        return cli_fail(CLI_INPUT, "--lengths has %lld numbers: wanted %lld, as the input has sequences",
-                        (long long)count, (long long)B);
+        return cli_fail(wrong, "--lengths has %lld numbers: wanted %lld, as the input has sequences", (long long)count,
+                        (long long)B);
     for (int64_t b = 0; b < B; b++)
         if (w->lengths[b] < 0 || w->lengths[b] > T)
-            return cli_fail(CLI_INPUT, "--lengths: number %lld is %lld: wanted 0..%lld", (long long)b,
+            return cli_fail(wrong, "--lengths: number %lld is %lld: wanted 0..%lld", (long long)b,
                             (long long)w->lengths[b], (long long)T);
     w->pass.lengths = w->lengths;
     return CLI_DONE;
 }
 
+// All of it on each rank: files of whole numbers are not read by rows, and a number a step is little.
 static int read_resets(const recurrent *r, work *w) {
-    const int64_t T = w->pass.x.shape[0], B = w->pass.x.shape[1];
+    const int64_t T = w->pass.x.shape[0], B = w->pass.x.shape[1], all = w->rank ? w->total : T;
     const dpcr_array *array = NULL;
     if (!r->resets) return CLI_DONE;
-    const int status = read_steps(w, "resets", r->resets, &w->reset_file, &array);
+    const int status = cli_array_read(w->context, "resets", r->resets, &w->reset_file, &array);
     if (status) return status;
-    if (array->ndim != 2 || array->shape[0] != T || array->shape[1] != B)
+    if (array->ndim != 2 || array->shape[0] != all || array->shape[1] != B)
         return cli_fail(CLI_INPUT, "--resets has another shape than the input's steps: wanted [%lld][%lld]",
-                        (long long)T, (long long)B);
+                        (long long)all, (long long)B);
     w->resets = calloc((size_t)(T * B) + 1, 1);
     if (!w->resets) return cli_fail_memory("the resets");
-    for (int64_t i = 0; i < T * B; i++) w->resets[i] = cli_array_get(array, i) != 0;
+    const int64_t first = w->rank ? w->first * B : 0;
+    for (int64_t i = 0; i < T * B; i++) w->resets[i] = cli_array_get(array, first + i) != 0;
     w->pass.resets = w->resets;
     return CLI_DONE;
 }
@@ -593,6 +613,25 @@ static int refuse_device(recurrent *r) {
     return CLI_DONE;
 }
 
+static bool spares_inputs(const recurrent *r) {
+    const cli_file written[] = {{"--output", r->output},
+                                {"--final", r->final},
+                                {"--final-c", r->final_c},
+                                {"--grads", r->grads},
+                                {"--csv", r->common.csv}};
+    const cli_file read[] = {{"--weights", r->weights},
+                             {"--input", r->input},
+                             {"--h0", r->h0},
+                             {"--c0", r->c0},
+                             {"--grad-output", r->grad_output},
+                             {"--grad-final", r->grad_final},
+                             {"--grad-final-c", r->grad_final_c},
+                             {"--lengths", r->lengths},
+                             {"--resets", r->resets}};
+    return cli_distinct(written, sizeof written / sizeof written[0]) &&
+           cli_spares(written, sizeof written / sizeof written[0], read, sizeof read / sizeof read[0]);
+}
+
 static int refuse(recurrent *r) {
     const char *const kind = dpcr_recurrent_kind_name(r->kind);
     const char *const outputs[] = {r->output, r->final, r->final_c, r->grads};
@@ -618,10 +657,7 @@ static int refuse(recurrent *r) {
     if (r->grads && !strcmp(r->grads, "-")) return cli_fail(CLI_USAGE, "--grads wants a file");
     for (size_t i = 0; i < sizeof outputs / sizeof outputs[0]; i++)
         if (outputs[i] && strcmp(outputs[i], "-") != 0 && !cli_writable("the output", outputs[i])) return CLI_RESOURCES;
-    const char *const written[] = {r->output, r->final, r->final_c, r->grads, r->common.csv};
-    if (!cli_distinct(written, 5) || !cli_spares(written, 5, &r->weights, 1) ||
-        !cli_spares(written, 5, inputs, sizeof inputs / sizeof inputs[0]))
-        return CLI_USAGE;
+    if (!spares_inputs(r)) return CLI_USAGE;
     const int status = refuse_device(r);
     return status ? status : refuse_ranks(r);
 }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
 // Sound files by libsndfile, where the program was built with it: read whole, written whole through memory.
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
@@ -94,6 +95,20 @@ static int format_of(const char *path) {
     return end && !strcasecmp(end, ".wav") ? SF_FORMAT_WAV | SF_FORMAT_FLOAT : 0;
 }
 
+static void warn_of_clipping(const char *path, const dpcr_array *x) {
+    const float *values = x->data;
+    const int64_t count = cli_array_count(x);
+    int64_t clipped = 0;
+    float peak = 0;
+    for (int64_t i = 0; i < count; i++) {
+        clipped += values[i] > 1 || values[i] < -1;
+        peak = fmaxf(peak, fabsf(values[i]));
+    }
+    if (clipped)
+        cli_warn("'%s': %lld of %lld samples are louder than flac holds (peak %.4g) and are clipped; .wav keeps them",
+                 path, (long long)clipped, (long long)count, (double)peak);
+}
+
 int cli_sound_write(const char *path, const dpcr_array *x, int rate) {
     SF_VIRTUAL_IO io = {memory_length, memory_seek, memory_read, memory_write, memory_tell};
     SF_INFO info = {.samplerate = rate, .channels = (int)x->shape[1], .format = format_of(path)};
@@ -108,6 +123,7 @@ int cli_sound_write(const char *path, const dpcr_array *x, int rate) {
     ok = sf_close(file) == 0 && ok;
     const int status =
         ok ? cli_write_file(path, m.data, (size_t)m.size) : cli_fail(CLI_RESOURCES, "cannot write '%s': %s", path, why);
+    if (!status && info.format == (SF_FORMAT_FLAC | SF_FORMAT_PCM_24)) warn_of_clipping(path, x);
     free(m.data);
     return status;
 }

@@ -217,9 +217,11 @@ static int run(train *t, dpcr_architecture architecture) {
     if (status) return status;
     const char *trace = t->pipeline.trace;
     if (trace && strcmp(trace, "-") && !cli_writable("the trace", trace)) return CLI_RESOURCES;
-    const char *const written[] = {t->options.save, t->report.log_path, t->common.csv, trace};
-    const char *const read[] = {t->options.resume, trace};
-    if (!cli_distinct(written, 4) || !cli_distinct(read, 2)) return CLI_USAGE;
+    const cli_file written[] = {
+        {"--save", t->options.save}, {"--log", t->report.log_path}, {"--csv", t->common.csv}, {"--trace", trace}};
+    const cli_file read[] = {{"--resume", t->options.resume}, {"--trace", trace}},
+                   data = {"--data", cli_data_place(t->data)};
+    if (!cli_distinct(written, 4) || !cli_distinct(read, 2) || !cli_spares(written, 4, &data, 1)) return CLI_USAGE;
     t->context = cli_context_create(&t->common, &status);
     if (!t->context) return status;
     status = read_data(t);

@@ -254,9 +254,10 @@ static int run(diffusion *d) {
     int status = CLI_DONE;
     if (d->options.resume && !cli_readable("the checkpoint", d->options.resume)) return CLI_INPUT;
     if ((status = cli_check_save(d->options.save)) != CLI_DONE) return status;
-    const char *const written[] = {d->options.save, d->common.csv}, *const vae = d->denoiser ? d->latent : NULL;
-    if (!cli_distinct(written, 2) || !cli_spares(written + 1, 1, &d->options.resume, 1) ||
-        !cli_spares(written, 2, &vae, 1))
+    const cli_file written[] = {{"--save", d->options.save}, {"--csv", d->common.csv}};
+    const cli_file resume = {"--resume", d->options.resume};
+    const cli_file read[] = {{"--latent", d->denoiser ? d->latent : NULL}, {"--data", cli_data_place(d->data)}};
+    if (!cli_distinct(written, 2) || !cli_spares(written + 1, 1, &resume, 1) || !cli_spares(written, 2, read, 2))
         return CLI_USAGE;
     d->context = cli_context_create(&d->common, &status);
     if (!d->context) return status;

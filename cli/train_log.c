@@ -73,9 +73,8 @@ int cli_report_check(const cli_report *report) {
     if (o->resume && !cli_readable("the checkpoint", o->resume)) return CLI_INPUT;
     const int status = cli_check_save(o->save);
     if (status != CLI_DONE) return status;
-    const char *const written[] = {o->save, report->log_path, report->common->csv}, *const read[] = {
-                                                                                        o->resume, report->log_path,
-                                                                                        report->common->csv};
+    const cli_file log = {"--log", report->log_path}, csv = {"--csv", report->common->csv};
+    const cli_file written[] = {{"--save", o->save}, log, csv}, read[] = {{"--resume", o->resume}, log, csv};
     if (!cli_distinct(written, 3) || !cli_distinct(read, 3)) return CLI_USAGE;
     return check_log(report->log_path);
 }
@@ -91,7 +90,10 @@ static int log_open(cli_log *log, const char *path, bool append) {
     log->fd = -1;
     if (!path) return CLI_DONE;
     log->fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_APPEND | (append ? 0 : O_TRUNC), 0666);
-    if (log->fd < 0 && errno == EACCES) log->fd = open(path, O_WRONLY | O_APPEND | O_CLOEXEC);  // a pipe or a device
+    if (log->fd < 0 && errno == EACCES) {
+        log->fd = open(path, O_WRONLY | O_APPEND | O_CLOEXEC);  // a pipe or a device
+        if (log->fd < 0) errno = EACCES;
+    }
     return log->fd < 0 ? fail(log) : CLI_DONE;
 }
 

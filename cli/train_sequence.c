@@ -341,8 +341,10 @@ static int run(training *t) {
     cli_alphabet alphabet = {0};
     int status = cli_report_check(&t->report);
     if (status) return status;
-    const char *const written[] = {t->options.train.save, t->report.log_path, t->common.csv};
-    if (!cli_spares(written, 3, &t->data, 1)) return CLI_USAGE;
+    const cli_file written[] = {
+        {"--save", t->options.train.save}, {"--log", t->report.log_path}, {"--csv", t->common.csv}};
+    const cli_file data = {"--data", cli_data_place(t->data)};
+    if (!cli_spares(written, 3, &data, 1)) return CLI_USAGE;
     t->context = cli_context_create(&t->common, &status);
     if (!t->context) return status;
     if (is_text(t))

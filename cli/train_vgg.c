@@ -623,8 +623,10 @@ static int run(training *t) {
     int status = CLI_DONE;
     if (t->resume && !cli_readable("the checkpoint", t->resume)) return CLI_INPUT;
     if ((status = cli_check_save(t->save)) != CLI_DONE) return status;
-    const char *const files[][2] = {{t->save, t->common.csv}, {t->resume, t->common.csv}};
-    if (!cli_distinct(files[0], 2) || !cli_distinct(files[1], 2)) return CLI_USAGE;
+    const cli_file written[] = {{"--save", t->save}, {"--csv", t->common.csv}};
+    const cli_file read[] = {{"--resume", t->resume}, {"--csv", t->common.csv}},
+                   data = {"--data", cli_data_place(t->data)};
+    if (!cli_distinct(written, 2) || !cli_distinct(read, 2) || !cli_spares(written, 2, &data, 1)) return CLI_USAGE;
     t->context = cli_context_create(&t->common, &status);
     if (!t->context) return status;
     if (t->common.json) t->log = json_array();

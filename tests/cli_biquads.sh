@@ -5,9 +5,9 @@
 set -u
 . "$(dirname "$0")/program.bash"
 python3 - "$program" "$folder" <<'PYTHON'
-import math, struct, subprocess, wave
+import math, os, signal, struct, subprocess, wave
 
-from program import always, answer, content, get_npy, near, npy, path, program, put, put_npy, read_npy, refused, run
+from program import always, answer, content, ended, get_npy, is_one_line, near, npy, path, program, put, put_npy, read_npy, refused, run
 
 always += ["solve", "biquads"]
 
@@ -81,9 +81,12 @@ else:
     run("--sos", path("sos.npy"), "--input", path("in.wav"), "--output", path("y.npy"), "--quiet")
     shape, got, letter = get_npy("y.npy")
     assert shape == (2, length) and letter == "f" and got == y[0::2] + y[1::2]
-    # too loud for a format of integers: cut at 1, not refused
+    # too loud for a format of integers: cut at 1 and told, not refused
     put_npy("loud.npy", [1, 6], [8, 0, 0, 1, 0, 0])
-    run("--sos", path("loud.npy"), "--input", path("in.wav"), "--output", path("loud.flac"), "--quiet")
+    said = ended(0, "--sos", path("loud.npy"), "--input", path("in.wav"), "--output", path("loud.flac"), "--quiet").stderr
+    clipped = sum(abs(v * 8 / 32768) > 1 for v in samples)
+    assert is_one_line(said) and b" %d of %d samples are louder than flac holds" % (clipped, len(samples)) in said and b".wav keeps" in said, said
+    run("--sos", path("loud.npy"), "--input", path("in.wav"), "--output", path("loud.wav"), "--quiet")
     run("--sos", put_npy("one.npy", [1, 6], [1, 0, 0, 1, 0, 0]), "--input", path("loud.flac"), "--output", path("y.npy"), "--quiet")
     got = get_npy("y.npy")[1]
     assert max(got) > 0.99 and max(map(abs, got)) <= 1
@@ -98,6 +101,17 @@ else:
         run("--sos", path("sos.npy"), "--input", path("piped.wav"), "--output", path("piped.npy"), "--quiet")
     put("cut.wav", b"RIFF....")
     refused(5, "no sound", "--sos", path("sos.npy"), "--input", path("cut.wav"), "--output", path("y.wav"))
+
+# a signal while it reads: the filter does not begin
+stop = subprocess.Popen([program, "solve", "biquads", "--sos", path("sos.npy"), "--input", "-", "--output", path("stopped.npy")],
+                        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+whole = npy([1 << 17], [0.5] * (1 << 17))
+stop.stdin.write(whole[:1 << 19])  # more than a pipe holds: it is at work
+stop.stdin.flush()
+stop.send_signal(signal.SIGINT)
+out, said = stop.communicate(whole[1 << 19:], timeout=60)
+assert stop.returncode == 130 and out == b"" and b"stopped as asked" in said and is_one_line(said), (stop.returncode, said)
+assert not os.path.exists(path("stopped.npy"))
 
 # refusals
 x = put_npy("x.npy", [4, 10], [0.0] * 40)

@@ -5,12 +5,12 @@
 set -u
 . "$(dirname "$0")/program.bash"
 python3 - "$program" "$folder" <<'PYTHON'
-from program import calls, ended, path, read_json
+from program import calls, ended, is_one_line, path, read_json, refused
 
 
 def run(line, wanted=0, threads=1):
     done = ended(wanted, *line.split(), "--json", "--threads", threads)
-    assert done.stderr == b"", (line, done.stderr)
+    assert is_one_line(done.stderr) if wanted == 3 else done.stderr == b"", (line, done.stderr)
     told = read_json(done.stdout)
     assert told["agrees"] is (wanted == 0), (line, told)
     return told
@@ -58,6 +58,13 @@ assert told["reason"] == "fallback" and told["method"] == "jacobi", told
 assert run("check resnet --layers 64 --agree 1e-30 --agree-gradients 1e-30 --tolerance 1e-3 --dtype float64", wanted=1)["tolerance"] == 1e-30
 told = run("check resnet --layers 200 --width 8 --method jacobi --max-sweeps 2 --no-fallback", wanted=3)
 assert told["reason"] == "not-converged", told
+assert b": not converged after 2 sweeps" in ended(3, *"check resnet --layers 200 --method jacobi --max-sweeps 2 --no-fallback --quiet".split()).stderr
+
+# What a kind of chain does not use is refused.
+for line, text in (("check lorenz --layer-norm --tie 3", "lorenz takes no --layer-norm"), ("check logistic --width 4", "logistic takes no --width"),
+                   ("check mlp --scale 2", "--scale: that is of a resnet"), ("gradcheck mlp --branch linear", "--branch: that is of a resnet"),
+                   ("check resnet --hidden 3", "--hidden: that is of --branch two-layer")):
+    refused(2, text, *line.split())
 
 # Gradients against finite differences.
 for line in ("mlp", "mlp --activation tanh --layer-norm", "resnet", "resnet --branch two-layer --hidden 7", "resnet --activation silu --layer-norm",

@@ -146,7 +146,43 @@ refused 2 "$over" solve linear --A x.npy --b y.npy --output "$folder/z" --csv ./
 refused 2 "$over" solve biquads --sos s.npy --input x.npy --output x.npy
 refused 2 "$over" train denoiser --latent "$folder/m" --save "$folder/./m"
 refused 2 "$over" train gru --data "$folder/x.txt" --save "$folder/x.txt"
+# Members of an archive, tables, profiles, what data folders hold: nothing of them is touched.
+mkdir -p "$folder/given/en"
+given=("$folder"/given/{d.npz,t.csv,train-images-idx3-ubyte,t10k-labels-idx1-ubyte.gz,data_batch_5.bin,en/a.wav})
+for file in "${given[@]}"; do echo kept >"$file"; done
+ln -s given/en/a.wav "$folder/link"
+npz=$folder/given/d.npz table=$folder/given/t.csv
+refused 2 "$over (--A and --output)" solve linear --A "$npz:A" --b "$npz:b" --output "$npz"
+refused 2 "$over (--b and --csv)" solve linear --A x.npy --b "$npz:b" --output "$folder/z" --csv "$folder/given/./d.npz"
+refused 2 "$over (--input and --output)" solve gru --weights x.st --input "$npz:x" --output "$npz"
+refused 2 "$over (--h0 and --final)" solve gru --weights x.st --input x.npy --h0 "$npz:h" --final "$npz"
+refused 2 "$over (--sos and --final)" solve biquads --sos "$npz:sos" --input x.npy --final "$npz"
+for option in svg png trace csv; do
+    refused 2 "$over (--from and --$option)" schedule draw --from "$table" --$option "$table"
+done
+for action in validate lower simulate generate; do refused 2 "$over (--from and --csv)" schedule $action --from "$table" --csv "$table"; done
+for action in simulate compare partition; do refused 2 "$over (--profile and --csv)" schedule $action --profile "$table" --csv "$table"; done
+refused 2 "$twice (--svg and --png)" schedule draw --svg "$folder/z" --png "$folder/z"
+refused 2 "$twice (--trace and --csv)" schedule draw --trace "$folder/z" --csv "$folder/./z"
+refused 2 "$over (--wisdom and --csv)" plan resnet --measure --wisdom "$folder/z" --csv "$folder/z"
+refused 2 "$over (--wisdom and --csv)" plan resnet --wisdom "$table" --csv "$table"
+for file in "${given[@]:2}" "$folder/given/t10k-labels-idx1-ubyte" "$folder/link"; do
+    for words in 'mlp --save' 'resnet --csv' 'mlp --pipeline gpipe --trace' 'vae --save' 'denoiser --csv' 'vgg11 --save' 'gru --save'; do
+        refused 2 "$over (--data and --${words##*--})" train $words "$file" --data "$folder/given"
+    done
+    for verb in eval generate 'bench diffusion'; do refused 2 "$over (--data and --csv)" $verb "$table" --data "$folder/given" --csv "$file"; done
+    refused 2 "$over (--data and --csv)" check --load "$table" --data "$folder/given" --csv "$file"
+done
+refused 5 '' train mlp --data "$folder/given" --save "$folder/given/model"  # another file there
+for file in "${given[@]}"; do [ "$(cat "$file")" = kept ] || complain "$file was written over"; done
 refused 2 'float64 only' check lorenz --dtype float32
+refused 2 'float64 only' plan lorenz --dtype float32
+refused 2 'logistic takes no --gain' plan logistic --gain 2
+refused 2 'a linear chain takes no --tie' plan linear --tie 3
+refused 2 'a linear chain wants --scheme' plan linear --method newton
+refused 2 'takes --scheme too' plan linear --backward pcr
+refused 2 'of a linear chain' plan mlp --structure diagonal
+refused 2 '--scale: that is of a resnet' plan mlp --scale 2
 refused 2 'need float64' gradcheck mlp --dtype float32
 refused 2 'beside --load' check --load x --layers 3
 
@@ -201,6 +237,9 @@ done_with info --csv "$folder/info.csv"
 done_with check resnet --layers 16 --width 4 --batch 2 --csv -
 head -1 "$folder/stdout" | grep -qx 'sweep,residual,locked' || complain "check --csv -: $(head -1 "$folder/stdout")"
 DEEPPCR_ISA=portable "$program" info --json 2>/dev/null | grep -q '"isa": "portable"' || complain "DEEPPCR_ISA is not told"
+DEEPPCR_ISA=avx-2 "$program" info --quiet 2>"$folder/stderr" || complain "DEEPPCR_ISA=avx-2: exit $?"
+[ "$(cat "$folder/stderr")" = "deeppcr info: DEEPPCR_ISA 'avx-2' is ignored; there are portable, avx2, avx512" ] ||
+    complain "DEEPPCR_ISA=avx-2: $(head -c 300 "$folder/stderr")"
 for threads in 1 2 3; do done_with info --threads $threads; done
 
 # What cannot be written.

@@ -18,6 +18,19 @@ run lower --schedule interleaved-zb --ranks 2 --microbatches 8 --old-notation |
 run generate --schedule dualpipev --ranks 4 --microbatches 8 | run validate --from - >/dev/null
 run lower --schedule dualpipe --ranks 4 --microbatches 8 | run validate --from - --schedule dualpipe --ranks 4 --microbatches 8 >/dev/null
 
+# ---- a signal ends it, whatever it computes, and leaves no file ----
+while read -r signal status words; do
+    # shellcheck disable=SC2086 # words
+    timeout --preserve-status -k 20 -s "$signal" 1 "$program" schedule $words --csv "$folder/stopped.csv" >"$folder/stdout" 2>"$folder/stderr"
+    got=$?
+    [ $got -eq "$status" ] && [ "$(cat "$folder/stderr")" = "deeppcr schedule: stopped as asked" ] ||
+        complain "$signal: '$words' gave exit status $got: $(head -c 300 "$folder/stderr")"
+    [ ! -e "$folder/stopped.csv" ] || complain "$signal: '$words' left a file"
+done <<'WORDS'
+INT 130 generate --schedule best --ranks 256 --microbatches 4000 --hop 1 --times 10,12,8
+TERM 143 profile resnet --layers 2048 --width 512
+WORDS
+
 # ---- figures ----
 run simulate --schedule zb-h1 --ranks 4 --microbatches 12 --json >"$folder/a.json"
 run simulate --from $golden/dualpipev_p4_m8.csv --atomic-pairs --json >"$folder/b.json"

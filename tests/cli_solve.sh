@@ -208,6 +208,8 @@ for files, wanted, text in (
         (["--A", put_npy("x4.npy", (4, 1, 1, 1, 2), [0] * 8), "--b", b], 5, "shape [4][1][1][1][2]"),
         (["--A", a, "--b", a], 5, "b has shape [4][1]"),
         (["--A", put_npy("x5.npy", (4, 1), [0] * 4, "f"), "--b", b], 5, "A is float32 and b is float64"),
+        (["--A", put("x7.npy", npy((4, 1), [0] * 4).replace(b"<f8", b"<i8")), "--b", put_npy("x8.npy", (4, 1, 1), [0] * 4, "f")], 5,
+         "A is float64 and b is float32 (whole numbers are read as float64)"),
         (["--A", a, "--b", b, "--z0", wide], 5, "z0 has shape"),
         (["--A", a, "--b", b, "--z0", put_npy("x6.npy", (1, 1), [0], "f")], 5, "z0 is float32"),
         (["--A", a, "--b", b, "--z0", b, "--transposed"], 2, "--transposed"),

@@ -81,6 +81,12 @@ assert tensors("z") == tensors("m")
 for threads in ("1", "2"):
     answer("train", "resnet", *small, "--limit", "300", "--epochs", "1", "--save", path("t" + threads), "--threads", threads)
 assert tensors("t1") == tensors("t2"), "threads change bits"
+refused(2, "data.count is 2000, wanted 300, the checkpoint's; --limit says how many", "train", "resnet", *small, "--epochs", "1", "--resume", path("t1"))
+refused(2, "--scale: that is of a resnet", "train", "mlp", *small, "--scale", "2")
+if os.geteuid() != 0:
+    os.makedirs(path("closed"))
+    os.chmod(path("closed"), 0o500)
+    refused(4, "closed/l': Permission denied", "train", "mlp", *small, "--log", path("closed/l"))
 # No tape is kept: the same bits, and a checkpoint goes on with and without.
 for given in ((), ("--dtype", "float64", "--activation", "tanh"), ("--branch", "two-layer"), ("--layer-norm",)):
     few = ["train", "resnet", *small, "--limit", "300", *given, "--constant-rate", "--warm-up", "0", "--method", "sequential"]
