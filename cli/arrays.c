@@ -43,8 +43,9 @@ int64_t cli_array_count(const dpcr_array *array) {
 }
 
 double cli_array_get(const dpcr_array *array, int64_t offset) {
-    return array->dtype == DPCR_F32 ? (double)((const float *)array->data)[offset]
-                                    : ((const double *)array->data)[offset];
+    return array->dtype == DPCR_F32   ? (double)((const float *)array->data)[offset]
+           : array->dtype == DPCR_U32 ? (double)((const uint32_t *)array->data)[offset]
+                                      : ((const double *)array->data)[offset];
 }
 
 void cli_array_set(const dpcr_array *array, int64_t offset, double value) {

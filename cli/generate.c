@@ -593,9 +593,11 @@ static int run(generate *t) {
     if (!status) status = take_memory(t);
     if (!status) status = read_inputs(t);
     if (!status && t->classifier) status = read_held_out(t);
-    cli_signals_at_once(true);  // a sweep may take minutes, and nothing is kept of a run that is stopped
-    if (!status) status = cli_generate_run(g);
-    cli_signals_at_once(false);
+    if (!status) {
+        cli_signals_at_once(true);  // a sweep may take minutes, and nothing is kept of a run that is stopped
+        status = cli_generate_run(g);
+        cli_signals_at_once(false);
+    }
     if (!status) status = write_pictures(t);
     if (!status && t->path) status = write_path(t);
     if (!status && t->path_out) {
@@ -605,6 +607,7 @@ static int run(generate *t) {
     }
     if (!status && t->wisdom && dpcr_wisdom_save(g->context, t->wisdom, &error) != DPCR_OK)
         status = cli_fail_error(&error, CLI_WRITING);
+    if (!status && cli_signal()) status = cli_fail_stopped();
     if (!status) status = tell(t);
     if (!status) status = check_finite(t);
     cli_release(g->samples);

@@ -222,6 +222,7 @@ static int run(dpcr_context *context, const biquads *b) {
     if (!status) status = write_signals(b, &w);
     if (!status && cli_signal()) status = cli_fail_stopped();
     if (!status) status = write_states(b, &w);
+    if (!status && cli_signal()) status = cli_fail_stopped();
     if (!status) status = tell(b, &w);
     release(&w);
     return status;

@@ -227,7 +227,7 @@ static int read_lengths(const recurrent *r, work *w) {
     return CLI_DONE;
 }
 
-// All of it on each rank: files of whole numbers are not read by rows, and a number a step is little.
+// All of it on each rank, for as long as this takes: files of whole numbers are not read by rows.
 static int read_resets(const recurrent *r, work *w) {
     const int64_t T = w->pass.x.shape[0], B = w->pass.x.shape[1], all = w->rank ? w->total : T;
     const dpcr_array *array = NULL;
@@ -241,6 +241,7 @@ static int read_resets(const recurrent *r, work *w) {
     if (!w->resets) return cli_fail_memory("the resets");
     const int64_t first = w->rank ? w->first * B : 0;
     for (int64_t i = 0; i < T * B; i++) w->resets[i] = cli_array_get(array, first + i) != 0;
+    dpcr_tensors_free(w->context, &w->reset_file);
     w->pass.resets = w->resets;
     return CLI_DONE;
 }

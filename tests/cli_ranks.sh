@@ -37,7 +37,7 @@ text += b' ' * (-len(text) % 8)
 open('lstm.safetensors', 'wb').write(struct.pack('<Q', len(text)) + text + data)
 save('x', rng.standard_normal((T, B, I))); save('gy', rng.standard_normal((T, B, 2 * H))); save('h0', rng.standard_normal((4, B, H)))
 marks = rng.random((T, B)) < 0.1
-for name, dtype in (('bool', '?'), ('int64', 'i8'), ('uint8', 'u1'), ('float', 'f4')): np.save(f'marks_{name}.npy', marks.astype(dtype))
+for name, dtype in (('bool', '?'), ('int64', 'i8'), ('uint8', 'u1'), ('uint32', 'u4'), ('float', 'f4')): np.save(f'marks_{name}.npy', marks.astype(dtype))
 END
 head -c 2000 dense.npy >short.npy
 near() { # file, file, tolerance
@@ -73,7 +73,7 @@ done
 
 # Resets as NumPy has them, each rank its own steps'.
 "$program" solve lstm --weights lstm.safetensors --input x.npy --resets marks_bool.npy --method sequential --output marked.npy --quiet || complain "resets by the loop"
-for dtype in bool int64 uint8 float; do
+for dtype in bool int64 uint8 uint32 float; do
     "$program" solve lstm --weights lstm.safetensors --input x.npy --resets marks_$dtype.npy --ranks 3 --output many.npy --quiet && near marked.npy many.npy 1e-5 || complain "resets of $dtype on 3 ranks: $(tail -1 why)"
 done
 

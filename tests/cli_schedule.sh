@@ -28,7 +28,7 @@ while read -r signal status words; do
     [ ! -e "$folder/stopped.csv" ] || complain "$signal: '$words' left a file"
 done <<'WORDS'
 INT 130 generate --schedule best --ranks 256 --microbatches 4000 --hop 1 --times 10,12,8
-TERM 143 profile resnet --layers 2048 --width 512
+TERM 143 compare --ranks 2-400
 WORDS
 
 # ---- figures ----

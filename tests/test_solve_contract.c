@@ -415,11 +415,11 @@ static void a_lane_outside_its_domain_spoils_no_other(void **state) {
 static void what_is_left_open_is_written(void **state) {
     (void)state;
     dpcr_context *context = solving_context(1);
-    static const dpcr_method methods[] = {DPCR_METHOD_NEWTON, DPCR_METHOD_DIAGONAL, DPCR_METHOD_JACOBI,
-                                          DPCR_METHOD_PICARD, DPCR_METHOD_PARATAA,  DPCR_METHOD_PARAREAL,
-                                          DPCR_METHOD_OVERLAP};
+    static const dpcr_method methods[] = {DPCR_METHOD_NEWTON,  DPCR_METHOD_DIAGONAL, DPCR_METHOD_JACOBI,
+                                          DPCR_METHOD_PICARD,  DPCR_METHOD_PARATAA,  DPCR_METHOD_PARAREAL,
+                                          DPCR_METHOD_OVERLAP, DPCR_METHOD_SHOOTING};
     int open = 0;
-    for (int n = 0; n < 7 * 12; n++) {
+    for (int n = 0; n < 8 * 12; n++) {
         const int64_t width = 1 << n % 3, batch = 1 + n / 3 % 2, length = 60, numbers = length * batch * width;
         const int64_t shape[3] = {length, batch, width};
         const dpcr_model_options o = {.size = sizeof o,

@@ -104,7 +104,7 @@ static void time_methods(const gpu *t, job *j) {
     double loop = 0, back = 0;
     const bool linear = j->network->branch == DPCR_BRANCH_LINEAR;
     const int64_t products = j->width * j->width * j->width * j->layers * j->batch;  // of a sweep of newton's
-    const bool newton = linear && !j->network->norm && products <= (int64_t)1 << 36;
+    const bool newton = linear && !j->network->norm && products <= (int64_t)1 << 34;
     for (int m = 0; m < (newton ? 3 : 2); m++)
         time_plan(t, j, methods[m], dpcr_method_name(methods[m]), m == 0, &loop, &back);
 }

@@ -132,13 +132,19 @@ dpcr_array dpcri_outputs(const dpcri_trajectory *t, int64_t first, int64_t count
     return dpcri_slice(&t->z, first, count, row, rows);
 }
 
+void dpcri_hold(dpcri_run *run, int64_t b, const dpcr_array *state, int64_t from, int64_t to) {
+    if (from >= to) return;
+    dpcr_array same = *state;
+    same.strides[0] = 0;
+    const dpcr_array rest = dpcri_outputs(&run->t, from, to - from, b, 1);
+    dpcri_row_ops_of(run->plan->steps.dtype)->copy(&same, &rest);
+}
+
 void dpcri_hold_last(dpcri_run *run, int64_t b, int64_t from) {
-    const dpcr_steps *steps = &run->plan->steps;
-    if (from >= steps->length) return;
-    dpcr_array state = dpcri_inputs(&run->t, from, 1, b, 1);
-    state.strides[0] = 0;
-    const dpcr_array rest = dpcri_outputs(&run->t, from, steps->length - from, b, 1);
-    dpcri_row_ops_of(steps->dtype)->copy(&state, &rest);
+    const int64_t length = run->plan->steps.length;
+    if (from >= length) return;
+    const dpcr_array state = dpcri_inputs(&run->t, from, 1, b, 1);
+    dpcri_hold(run, b, &state, from, length);
 }
 
 dpcr_array dpcri_inputs(const dpcri_trajectory *t, int64_t first, int64_t count, int64_t row, int64_t rows) {

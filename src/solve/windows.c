@@ -66,7 +66,13 @@ static dpcr_window team_span(windows_job *job, int64_t b, int64_t first, int64_t
     const int code = plan->steps.window(plan->steps.user, &span, in, &states, &window);
     if (code < 0) job->code = code;
     if (code > 0) window.good = 0;
-    if (!team || closing) job->evaluations += window.sweeps * count;
+    if (team && !closing) return window;
+    job->evaluations += window.sweeps * count;
+    if (plan->options.no_fallback && window.good < count) {  // what is not solved may not be stored
+        const int64_t open = first + window.good;
+        const dpcr_array before = dpcri_inputs(&job->run->t, open, 1, b, 1);
+        dpcri_hold(job->run, b, window.good > 0 ? &before : in, open, first + count);
+    }
     return window;
 }
 
@@ -106,9 +112,7 @@ static void judge(dpcri_run *run, int64_t b, const dpcr_window *window) {
     run->last_estimate[b] = window->estimate;
     run->front[b] = run->locked[b] = window->good;
     if (window->good < plan->steps.length) {
-        if (!plan->options.no_fallback) return;
-        run->reason[b] = DPCR_REASON_NOT_CONVERGED;
-        if (plan->options.method == DPCR_METHOD_NEWTON) dpcri_hold_last(run, b, window->good);
+        if (plan->options.no_fallback) run->reason[b] = DPCR_REASON_NOT_CONVERGED;
         return;
     }
     const bool confirmed = window->estimate >= 0 && window->estimate <= plan->options.atol + plan->options.rtol;
