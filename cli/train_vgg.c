@@ -358,24 +358,21 @@ static int begin_stage(training *t) {
     return convnet_thin(&t->net, t->prune * (1 - left * left * left));
 }
 
-static int one_step(training *t, int part) {
-    dpcr_error error = {0};
-    part_state *of = &t->parts[part];
-    const int way = part == WHOLE ? CONVNET_DENSE : t->way;
+// Forward and back through the next step's batch.
+static int passes(training *t, int part, int way, double *loss, int64_t *correct) {
     const int64_t step = step_within(t, part);
-    double loss = 0, seconds = 0, mark = cli_now();
-    int64_t correct = 0;
+    double seconds = 0, mark = cli_now();
     int status = part == WHOLE ? begin_stage(t) : CLI_DONE;
     put_batch(t, part);
-    if (!status) status = convnet_forward(&t->net, &loss, &correct);
+    if (!status) status = convnet_forward(&t->net, loss, correct);
     t->forward += cli_now() - mark;
     if (status) return status;
-    if (!isfinite(loss))
-        return cli_fail(CLI_USAGE, "step %lld: the loss is %g; a lower --rate may help", (long long)t->step + 1, loss);
+    if (!isfinite(*loss))
+        return cli_fail(CLI_USAGE, "step %lld: the loss is %g; a lower --rate may help", (long long)t->step + 1, *loss);
     const bool all = part == PRUNED && t->compare && step % t->compare == 0 && t->compared_count < MOST_COMPARED;
     if (all) {
         status = compare(t);
-        seconds = t->compared[way][t->compared_count - 1];
+        if (!status) seconds = t->compared[way][t->compared_count - 1];
     } else {
         status = timed_backward(t, way, &seconds);
     }
@@ -384,8 +381,22 @@ static int one_step(training *t, int part) {
     mark = cli_now();
     status = convnet_parameters(&t->net, way);
     t->parameters += cli_now() - mark;
-    if (status) return status;
-    mark = cli_now();
+    return status;
+}
+
+static int one_step(training *t, int part) {
+    dpcr_error error = {0};
+    part_state *of = &t->parts[part];
+    const int way = part == WHOLE ? CONVNET_DENSE : t->way;
+    const int64_t step = step_within(t, part);
+    double loss = 0;
+    int64_t correct = 0;
+    cli_hold(true);
+    int status = passes(t, part, way, &loss, &correct);
+    cli_hold(false);
+    if (status && cli_signal()) return stop_as_asked(t);  // within a pass: the network is as the last step left it
+    if (status) return cli_fail(status, "%s", cli_failed_text());
+    const double mark = cli_now();
     if (dpcr_optimiser_step(t->optimiser_of, t->net.vector, t->net.gradient, &error) != DPCR_OK)
         return cli_fail_error(&error, CLI_COMPUTING);
     if (part == WHOLE && t->stages > 1 && step >= stage_step(t, 1)) convnet_keep_zeros(&t->net);
