@@ -245,9 +245,7 @@ static bool next_group(parataa *p) {
 // The window's new entries copy the last state before them.
 static void fill_entering(parataa *p, int64_t b) {
     if (p->plan->options.guess != DPCR_GUESS_STATE) return;
-    for (int64_t l = p->filled[b]; l < p->hi; l++)
-        memcpy(state(p, l, b), state(p, p->filled[b] - 1, b),
-               (size_t)p->steps->width * dpcr_dtype_size(p->steps->dtype));
+    dpcri_hold(p->run, b, NULL, p->filled[b], p->hi);
     if (p->filled[b] < p->hi) p->filled[b] = p->hi;
 }
 
@@ -290,7 +288,7 @@ static void sweep_sequence(parataa *p, int64_t b) {
              (double)o->max_sweeps * (double)length + 0.5) {
         run->reason[b] = o->no_fallback ? DPCR_REASON_NOT_CONVERGED : DPCR_REASON_FALLBACK;
         p->active[b] = 0;
-        if (o->no_fallback && o->guess == DPCR_GUESS_STATE) dpcri_hold_last(run, b, p->filled[b]);
+        if (o->no_fallback && o->guess == DPCR_GUESS_STATE) dpcri_hold(run, b, NULL, p->filled[b], length);
     }
 }
 

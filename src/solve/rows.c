@@ -134,17 +134,10 @@ dpcr_array dpcri_outputs(const dpcri_trajectory *t, int64_t first, int64_t count
 
 void dpcri_hold(dpcri_run *run, int64_t b, const dpcr_array *state, int64_t from, int64_t to) {
     if (from >= to) return;
-    dpcr_array same = *state;
+    dpcr_array same = state ? *state : dpcri_inputs(&run->t, from, 1, b, 1);
     same.strides[0] = 0;
-    const dpcr_array rest = dpcri_outputs(&run->t, from, to - from, b, 1);
-    dpcri_row_ops_of(run->plan->steps.dtype)->copy(&same, &rest);
-}
-
-void dpcri_hold_last(dpcri_run *run, int64_t b, int64_t from) {
-    const int64_t length = run->plan->steps.length;
-    if (from >= length) return;
-    const dpcr_array state = dpcri_inputs(&run->t, from, 1, b, 1);
-    dpcri_hold(run, b, &state, from, length);
+    const dpcr_array held = dpcri_outputs(&run->t, from, to - from, b, 1);
+    dpcri_row_ops_of(run->plan->steps.dtype)->copy(&same, &held);
 }
 
 dpcr_array dpcri_inputs(const dpcri_trajectory *t, int64_t first, int64_t count, int64_t row, int64_t rows) {

@@ -87,10 +87,8 @@ dpcr_array dpcri_slice(const dpcr_array *array, int64_t first, int64_t count, in
 dpcr_array dpcri_as_steps(const dpcr_array *array);
 dpcr_array dpcri_as_lanes(const dpcr_array *array);
 
-// Steps from .. to - 1 of sequence b become copies of state [1][1][w]: what is left open where no sweep came. And of
-// the state before them, to the end.
+// Steps from .. to - 1 of sequence b become copies of state [1][1][w]; NULL: of the state before them.
 void dpcri_hold(dpcri_run *run, int64_t b, const dpcr_array *state, int64_t from, int64_t to);
-void dpcri_hold_last(dpcri_run *run, int64_t b, int64_t from);
 
 // The callback advance; a positive code makes all that a lane was to write not finite, of lanes that go from `in` to a
 // `last` that is `in` all of them. Returns 0 or a negative code.

@@ -467,13 +467,8 @@ static bool next_group(sweep *s) {
 static void fill_entering(sweep *s) {
     if (s->plan->options.guess != DPCR_GUESS_STATE) return;
     for (int64_t b = s->row; b < s->row + s->rows; b++) {
-        const int64_t from = s->space.filled[b], count = s->hi - from;
-        if (count <= 0) continue;
-        dpcr_array state = dpcri_inputs(&s->run->t, from, 1, b, 1);
-        state.strides[0] = 0;
-        const dpcr_array entering = dpcri_outputs(&s->run->t, from, count, b, 1);
-        s->ops->copy(&state, &entering);
-        s->space.filled[b] = s->hi;
+        dpcri_hold(s->run, b, NULL, s->space.filled[b], s->hi);
+        if (s->space.filled[b] < s->hi) s->space.filled[b] = s->hi;
     }
 }
 
@@ -485,7 +480,8 @@ static void spend_budget(sweep *s) {
             const bool open = s->plan->options.no_fallback != 0;
             s->run->reason[b] = open ? DPCR_REASON_NOT_CONVERGED : DPCR_REASON_FALLBACK;
             s->space.active[b] = 0;
-            if (open && s->plan->options.guess == DPCR_GUESS_STATE) dpcri_hold_last(s->run, b, s->space.filled[b]);
+            if (open && s->plan->options.guess == DPCR_GUESS_STATE)
+                dpcri_hold(s->run, b, NULL, s->space.filled[b], s->plan->steps.length);
         }
 }
 

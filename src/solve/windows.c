@@ -68,11 +68,9 @@ static dpcr_window team_span(windows_job *job, int64_t b, int64_t first, int64_t
     if (code > 0) window.good = 0;
     if (team && !closing) return window;
     job->evaluations += window.sweeps * count;
-    if (plan->options.no_fallback && window.good < count) {  // what is not solved may not be stored
-        const int64_t open = first + window.good;
-        const dpcr_array before = dpcri_inputs(&job->run->t, open, 1, b, 1);
-        dpcri_hold(job->run, b, window.good > 0 ? &before : in, open, first + count);
-    }
+    // What is not solved may not be stored. The state before the span is another piece's, which may still be at it.
+    if (plan->options.no_fallback)
+        dpcri_hold(job->run, b, window.good > 0 ? NULL : in, first + window.good, first + count);
     return window;
 }
 
