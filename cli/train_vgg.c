@@ -331,6 +331,9 @@ static int stop_as_asked(training *t) {
     return status ? status : stop(t);
 }
 
+// Did the signal end it, or an error of its own?
+static bool stopped(int status) { return cli_signal() && status == 128 + cli_signal(); }
+
 static void tell_step(training *t, int part, double loss, int64_t correct) {
     const int64_t done = step_within(t, part);
     if (t->log)
@@ -394,8 +397,8 @@ static int one_step(training *t, int part) {
     cli_hold(true);
     int status = passes(t, part, way, &loss, &correct);
     cli_hold(false);
-    if (status && cli_signal()) return stop_as_asked(t);  // within a pass: the network is as the last step left it
-    if (status) return cli_fail(status, "%s", cli_failed_text());
+    // Within a pass the network is as the last step left it.
+    if (status) return stopped(status) ? stop_as_asked(t) : cli_fail(status, "%s", cli_failed_text());
     const double mark = cli_now();
     if (dpcr_optimiser_step(t->optimiser_of, t->net.vector, t->net.gradient, &error) != DPCR_OK)
         return cli_fail_error(&error, CLI_COMPUTING);
@@ -449,9 +452,12 @@ static int prune(training *t) {
     int status = test(t, AFTER_DENSE);
     if (!status) status = save(t);
     if (status) return status;
+    cli_hold(true);
     status = convnet_create(t->context, &shape, &t->net);
+    cli_hold(false);
     convnet_destroy(&whole);
-    if (!status) status = make_optimiser(t, PRUNED);
+    if (status) return stopped(status) ? stop(t) : cli_fail(status, "%s", cli_failed_text());
+    status = make_optimiser(t, PRUNED);
     if (!status) status = test(t, AFTER_PRUNING);
     if (!status) status = save(t);
     if (!status)

@@ -110,6 +110,19 @@ for attempt, (delay, kind) in enumerate(((0.0, signal.SIGINT), (0.05, signal.SIG
     assert {k: r[k] for k in ("train_loss", "train_accuracy", "dense_test_loss", "test_loss")} == \
            {k: done[k] for k in ("train_loss", "train_accuracy", "dense_test_loss", "test_loss")}, (r, done)
     os.remove(path("cut"))
+# stopped while the pruned network is made, which asks too, or within a step
+brief = ["--data", path("idx"), "--divisor", 16, "--dense-steps", 1, "--dense-batch", 10, "--steps", 2, "--batch", 4, "--test", 20]
+for attempt in range(10):
+    child = subprocess.Popen(words(*TRAIN, *brief, "--checkpoint-seconds", 0.001, "--save", path("cut")),
+                             stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    while child.poll() is None and not os.path.exists(path("cut")):
+        time.sleep(0.002)
+    time.sleep(0.004 * attempt)
+    child.send_signal(signal.SIGTERM)
+    text = child.communicate(timeout=60)[1]
+    assert child.returncode in (0, 128 + signal.SIGTERM), (child.returncode, text)
+    assert child.returncode == 0 or b"to go on" in text, text
+    os.remove(path("cut"))
 # the whole part once, the rest by another way
 answer(*TRAIN, *both, "--steps", 0, "--save", path("ready"))
 r = answer(*TRAIN, *both, "--way", "scan", "--resume", path("ready"), "--save", path("scan"))
