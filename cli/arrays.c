@@ -84,15 +84,17 @@ void cli_array_normal(const dpcr_array *array, uint64_t seed, uint64_t stream) {
     for (int64_t i = 0; i < n; i++) cli_array_set(array, i, cli_normal(seed, stream, (uint64_t)i));
 }
 
+char *cli_array_file(const char *path, const char **member) {
+    const char *const mark = strstr(path, ".npz:");
+    *member = mark ? mark + 5 : NULL;
+    return mark ? strndup(path, (size_t)(mark - path) + 4) : strdup(path);
+}
+
 int cli_array_read(dpcr_context *context, const char *what, const char *path, dpcr_tensors *file,
                    const dpcr_array **array) {
-    char *copy = strdup(path);
+    const char *member = NULL;
+    char *copy = cli_array_file(path, &member);
     if (!copy) return cli_fail_memory("a file name");
-    char *mark = strstr(copy, ".npz:"), *member = NULL;
-    if (mark) {
-        mark[4] = 0;
-        member = mark + 5;
-    }
     dpcr_error error = {0};
     int status = CLI_DONE;
     if (strcmp(copy, "-") != 0 && !cli_readable(what, copy))

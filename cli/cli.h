@@ -59,6 +59,8 @@ int cli_fail(int status, const char *format, ...) __attribute__((format(printf, 
 // CLI_STRICTLY: computing that must not fall back, where what is not supported is to go on.
 typedef enum cli_doing { CLI_READING, CLI_WRITING, CLI_COMPUTING, CLI_STRICTLY } cli_doing;
 int cli_fail_error(const dpcr_error *error, cli_doing doing);
+// The same of training, whose data a checkpoint may not fit: the library calls their number data.count.
+int cli_fail_training(const dpcr_error *error);
 // A line like that of what does not end the program.
 void cli_warn(const char *format, ...) __attribute__((format(printf, 1, 2)));
 void cli_silence(bool on);  // another process of the same job tells it
@@ -196,6 +198,8 @@ int cli_signal(void);  // the signal that asked to stop, or 0
 bool cli_signals_at_once(bool on);
 double cli_now(void);  // seconds of a monotonic clock
 
+// "file.npz:name": the file, to be freed, and the member; else the whole path and NULL. NULL: no memory.
+char *cli_array_file(const char *path, const char **member);
 // Reads an array of floating-point numbers: "file.npz:name" is member `name`, a file with one array needs no name, "-"
 // is standard input. `what` is it in messages. `file` owns the numbers. Returns the exit code.
 int cli_array_read(dpcr_context *context, const char *what, const char *path, dpcr_tensors *file,

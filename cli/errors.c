@@ -77,9 +77,15 @@ int cli_fail_error(const dpcr_error *error, cli_doing doing) {
     // The library names its call first; where that is the verb, once is enough.
     const size_t n = verb_name ? strlen(verb_name) : 0;
     if (n && !strncmp(text, verb_name, n) && !strncmp(text + n, ": ", 2)) text += n + 2;
-    // The library names a checkpoint's data in its own words.
-    const bool other_count = strstr(text, ": data.count is ") != NULL;
-    return cli_fail(status_of(error->status, doing), "%s%s", text, other_count ? "; --limit says how many" : "");
+    return cli_fail(status_of(error->status, doing), "%s", text);
+}
+
+int cli_fail_training(const dpcr_error *error) {
+    dpcr_error told = *error;
+    const size_t n = strlen(told.text);
+    if (strstr(told.text, ": data.count is "))
+        snprintf(told.text + n, sizeof told.text - n, "%s", "; --limit says how many");
+    return cli_fail_error(&told, CLI_COMPUTING);
 }
 
 int cli_fail_stopped(void) { return cli_fail(128 + cli_signal(), "stopped as asked"); }

@@ -72,7 +72,7 @@ static int run(int argc, char **argv) {
     return cli_fail(CLI_USAGE, "no verb '%.60s'; there are %s", argv[1], list);
 }
 
-// A stream that the caller has closed stays one that fails: else the next file opened, a log, would get what is printed.
+// A stream that the caller has closed stays one that fails: else the next file opened, a log, would get what is told.
 static void keep_streams_apart(void) {
     for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++)
         if (fcntl(fd, F_GETFD) < 0 && open("/dev/null", fd == STDIN_FILENO ? O_WRONLY : O_RDONLY) != fd) return;

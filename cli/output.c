@@ -228,10 +228,10 @@ bool cli_distinct(const cli_file *files, size_t count) {
 
 // Does reading `read` read the file `written`?
 static bool reads(const char *read, const char *written) {
-    const char *const mark = strstr(read, ".npz:");
-    char *const archive = mark ? strndup(read, (size_t)(mark - read) + 4) : NULL;
-    const bool held = archive && cli_is_one_file(archive, written);
-    free(archive);
+    const char *member = NULL;
+    char *const file = cli_array_file(read, &member);
+    const bool held = file && cli_is_one_file(file, written);
+    free(file);
     return held || cli_is_one_file(read, written) || cli_data_holds(read, written);
 }
 

@@ -169,7 +169,7 @@ static int fail_training(train *t, const dpcr_train_state *last, const dpcr_erro
     if (error->status == DPCR_ERROR_UNSUPPORTED && last->reason == DPCR_REASON_NOT_CONVERGED)
         return cli_fail(CLI_UNCONVERGED, "%s", error->text);
     // What the library calls a wrong argument, beside a checkpoint, is options that the checkpoint does not agree with.
-    return cli_fail_error(error, CLI_COMPUTING);
+    return cli_fail_training(error);
 }
 
 // What a kind of workers tests by itself does not count as training either.

@@ -246,7 +246,7 @@ static int learn(diffusion *d) {
                                    : dpcr_autoencoder_train(d->autoencoder, &d->training, &d->options, &last, &error);
     cli_progress_clear(&d->progress);
     if (status == DPCR_ERROR_FORMAT) return cli_fail_error(&error, CLI_READING);
-    if (status != DPCR_OK) return cli_fail_error(&error, CLI_COMPUTING);
+    if (status != DPCR_OK) return cli_fail_training(&error);
     return tell(d, &last);
 }
 

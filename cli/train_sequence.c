@@ -331,7 +331,7 @@ static int run_training(training *t) {
         return cli_fail(CLI_UNCONVERGED, "%s", error.text);
     if (trained == DPCR_ERROR_ARGUMENT && batches_of(t) == 0 && t->source != BITS)
         return cli_fail(CLI_INPUT, "%s", error.text);
-    if (trained != DPCR_OK) return cli_fail_error(&error, CLI_COMPUTING);
+    if (trained != DPCR_OK) return cli_fail_training(&error);
     dpcr_train_state final;
     const int status = cli_report_final(&t->report, &last, &final);
     return status ? status : tell(t, &final);
