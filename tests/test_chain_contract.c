@@ -2,6 +2,7 @@
 // What the calls of linear chains promise beside numbers: refusals in words, memory that is refused, empty chains, and
 // what is never read.
 #include "budget.h"
+#include "chain/chain_internal.h"
 #include "chain_problem.h"
 #include "kern/squares.h"
 
@@ -128,6 +129,20 @@ static void auto_counts_threads_that_work(void **state) {
         dpcr_chain_plan_destroy(one);
         dpcr_chain_plan_destroy(two);
     }
+}
+
+// The states of eight chunks that go side by side lie on sets of the cache of their own, and a longer run-up has no
+// shorter chunks.
+static void chunks_lie_apart(void **state) {
+    (void)state;
+    for (int64_t w = 1; w <= 200; w++)
+        for (int64_t length = 1 << 12; length <= 1 << 18; length *= 4)
+            for (int64_t warm_up = 64, before = 0; warm_up <= 320; warm_up += 8) {
+                const int64_t chunk = dpcri_chain_overlap_chunk(length, warm_up, w);
+                assert_true(chunk >= before && chunk <= 8 * warm_up + length / 32 + 64);
+                for (int64_t c = 1; c < 8; c++) assert_in_range(c * chunk * w * 4 % 4096, 64, 4096 - 64);
+                before = chunk;
+            }
 }
 
 static bool share(const dpcr_array *z0, int64_t row, const dpcr_array *z, int64_t l, int64_t b) {
@@ -335,6 +350,7 @@ int main(void) {
         cmocka_unit_test(auto_counts_the_passes_of_a_vector),
         cmocka_unit_test(auto_composes_few_elements),
         cmocka_unit_test(auto_counts_threads_that_work),
+        cmocka_unit_test(chunks_lie_apart),
         cmocka_unit_test(start_on_rows_of_z),
         cmocka_unit_test(execute_refusals),
         cmocka_unit_test(out_of_memory),

@@ -234,6 +234,24 @@ static void check_all_operations(dpcr_dtype dtype, dpcr_transition t, bool hazar
         }
 }
 
+// As many chains as fill vectors and calls, and as leave some over.
+static void chains_side_by_side(void **state) {
+    (void)state;
+    for (int64_t rows = 2; rows <= 19; rows++)
+        for (int kind = 0; kind < 48; kind++) {
+            static const int64_t narrow[] = {2, 3, 4, 8};
+            shape s = {.dtype = kind % 2 ? DPCR_F64 : DPCR_F32,
+                       .operation = kind / 2 % 2 ? DPCRI_SERIAL_T : DPCRI_SERIAL,
+                       .t = dpcr_transition_square(DPCR_DENSE, narrow[kind / 4 % 4], 0),
+                       .n = 1 + kind / 16,
+                       .rows = rows,
+                       .has_x = rows % 3 != 0,
+                       .has_r = true,
+                       .hazards = rows % 2 == 0};
+            check_shape(&s);
+        }
+}
+
 static void widths(dpcr_dtype dtype, dpcr_structure structure, bool hazards) {
     for (int64_t w = 1; w <= 65; w += hazards && w > 20 ? 11 : 1)
         check_all_operations(dtype, dpcr_transition_square(structure, w, 0), hazards);
@@ -420,10 +438,15 @@ static void outer_of_pairs(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(random_float),   cmocka_unit_test(random_double),
-        cmocka_unit_test(hazard_float),   cmocka_unit_test(hazard_double),
-        cmocka_unit_test(empty),          cmocka_unit_test(backwards_in_place),
-        cmocka_unit_test(outer_of_pairs), cmocka_unit_test(nothing_is_read_past_the_last_matrix),
+        cmocka_unit_test(random_float),
+        cmocka_unit_test(random_double),
+        cmocka_unit_test(hazard_float),
+        cmocka_unit_test(hazard_double),
+        cmocka_unit_test(empty),
+        cmocka_unit_test(backwards_in_place),
+        cmocka_unit_test(outer_of_pairs),
+        cmocka_unit_test(nothing_is_read_past_the_last_matrix),
+        cmocka_unit_test(chains_side_by_side),
     };
     return cmocka_run_group_tests(tests, allocate, release);
 }

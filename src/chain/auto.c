@@ -156,14 +156,16 @@ static double chunked_ns(const dpcr_chain_shape *s, int64_t chunk, int threads) 
 }
 
 // What a dense chain's step takes of the loop's time where chunks of the loop go side by side (eight rows of the serial
-// kernels: the loop waits, they hide each other's latency). Measured on Zen 4 and, without AVX-512, on Zen 3.
+// kernels: the loop waits, they hide each other's latency). Measured on Zen 4 and, without AVX-512, on Zen 3; w = 4 and
+// 8 on Zen 4, at every level.
 static double beside_factor(const dpcr_chain_shape *s) {
     const double w = (double)s->transition.rows;
-    const bool wide = dpcri_isa_level() == DPCRI_AVX512, squares = s->dtype == DPCR_F32 && wide;
-    if (w < 4) return wide ? 0.67 : 1;
-    if (w == 4) return squares ? 0.4 : 1;
-    if (w == 8 && !wide) return 1.9;
-    return w == 8 && squares ? 0.55 : 0.95;
+    const bool wide = dpcri_isa_level() == DPCRI_AVX512, is_float = s->dtype == DPCR_F32;
+    const bool vectors = dpcri_isa_level() >= DPCRI_AVX2;
+    if (w < 3) return wide ? 0.67 : 1;
+    if (w < 5) return vectors ? (is_float ? 0.42 : 0.55) : is_float || w < 4 ? 0.65 : 1;
+    if (w == 8 && is_float && vectors) return wide ? 0.55 : 0.75;
+    return w == 8 && !wide ? 1.9 : 0.95;
 }
 
 // What a step's bytes take a core, beyond its second-level cache, and beyond the third; many short streams get less,

@@ -45,7 +45,7 @@ static int64_t steps_of_look(int64_t length) {
 
 // Seconds that chunks of a dense chain gain with run-ups of so many steps: only threads that find a group of them work.
 static double gain_of(const dpcr_chain_shape *shape, dpcr_scheme chosen, int64_t chunk, int threads, double warm_up) {
-    const int64_t size = dpcri_chain_overlap_chunk(shape->length, (int64_t)warm_up);
+    const int64_t size = dpcri_chain_overlap_chunk(shape->length, (int64_t)warm_up, shape->transition.rows);
     const int64_t groups = 1 + (shape->length / size) / DPCRI_SIDE;
     return dpcri_chain_overlap_gain(shape, chosen, chunk, groups < threads ? (int)groups : threads,
                                     1 + warm_up / (double)size);
@@ -69,8 +69,9 @@ bool dpcri_chain_may_overlap(const dpcr_chain_shape *shape, dpcr_scheme chosen, 
         const bool asked = form == DPCR_DIAGONAL && far && t->rows < 8 * part;
         if (t->rows >= 2 * part && !asked) return false;  // shared out as they are (sequential.c)
     }
-    *options = (dpcr_chain_options){
-        .size = sizeof *options, .scheme = DPCR_SCHEME_OVERLAP, .chunk = dpcri_chain_overlap_chunk(shape->length, 1)};
+    *options = (dpcr_chain_options){.size = sizeof *options,
+                                    .scheme = DPCR_SCHEME_OVERLAP,
+                                    .chunk = dpcri_chain_overlap_chunk(shape->length, 1, t->rows)};
     dpcri_chain_defaults(t, shape->length, shape->batch, options);
     return true;
 }
@@ -183,7 +184,7 @@ void dpcri_chain_forgets(dpcr_context *context, const dpcr_chain_shape *shape, c
     if (!pays(context, shape, options, warm_up)) return;
     options->scheme = DPCR_SCHEME_OVERLAP;
     options->warm_up = (int64_t)warm_up;
-    options->chunk = dpcri_chain_overlap_chunk(f.n, options->warm_up);
+    options->chunk = dpcri_chain_overlap_chunk(f.n, options->warm_up, f.w);
     if (options->tolerance == 0) options->tolerance = own * fmin(1, seen.least);
     options->max_sweeps = 3;
 }

@@ -28,7 +28,7 @@ typedef void dpcri_summary_kernel(const dpcri_summary *summary);
 dpcri_summary_kernel *dpcri_summary_at(dpcri_isa level, dpcr_dtype dtype, dpcr_structure form, int64_t width,
                                        bool transposed);
 
-// Two rows or more of width 4 or 8, one step or more.
+// Two rows or more of width 8, one step or more.
 void dpcri_squares_serial_avx512(const dpcri_span *span, bool transposed);
 
 void dpcri_summary_w4_avx512(const dpcri_summary *summary);

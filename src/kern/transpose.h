@@ -97,6 +97,28 @@ DPCRI_INLINE void vd_square(vd *r) {
     r[1] = vd_odd(a, b);
 }
 
+// The squares inside four numbers: 4 vectors.
+DPCRI_INLINE void vf_fours_square(vd *r) { vf_square(r); }
+
+#if DPCRI_VECTOR_BYTES > 16
+DPCRI_INLINE void vd_fours_square(vd *r) {
+    const vd a = vd_even(r[0], r[1]), b = vd_odd(r[0], r[1]), c = vd_even(r[2], r[3]), d = vd_odd(r[2], r[3]);
+#if DPCRI_VECTOR_BYTES == 64
+#define FIRST_TWO(x, y) __builtin_shufflevector(x, y, 0, 1, 8, 9, 4, 5, 12, 13)
+#define LAST_TWO(x, y) __builtin_shufflevector(x, y, 2, 3, 10, 11, 6, 7, 14, 15)
+#else
+#define FIRST_TWO(x, y) __builtin_shufflevector(x, y, 0, 1, 4, 5)
+#define LAST_TWO(x, y) __builtin_shufflevector(x, y, 2, 3, 6, 7)
+#endif
+    r[0] = FIRST_TWO(a, c);
+    r[1] = FIRST_TWO(b, d);
+    r[2] = LAST_TWO(a, c);
+    r[3] = LAST_TWO(b, d);
+#undef FIRST_TWO
+#undef LAST_TWO
+}
+#endif
+
 #if DPCRI_VECTOR_BYTES == 64
 // Quarters 0 and 2, 1 and 3, of both.
 DPCRI_INLINE vd vd_quarters_02(vd a, vd b) { return __builtin_shufflevector(a, b, 0, 1, 4, 5, 8, 9, 12, 13); }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #include "kern/squares.h"
 
+#include "kern/beside.h"
 #include "kern/simd.h"
 #include "kern/transpose.h"
 
@@ -9,157 +10,12 @@
 
 DPCRI_INLINE vf pick(vf a, __m512i places) { return (vf)_mm512_permutexvar_ps(places, (__m512)a); }
 
-// Arrays of up to eight chains side by side. Where all eight are there (whole), their places are a few strides apart,
-// which addresses hold: as many pointers would not fit the registers. Elsewhere they are pointers, and a chain past the
-// last one is the last one again, which computes and writes the same.
-typedef struct beside {
-    char *first;
-    int64_t step, one, three, five, seven;  // bytes
-    char *each[8];
-    int64_t now;  // bytes that they have gone on
-} beside;
-
-DPCRI_INLINE beside beside_of(const void *base, int64_t step, int64_t row, int64_t q, int64_t rows, const int count) {
-    const int64_t bytes = row * (int64_t)sizeof(float);
-    beside p = {.first = (char *)(uintptr_t)base + q * bytes,
-                .step = step * (int64_t)sizeof(float),
-                .one = bytes,
-                .three = 3 * bytes,
-                .five = 5 * bytes,
-                .seven = 7 * bytes};
-    for (int c = 0; c < count; c++) p.each[c] = (char *)(uintptr_t)base + (q + c < rows ? q + c : rows - 1) * bytes;
-    return p;
-}
-
-DPCRI_INLINE float *place(const beside *p, const bool whole, const int c) {
-    if (!whole) return (float *)(p->each[c] + p->now);
-    switch (c) {
-        case 0: return (float *)p->first;
-        case 1: return (float *)(p->first + p->one);
-        case 2: return (float *)(p->first + 2 * p->one);
-        case 3: return (float *)(p->first + p->three);
-        case 4: return (float *)(p->first + 4 * p->one);
-        case 5: return (float *)(p->first + p->five);
-        case 6: return (float *)(p->first + 2 * p->three);
-        default: return (float *)(p->first + p->seven);
-    }
-}
-
-// `steps` on; the compiler shall not make pointers of all places again.
-DPCRI_INLINE void advance(beside *p, const bool whole, int64_t steps) {
-    if (!whole) {
-        p->now += steps * p->step;
-        return;
-    }
-    p->first += steps * p->step;
-    __asm__("" : "+r"(p->first));
-}
-
-typedef struct arrays {
-    beside a, r, y;
-} arrays;
-
-DPCRI_INLINE arrays arrays_of(const dpcri_span *s, int64_t q, const int count) {
-    return (arrays){beside_of(s->a, s->a_step, s->a_row, q, s->rows, count),
-                    beside_of(s->r, s->r_step, s->r_row, q, s->rows, count),
-                    beside_of(s->y, s->y_step, s->y_row, q, s->rows, count)};
-}
-
-DPCRI_INLINE void step_on(arrays *p, const bool whole) {
-    advance(&p->a, whole, 1);
-    advance(&p->r, whole, 1);
-    advance(&p->y, whole, 1);
-}
-
-DPCRI_INLINE const float *start_of(const dpcri_span *s, int64_t q, int c) {
-    const int64_t row = q + c < s->rows ? q + c : s->rows - 1;
-    return s->x ? (const float *)s->x + row * s->x_row : (const float *)s->r + row * s->r_row;
-}
-
-// Without an initial state the first one is r's: writes it and goes on to the second step; the steps that are left.
-DPCRI_INLINE int64_t begin(const dpcri_span *s, arrays *p, const bool whole, const int count, const int w) {
-    if (s->x) return s->n;
-    for (int c = 0; c < count; c++) memmove(place(&p->y, whole, c), place(&p->r, whole, c), (size_t)w * sizeof(float));
-    step_on(p, whole);
-    return s->n - 1;
-}
-
-// ---- w = 4: groups of four chains, a quarter of a vector each. Order of sums as small_apply of linear.inc. ----
-
-// Sixteen numbers of each of four matrices, from place `from` on: fours number k of matrix c in quarter c of rows[k].
-DPCRI_INLINE void fours_rows(const beside *a, const bool whole, const int first, int64_t from, vf rows[4]) {
-    vd m[4];
-    DPCRI_UNROLL_ALL
-    for (int c = 0; c < 4; c++) m[c] = (vd)vf_load(place(a, whole, first + c) + from);
-    const vd even0 = vd_quarters_02(m[0], m[1]), even1 = vd_quarters_02(m[2], m[3]);
-    const vd odd0 = vd_quarters_13(m[0], m[1]), odd1 = vd_quarters_13(m[2], m[3]);
-    rows[0] = (vf)vd_quarters_02(even0, even1);
-    rows[1] = (vf)vd_quarters_02(odd0, odd1);
-    rows[2] = (vf)vd_quarters_13(even0, even1);
-    rows[3] = (vf)vd_quarters_13(odd0, odd1);
-}
-
-// Their columns.
-DPCRI_INLINE void fours_columns(vf rows[4]) {
-    vd square[4];
-    DPCRI_UNROLL_ALL
-    for (int k = 0; k < 4; k++) square[k] = (vd)rows[k];
-    vf_square(square);
-    DPCRI_UNROLL_ALL
-    for (int k = 0; k < 4; k++) rows[k] = (vf)square[k];
-}
-
-// Four numbers of each of four vectors, from place `from` on.
-DPCRI_INLINE vf fours_vectors(const beside *r, const bool whole, const int first, const int from) {
-    const __m512 low = _mm512_castps128_ps512(_mm_loadu_ps(place(r, whole, first) + from));
-    const __m512 two = _mm512_insertf32x4(low, _mm_loadu_ps(place(r, whole, first + 1) + from), 1);
-    const __m512 three = _mm512_insertf32x4(two, _mm_loadu_ps(place(r, whole, first + 2) + from), 2);
-    return (vf)_mm512_insertf32x4(three, _mm_loadu_ps(place(r, whole, first + 3) + from), 3);
-}
-
-// Entry k of each quarter, all along it.
-DPCRI_INLINE vf spread_entry(vf n, const int k) {
-    switch (k) {
-        case 0: return __builtin_shufflevector(n, n, 0, 0, 0, 0, 4, 4, 4, 4, 8, 8, 8, 8, 12, 12, 12, 12);
-        case 1: return __builtin_shufflevector(n, n, 1, 1, 1, 1, 5, 5, 5, 5, 9, 9, 9, 9, 13, 13, 13, 13);
-        case 2: return __builtin_shufflevector(n, n, 2, 2, 2, 2, 6, 6, 6, 6, 10, 10, 10, 10, 14, 14, 14, 14);
-        default: return __builtin_shufflevector(n, n, 3, 3, 3, 3, 7, 7, 7, 7, 11, 11, 11, 11, 15, 15, 15, 15);
-    }
-}
-
-// r + op(A) x, of columns of op(A).
-DPCRI_INLINE vf fours_apply(const vf columns[4], vf x, vf r) {
-    const vf p0 = vf_fma(columns[2], spread_entry(x, 2), vf_fma(columns[0], spread_entry(x, 0), r));
-    return p0 + vf_fma(columns[3], spread_entry(x, 3), columns[1] * spread_entry(x, 1));
-}
-
-DPCRI_INLINE void fours_serial(const dpcri_span *s, bool transposed, const bool whole, int64_t q) {
-    const int groups = whole ? 2 : 1;
-    arrays p = arrays_of(s, q, 4 * groups);
-    vf y[2];
-    int64_t left = begin(s, &p, whole, 4 * groups, 4);
-    DPCRI_UNROLL_ALL
-    for (int g = 0; g < groups; g++) {
-        float start[16];
-        for (int c = 0; c < 4; c++) memcpy(start + 4 * c, start_of(s, q, 4 * g + c), 4 * sizeof(float));
-        y[g] = vf_load(start);
-    }
-    for (; left > 0; left--) {
-        DPCRI_UNROLL_ALL
-        for (int g = 0; g < groups; g++) {
-            vf columns[4];
-            fours_rows(&p.a, whole, 4 * g, 0, columns);
-            if (!transposed) fours_columns(columns);
-            y[g] = fours_apply(columns, y[g], fours_vectors(&p.r, whole, 4 * g, 0));
-            const __m512 out = (__m512)y[g];
-            _mm_storeu_ps(place(&p.y, whole, 4 * g), _mm512_castps512_ps128(out));
-            _mm_storeu_ps(place(&p.y, whole, 4 * g + 1), _mm512_extractf32x4_ps(out, 1));
-            _mm_storeu_ps(place(&p.y, whole, 4 * g + 2), _mm512_extractf32x4_ps(out, 2));
-            _mm_storeu_ps(place(&p.y, whole, 4 * g + 3), _mm512_extractf32x4_ps(out, 3));
-        }
-        step_on(&p, whole);
-    }
-}
+#define T float
+#define V vf
+#define VV(name) vf_##name
+#define K(name) name##_f32
+#define LANES 16
+#include "kern/fours.inc"
 
 // ---- w = 8: pairs of chains. Order of sums as wide_apply and wide_apply_t of linear.inc. ----
 
@@ -210,21 +66,22 @@ DPCRI_INLINE void eights_spread(vf y, vf *x) {
 }
 
 DPCRI_INLINE void eights_serial(const dpcri_span *s, bool transposed, const bool whole, const int pairs, int64_t q) {
-    arrays p = arrays_of(s, q, 2 * pairs);
+    dpcri_besides p = dpcri_besides_of(s, q, 2 * pairs, sizeof(float));
     vf x[4][2];  // forward the states, each in both halves; transposed [x | x] of both
-    int64_t left = begin(s, &p, whole, 2 * pairs, 8);
+    int64_t left = dpcri_besides_begin(s, &p, whole, 2 * pairs, 8 * sizeof(float));
     DPCRI_UNROLL_ALL
     for (int g = 0; g < pairs; g++) {
-        const float *const x0 = start_of(s, q, 2 * g), *const x1 = start_of(s, q, 2 * g + 1);
+        const float *const x0 = dpcri_start_of(s, q, 2 * g, sizeof(float)), *const x1 = dpcri_start_of(s, q, 2 * g + 1,
+                                                                                                       sizeof(float));
         x[g][0] = transposed ? halves(x0, x1) : halves(x0, x0);
         x[g][1] = halves(x1, x1);
     }
     for (; left > 0; left--) {
         DPCRI_UNROLL_ALL
         for (int g = 0; g < pairs; g++) {
-            const float *const a0 = place(&p.a, whole, 2 * g), *const a1 = place(&p.a, whole, 2 * g + 1);
-            const float *const r0 = place(&p.r, whole, 2 * g), *const r1 = place(&p.r, whole, 2 * g + 1);
-            float *const y0 = place(&p.y, whole, 2 * g), *const y1 = place(&p.y, whole, 2 * g + 1);
+            const float *const a0 = dpcri_place(&p.a, whole, 2 * g), *const a1 = dpcri_place(&p.a, whole, 2 * g + 1);
+            const float *const r0 = dpcri_place(&p.r, whole, 2 * g), *const r1 = dpcri_place(&p.r, whole, 2 * g + 1);
+            float *const y0 = dpcri_place(&p.y, whole, 2 * g), *const y1 = dpcri_place(&p.y, whole, 2 * g + 1);
             if (transposed) {
                 const vd t0 = eights_columns(a0, r0, x[g][0], 0), t1 = eights_columns(a1, r1, x[g][0], 1);
                 x[g][0] = (vf)__builtin_shufflevector(t0, t1, 0, 1, 2, 3, 8, 9, 10, 11) +
@@ -236,19 +93,14 @@ DPCRI_INLINE void eights_serial(const dpcri_span *s, bool transposed, const bool
                 _mm256_storeu_ps(y1, _mm512_castps512_ps256((__m512)x[g][1]));
             }
         }
-        step_on(&p, whole);
+        dpcri_besides_step(&p, whole);
     }
 }
 
-// A chain that stands in for one past the last reads before it writes only within its own group or pair: no group and
-// no pair holds such chains alone.
+// A chain that stands in for one past the last reads before it writes only within its own pair: no pair holds such
+// chains alone.
 DPCRI_INLINE void squares_serial(const dpcri_span *s, bool transposed) {
     int64_t q = 0;
-    if (s->w == 4) {
-        for (; q + 8 <= s->rows; q += 8) fours_serial(s, transposed, true, q);
-        for (; q < s->rows; q += 4) fours_serial(s, transposed, false, q);
-        return;
-    }
     for (; q + 8 <= s->rows; q += 8) eights_serial(s, transposed, true, 4, q);
     for (; q + 2 < s->rows; q += 4) eights_serial(s, transposed, false, 2, q);
     if (q < s->rows) eights_serial(s, transposed, false, 1, q);
@@ -274,16 +126,16 @@ typedef struct fours {
 
 // Row <- row A + next.
 DPCRI_INLINE vf fours_product(vf row, const vf rows[4], const vf *next) {
-    const vf first = spread_entry(row, 0), even = next ? vf_fma(first, rows[0], *next) : first * rows[0];
-    const vf odd = vf_fma(spread_entry(row, 3), rows[3], spread_entry(row, 1) * rows[1]);
-    return vf_fma(spread_entry(row, 2), rows[2], even) + odd;
+    const vf first = spread_entry_f32(row, 0), even = next ? vf_fma(first, rows[0], *next) : first * rows[0];
+    const vf odd = vf_fma(spread_entry_f32(row, 3), rows[3], spread_entry_f32(row, 1) * rows[1]);
+    return vf_fma(spread_entry_f32(row, 2), rows[2], even) + odd;
 }
 
-DPCRI_INLINE void fours_step(bool transposed, const beside *a, const beside *b, const bool whole, const int first,
-                             fours *g) {
+DPCRI_INLINE void fours_step(bool transposed, const dpcri_beside *a, const dpcri_beside *b, const bool whole,
+                             const int first, fours *g) {
     vf rows[4];
-    const vf right = fours_vectors(b, whole, first, 0);
-    fours_rows(a, whole, first, 0, rows);
+    const vf right = fours_load_f32(b, whole, first, 4, 0);
+    fours_rows_f32(4, a, whole, first, 0, rows);
     if (transposed) g->v = fours_product(g->v, rows, &right);
     DPCRI_UNROLL_ALL
     for (int i = 0; i < 4; i++) {
@@ -295,23 +147,23 @@ DPCRI_INLINE void fours_step(bool transposed, const beside *a, const beside *b, 
 DPCRI_INLINE void fours_summary(const dpcri_summary *s, bool transposed, const bool whole, int64_t first) {
     const int groups = whole ? 2 : 1;
     const int64_t way = transposed ? 1 : -1;
-    beside a = beside_of(s->a, s->a_step, s->a_row, first, s->count, 4 * groups);
-    beside b = beside_of(s->b, s->b_step, s->b_row, first, s->count, 4 * groups);
+    dpcri_beside a = dpcri_beside_of(s->a, s->a_step, s->a_row, first, s->count, 4 * groups, sizeof(float));
+    dpcri_beside b = dpcri_beside_of(s->b, s->b_step, s->b_row, first, s->count, 4 * groups, sizeof(float));
     fours group[2];
     if (!transposed) {
-        advance(&a, whole, s->n - 1);
-        advance(&b, whole, s->n - 1);
+        dpcri_beside_advance(&a, whole, s->n - 1);
+        dpcri_beside_advance(&b, whole, s->n - 1);
     }
     DPCRI_UNROLL_ALL
     for (int g = 0; g < groups; g++) {
-        fours_rows(&a, whole, 4 * g, 0, group[g].n);
-        group[g].v = fours_vectors(&b, whole, 4 * g, 0);
+        fours_rows_f32(4, &a, whole, 4 * g, 0, group[g].n);
+        group[g].v = fours_load_f32(&b, whole, 4 * g, 4, 0);
         DPCRI_UNROLL_ALL
         for (int i = 0; i < 4; i++) group[g].terms[i] = vf_set(0);
     }
     for (int64_t i = 1; i < s->n; i++) {
-        advance(&a, whole, way);
-        advance(&b, whole, way);
+        dpcri_beside_advance(&a, whole, way);
+        dpcri_beside_advance(&b, whole, way);
         DPCRI_UNROLL_ALL
         for (int g = 0; g < groups; g++) fours_step(transposed, &a, &b, whole, 4 * g, &group[g]);
     }
@@ -319,7 +171,7 @@ DPCRI_INLINE void fours_summary(const dpcri_summary *s, bool transposed, const b
     for (int g = 0; g < groups; g++) {
         fours *const one = &group[g];
         if (!transposed) {
-            fours_columns(one->terms);
+            fours_columns_f32(one->terms);
             one->v = one->v + (one->terms[0] + one->terms[1] + one->terms[2] + one->terms[3]);
         }
         float m[4][16], v[16];
@@ -339,11 +191,11 @@ typedef struct eights {
     vf n[9][2], terms[8];
 } eights;
 
-DPCRI_INLINE void eights_product(bool transposed, const beside *a, int64_t ahead, const beside *b, const bool whole,
-                                 eights *g) {
+DPCRI_INLINE void eights_product(bool transposed, const dpcri_beside *a, int64_t ahead, const dpcri_beside *b,
+                                 const bool whole, eights *g) {
     const int all = transposed ? 9 : 8;
     vf next[9][2];
-    const vf right[2] = {fours_vectors(b, whole, 0, 0), fours_vectors(b, whole, 0, 4)};
+    const vf right[2] = {fours_load_f32(b, whole, 0, 4, 0), fours_load_f32(b, whole, 0, 4, 4)};
     DPCRI_UNROLL_ALL
     for (int i = 0; i < all; i++) next[i][0] = next[i][1] = vf_set(0);
     if (transposed) {
@@ -357,16 +209,17 @@ DPCRI_INLINE void eights_product(bool transposed, const beside *a, int64_t ahead
         DPCRI_UNROLL_ALL
         for (int pair = 0; pair < 2; pair++) {
             vf rows[4];
-            fours_rows(a, whole, 0, 32 * half + 16 * pair, rows);
+            fours_rows_f32(4, a, whole, 0, 32 * half + 16 * pair, rows);
             DPCRI_UNROLL_ALL
             for (int c = 0; c < 4; c++)  // lines of four chunks are no stream that the processor fetches
                 __builtin_prefetch(
-                    (const void *)((uintptr_t)(place(a, whole, c) + 32 * half + 16 * pair) + (uintptr_t)ahead));
+                    (const void *)((uintptr_t)((const float *)dpcri_place(a, whole, c) + 32 * half + 16 * pair) +
+                                   (uintptr_t)ahead));
             DPCRI_UNROLL_ALL
             for (int k = 0; k < 2; k++) {
                 DPCRI_UNROLL_ALL
                 for (int i = 0; i < all; i++) {
-                    const vf entry = spread_entry(g->n[i][half], 2 * pair + k);
+                    const vf entry = spread_entry_f32(g->n[i][half], 2 * pair + k);
                     next[i][0] = vf_fma(entry, rows[2 * k], next[i][0]);
                     next[i][1] = vf_fma(entry, rows[2 * k + 1], next[i][1]);
                 }
@@ -380,30 +233,30 @@ DPCRI_INLINE void eights_product(bool transposed, const beside *a, int64_t ahead
 // Chunks first .. first + 3, of which those up to the last one count.
 DPCRI_INLINE void eights_summary(const dpcri_summary *s, bool transposed, const bool whole, int64_t first) {
     const int64_t way = transposed ? 1 : -1;
-    beside a = beside_of(s->a, s->a_step, s->a_row, first, s->count, 4);
-    beside b = beside_of(s->b, s->b_step, s->b_row, first, s->count, 4);
+    dpcri_beside a = dpcri_beside_of(s->a, s->a_step, s->a_row, first, s->count, 4, sizeof(float));
+    dpcri_beside b = dpcri_beside_of(s->b, s->b_step, s->b_row, first, s->count, 4, sizeof(float));
     eights g;
     if (!transposed) {
-        advance(&a, whole, s->n - 1);
-        advance(&b, whole, s->n - 1);
+        dpcri_beside_advance(&a, whole, s->n - 1);
+        dpcri_beside_advance(&b, whole, s->n - 1);
     }
     for (int i = 0; i < 4; i++) {
         vf rows[4];
-        fours_rows(&a, whole, 0, 16 * i, rows);
+        fours_rows_f32(4, &a, whole, 0, 16 * i, rows);
         for (int r = 0; r < 2; r++) g.n[2 * i + r][0] = rows[2 * r], g.n[2 * i + r][1] = rows[2 * r + 1];
     }
-    g.n[8][0] = fours_vectors(&b, whole, 0, 0), g.n[8][1] = fours_vectors(&b, whole, 0, 4);
+    g.n[8][0] = fours_load_f32(&b, whole, 0, 4, 0), g.n[8][1] = fours_load_f32(&b, whole, 0, 4, 4);
     for (int i = 0; i < 8; i++) g.terms[i] = vf_set(0);
     // Known when it is compiled, the distance made the transposed product a quarter slower (gcc 12).
     const int64_t ahead = s->ahead * way * a.step;
     for (int64_t i = 1; i < s->n; i++) {
-        advance(&a, whole, way);
-        advance(&b, whole, way);
+        dpcri_beside_advance(&a, whole, way);
+        dpcri_beside_advance(&b, whole, way);
         eights_product(transposed, &a, ahead, &b, whole, &g);
     }
     for (int h = 0; h < 2 && !transposed; h++) {
         vf *const t = g.terms + 4 * h;
-        fours_columns(t);
+        fours_columns_f32(t);
         g.n[8][h] = g.n[8][h] + (t[0] + t[1] + t[2] + t[3]);
     }
     const float *const n = (const float *)g.n;
