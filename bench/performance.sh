@@ -27,6 +27,8 @@ done
 # name | arguments of 'deeppcr bench', each line of a table run with one thread and with two.
 tables=(
     "linear-dense|chain --structure dense --widths 1,2,3,4,8 --lengths 4096,16384,65536,262144"
+    "linear-beside|chain --structure dense --widths 3,4,8 --lengths 4096,16384,65536"
+    "linear-beside-avx2|chain --structure dense --widths 3,4,8 --lengths 4096,16384,65536"
     "linear-between|chain --structure dense --widths 6,12,20,24 --lengths 1024,8192,65536"
     "linear-elements|chain --structure diagonal --widths 1,2,3,4 --lengths 1024,4096,16384,65536,262144"
     "linear-diagonal|chain --structure diagonal --widths 16,64,256 --lengths 1024,65536"
@@ -53,14 +55,15 @@ clear_presets
 commit=$(describe_commit)
 mkdir -p "$out"
 
-# One thread kept on one processor, then both.
+# One thread kept on one processor, then both; a table named -avx2 without AVX-512.
 measure_table() {  # name, arguments
-    local threads file
+    local threads file level=
+    [[ $1 != *-avx2 ]] || level=avx2
     for threads in 1 2; do
         file=$out/$1.$threads.part
         # shellcheck disable=SC2086
-        taskset -c "$(first_processors $threads)" "$build/deeppcr" bench $2 --limits --seconds "$seconds" --threads $threads \
-            --commit "$commit" --csv "$file" --quiet
+        DEEPPCR_ISA=$level taskset -c "$(first_processors $threads)" "$build/deeppcr" bench $2 --limits --seconds "$seconds" \
+            --threads $threads --commit "$commit" --csv "$file" --quiet
     done
     { cat "$out/$1.1.part"; tail -n +2 "$out/$1.2.part"; } >"$out/$1.csv"
     rm -f "$out/$1".*.part
