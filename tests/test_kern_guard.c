@@ -49,7 +49,7 @@ static void run(dpcr_dtype dtype, int level, dpcri_operation o, const dpcr_trans
 }
 
 static void every_operation(const dpcr_transition *t) {
-    static const int64_t lengths[] = {1, 3}, batches[] = {1, 2, 5, 9};
+    static const int64_t lengths[] = {1, 3}, batches[] = {1, 2, 4, 11};
     for (int level = 0; level <= (int)dpcri_isa_level(); level++)
         for (int o = 0; o < DPCRI_OPERATION_COUNT; o++)
             for (int i = 0; i < 16; i++) {

@@ -70,7 +70,7 @@ static double draw(const shape *s) {
 static void *lines(const shape *s, unsigned char *base, int64_t width, int64_t *step, int64_t *row, bool by_steps,
                    bool numbers) {
     const int64_t size = (int64_t)dpcr_dtype_size(s->dtype), n = by_steps ? s->n : 1;
-    *row = width + GAP;
+    *row = width + GAP + (base == memory.r) + 2 * (base == memory.x);  // no two strides alike
     *step = s->rows * *row + 1;
     unsigned char *first = base + size;  // off by an element: misaligned for every vector
     const int64_t total = n * *step + 2 * GAP;
@@ -308,54 +308,66 @@ static void empty(void **state) {
                 }
 }
 
-// y may be r, steps may run backwards: the loop in place, from the last row to the first.
-static void check_backwards(const dpcri_kernels *kernels) {
-    for (int64_t w = 1; w <= 40; w++) {
-        const dpcr_transition t = dpcr_transition_square(DPCR_DENSE, w, 0);
-        enum { N = 6 };
-        double *a = malloc((size_t)(N * w * w) * sizeof *a), *b = malloc((size_t)(N * w) * sizeof *b);
-        double *forward = malloc((size_t)(N * w) * sizeof *b);
-        for (int64_t i = 0; i < N; i++) fill_transition(&t, DPCR_F64, FILL_RANDOM, a, i * w * w);
-        fill_vector(DPCR_F64, FILL_RANDOM, b, N * w);
-        dpcri_span span = {.n = N,
-                           .rows = 1,
-                           .w = w,
-                           .cols = w,
-                           .a = a + (N - 1) * w * w,
-                           .a_step = -w * w,
-                           .r = b + (N - 1) * w,
-                           .r_step = -w,
-                           .y = b + (N - 1) * w,
-                           .y_step = -w};
-        double *a2 = malloc((size_t)(N * w * w) * sizeof *a);
-        for (int64_t i = 0; i < N; i++) memcpy(a2 + i * w * w, a + (N - 1 - i) * w * w, (size_t)(w * w) * sizeof *a);
-        for (int64_t i = 0; i < N; i++) memcpy(forward + i * w, b + (N - 1 - i) * w, (size_t)w * sizeof *b);
-        const dpcr_structure form = dpcri_kernel_form(&t);
-        kernels->table[DPCRI_SERIAL_T][form](&span);
-        const dpcri_span straight = {.n = N,
-                                     .rows = 1,
-                                     .w = w,
-                                     .cols = w,
-                                     .a = a2,
-                                     .a_step = w * w,
-                                     .r = forward,
-                                     .r_step = w,
-                                     .y = forward,
-                                     .y_step = w};
-        kernels->table[DPCRI_SERIAL_T][form](&straight);
-        for (int64_t i = 0; i < N; i++)
-            assert_memory_equal(forward + i * w, b + (N - 1 - i) * w, (size_t)w * sizeof *b);
-        free(a);
-        free(a2);
-        free(b);
-        free(forward);
+// y may be r, steps may run backwards: the loop of `rows` sequences in place, from the last step's memory to the
+// first's.
+static void check_backwards(const dpcri_kernels *kernels, dpcr_dtype dtype, int64_t w, int64_t rows) {
+    enum { N = 6 };
+    const dpcr_transition t = dpcr_transition_square(DPCR_DENSE, w, 0);
+    const size_t size = dpcr_dtype_size(dtype), matrix = (size_t)(w * w) * size, state = (size_t)w * size;
+    const size_t count = (size_t)rows * N;
+    char *a = malloc(count * matrix), *turned = malloc(count * matrix);
+    char *b = malloc(count * state), *forward = malloc(count * state);
+    for (int64_t i = 0; i < rows * N; i++) fill_transition(&t, dtype, FILL_RANDOM, a, i * w * w);
+    fill_vector(dtype, FILL_RANDOM, b, rows * N * w);
+    for (size_t i = 0; i < count; i++) {
+        const size_t other = i / N * N + N - 1 - i % N;
+        memcpy(turned + i * matrix, a + other * matrix, matrix);
+        memcpy(forward + i * state, b + other * state, state);
     }
+    dpcri_kernel *const serial = kernels->table[DPCRI_SERIAL_T][dpcri_kernel_form(&t)];
+    serial(&(dpcri_span){.n = N,
+                         .rows = rows,
+                         .w = w,
+                         .cols = w,
+                         .a = a + (N - 1) * matrix,
+                         .a_step = -w * w,
+                         .a_row = N * w * w,
+                         .r = b + (N - 1) * state,
+                         .r_step = -w,
+                         .r_row = N * w,
+                         .y = b + (N - 1) * state,
+                         .y_step = -w,
+                         .y_row = N * w});
+    for (size_t q = 0; q < (size_t)rows; q++) {
+        char *const own = forward + q * N * state;
+        serial(&(dpcri_span){.n = N,
+                             .rows = 1,
+                             .w = w,
+                             .cols = w,
+                             .a = turned + q * N * matrix,
+                             .a_step = w * w,
+                             .r = own,
+                             .r_step = w,
+                             .y = own,
+                             .y_step = w});
+        for (size_t i = 0; i < N; i++) assert_memory_equal(own + i * state, b + (q * N + N - 1 - i) * state, state);
+    }
+    free(a), free(turned), free(b), free(forward);
 }
 
 static void backwards_in_place(void **state) {
     (void)state;
+    static const int64_t many[] = {2, 3, 4, 8, 11};
     for (int level = 0; level <= (int)dpcri_isa_level(); level++)
-        check_backwards(dpcri_kernels_at((dpcri_isa)level, DPCR_F64));
+        for (int is_double = 0; is_double < 2; is_double++) {
+            const dpcr_dtype dtype = is_double ? DPCR_F64 : DPCR_F32;
+            const dpcri_kernels *const kernels = dpcri_kernels_at((dpcri_isa)level, dtype);
+            for (int64_t w = 1; w <= 40; w++) {
+                check_backwards(kernels, dtype, w, 1);
+                for (size_t i = 0; i < sizeof many / sizeof *many && w <= 9; i++)
+                    check_backwards(kernels, dtype, w, many[i]);
+            }
+        }
 }
 
 // A chain that memory would have to hold reads its next matrix ahead: nothing past the last one, in either direction,

@@ -156,25 +156,27 @@ static double chunked_ns(const dpcr_chain_shape *s, int64_t chunk, int threads) 
 }
 
 // What a dense chain's step takes of the loop's time where chunks of the loop go side by side (eight rows of the serial
-// kernels: the loop waits, they hide each other's latency). Measured on Zen 4 and, without AVX-512, on Zen 3; w = 4 and
-// 8 on Zen 4, at every level.
+// kernels: the loop waits, they hide each other's latency). Measured on Zen 4 and, without AVX-512, on Zen 3; w = 3, 4
+// and 8 on Zen 4, at every level.
 static double beside_factor(const dpcr_chain_shape *s) {
     const double w = (double)s->transition.rows;
     const bool wide = dpcri_isa_level() == DPCRI_AVX512, is_float = s->dtype == DPCR_F32;
     const bool vectors = dpcri_isa_level() >= DPCRI_AVX2;
     if (w < 3) return wide ? 0.67 : 1;
-    if (w < 5) return vectors ? (is_float ? 0.42 : 0.55) : is_float || w < 4 ? 0.65 : 1;
+    if (w < 5 && is_float) return !vectors ? 0.65 : w < 4 ? 0.5 : 0.42;
+    if (w < 5) return vectors ? 0.7 : 1;
     if (w == 8 && is_float && vectors) return wide ? 0.55 : 0.75;
     return w == 8 && !wide ? 1.9 : 0.95;
 }
 
 // What a step's bytes take a core, beyond its second-level cache, and beyond the third; many short streams get less,
-// and so do rows of a vector and more that are not added up (w = 16 to 24: bench chain --lengths 8192 --threads 1).
+// and so do rows of a vector and more that are not added up (w = 16 to 24: bench chain --lengths 8192 --threads 1). Of
+// a Zen 4's third-level cache others leave less: 2^16 steps of w = 8, 21 MB, take 10 ns each beside and 7.5 in order.
 static double beside_bytes_ns(const dpcr_chain_shape *s, int threads) {
+    const double cached = (dpcri_vector_passes() > 1 ? 0.8 : 1.6) * cached_bytes;
     const double w = (double)s->transition.rows, all = (double)s->length * step_bytes(s);
     const double third = least(third_level_bytes_a_ns(w), w >= 16 && !s->transposed ? 62 : 1e3);
-    return all / threads < 1e6 ? 0
-                               : step_bytes(s) / (all < 1.6 * cached_bytes ? third : 28);  // each thread reads a part
+    return all / threads < 1e6 ? 0 : step_bytes(s) / (all < cached ? third : 28);  // each thread reads a part
 }
 
 double dpcri_chain_overlap_gain(const dpcr_chain_shape *shape, dpcr_scheme chosen, int64_t chunk, int threads,

@@ -38,7 +38,8 @@ size_t dpcri_linear_workspace(const dpcri_linear *problem, const dpcr_chain_opti
 void dpcri_chain_defaults(const dpcr_transition *transition, int64_t length, int64_t batch,
                           dpcr_chain_options *options);
 
-// Steps of a chunk of overlap, from the run-up: no fewer for a longer one.
+// Steps of a chunk of overlap, from the run-up, no fewer for a longer one: such that chunks of states of `width` do not
+// share sets of the cache.
 int64_t dpcri_chain_overlap_chunk(int64_t length, int64_t warm_up, int64_t width);
 
 // A watch over a linear solve, NULL where it is soon done. A composition costs at most w applications.

@@ -267,8 +267,8 @@ const void *dpcri_chunks_from_zero(const dpcri_flow *f, const dpcri_chunks *chun
 // apart they fall on the same sets of the first-level cache, which throw out lines before they are used up: 2^14 steps
 // of width 4 took 1.5 times as long in chunks of 1025 steps as in those of 1028. So `steps` or a few more.
 static int64_t apart(int64_t steps, int64_t width) {
-    enum { PAGE = 4096, LINE = 64, TRIES = 64 };
-    for (int64_t more = 0; more < TRIES; more++) {
+    enum { PAGE = 4096, LINE = 64, TRIES = 64 };                                   // enough for every other width
+    for (int64_t more = 1 - steps % 2; more < TRIES; more += 2) {                  // odd: so matrices lie apart
         const int64_t stride = (steps + more) % PAGE * (width % PAGE * 4) % PAGE;  // of floats; doubles' is twice that
         bool near = false;
         for (int64_t c = 1; c < DPCRI_SIDE; c++) {
@@ -277,7 +277,7 @@ static int64_t apart(int64_t steps, int64_t width) {
         }
         if (!near) return steps + more;
     }
-    return steps | 1;  // states of whole pages
+    return steps | 1;  // states of whole KiB: no length helps
 }
 
 // Two groups of them where the run-up leaves room, so that two threads find work; at most twelve run-ups long,

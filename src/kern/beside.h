@@ -7,11 +7,10 @@
 
 #include "kern/kern.h"
 #include "kern/simd.h"
-#include "kern/transpose.h"
 
-// One array of theirs. Where all chains are there (whole), their places are a few strides apart, which addresses hold:
-// as many pointers would not fit the registers. Elsewhere they are pointers, and a chain past the last one is the last
-// one again, which computes and writes the same.
+// One array of up to eight chains. Where all chains are there (whole), their places are a few strides apart, which
+// addresses hold: as many pointers would not fit the registers. Elsewhere they are pointers, and a chain past the last
+// one is the last one again, which computes and writes the same.
 typedef struct dpcri_beside {
     char *first;
     int64_t step, one, three, five, seven;  // bytes
@@ -74,6 +73,7 @@ DPCRI_INLINE void dpcri_besides_step(dpcri_besides *p, const bool whole) {
     dpcri_beside_advance(&p->y, whole, 1);
 }
 
+// What comes before the first step, or, without x, is its result.
 DPCRI_INLINE const void *dpcri_start_of(const dpcri_span *s, int64_t q, int c, const int64_t size) {
     const int64_t row = q + c < s->rows ? q + c : s->rows - 1;
     return s->x ? (const char *)s->x + row * s->x_row * size : (const char *)s->r + row * s->r_row * size;

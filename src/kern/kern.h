@@ -33,7 +33,8 @@ typedef enum dpcri_operation {
     // y_i = r_i + op(A_i) x_i; r NULL: zero; y may be r. For rectangular dense, w and cols are A's rows and columns.
     DPCRI_APPLY,
     DPCRI_APPLY_T,
-    // y_i = r_i + op(A_i) y_{i-1} in order, y_{-1} = x[row] (x_row only). x NULL: y_0 = r_0, and A_0 is not read.
+    // y_i = r_i + op(A_i) y_{i-1} in order, y_{-1} = x[row] (x_row only). x NULL: y_0 = r_0, and A_0 is not read,
+    // though `a` points somewhere.
     // y may be r. y_step is not 0 where n > 1.
     DPCRI_SERIAL,
     DPCRI_SERIAL_T,

@@ -4,7 +4,7 @@
 // serial kernel of width 8 holds two rows of one matrix as they lie in memory, multiplies them by the state and adds up
 // along them.
 //
-//   serial    the serial kernel of kern.h, bit for bit
+//   serial    the serial kernel of kern.h of width 8, bit for bit (width 4 is fours.inc's)
 //   summary   M and v of chunks: M = op(A_{n-1}) ... op(A_0), v = the chunk run from zero
 #ifndef DPCRI_SQUARES_H
 #define DPCRI_SQUARES_H

@@ -97,7 +97,7 @@ DPCRI_INLINE void vd_square(vd *r) {
     r[1] = vd_odd(a, b);
 }
 
-// The squares inside four numbers: 4 vectors.
+// Of 4 vectors the 4 x 4 squares of each four numbers.
 DPCRI_INLINE void vf_fours_square(vd *r) { vf_square(r); }
 
 #if DPCRI_VECTOR_BYTES > 16

@@ -16,6 +16,11 @@ DPCRI_INLINE vf pick(vf a, __m512i places) { return (vf)_mm512_permutexvar_ps(pl
 #define K(name) name##_f32
 #define LANES 16
 #include "kern/fours.inc"
+#undef T
+#undef V
+#undef VV
+#undef K
+#undef LANES
 
 // ---- w = 8: pairs of chains. Order of sums as wide_apply and wide_apply_t of linear.inc. ----
 
@@ -97,8 +102,7 @@ DPCRI_INLINE void eights_serial(const dpcri_span *s, bool transposed, const bool
     }
 }
 
-// A chain that stands in for one past the last reads before it writes only within its own pair: no pair holds such
-// chains alone.
+// A stand-in shares its pair with the chain that it stands for, so y = r is read before either writes.
 DPCRI_INLINE void squares_serial(const dpcri_span *s, bool transposed) {
     int64_t q = 0;
     for (; q + 8 <= s->rows; q += 8) eights_serial(s, transposed, true, 4, q);
