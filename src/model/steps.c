@@ -85,9 +85,15 @@ static dpcri_forward_steps forward_call(const dpcr_model *m, const dpcr_span *sp
                                  .tape = dpcri_grid_of(tape)};
 }
 
-// More rows, of widths that calls of eight serve better than one of all, step by step.
+// More rows, of which calls of eight through many steps serve better than one of all a step: narrow ones, or few.
+// Others gain more by what a call of all fetches ahead. By bench_train_step on a Zen 4, the more so the longer the
+// chain.
 static bool by_eights(const dpcri_program *p, int64_t rows) {
-    return p->fused && (p->width <= 24 || (p->width <= 32 && rows <= 32));
+    enum { NARROW = 8, MOST_WIDTH = 32, FEW = 3584, FEW_WIDE = 2048 };  // the last two: bytes of a step's states
+    const bool wide = dpcri_isa_level() == DPCRI_AVX512, real = p->kernels->element == sizeof(float);
+    const int64_t bytes = rows * p->width * (int64_t)p->kernels->element;
+    if (!p->fused || p->width > MOST_WIDTH || (wide && !real)) return false;
+    return (p->width <= NARROW && real) || bytes <= (wide ? FEW_WIDE : FEW);
 }
 
 // Eight rows at a time through as many steps as have their weights in the first cache. The states between those lie in
