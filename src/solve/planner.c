@@ -131,10 +131,13 @@ static void list_overlap(const dpcri_outlook *o, dpcri_list *l, int64_t warm_up,
     if (o->steps->concurrent && 4 * fair <= 3 * n) add_overlap(o, l, fair, m);
     const int64_t each = chunk_a_thread(o, o->steps->length, o->steps->latency, o->steps->lane_seconds, m);
     if (each && each != n) add_overlap(o, l, each, m);
+    // Chunks of few run-ups spend much on them: half as many, where each thread gets one still.
+    const int64_t longer = n < 3 * m && (double)(2 * n) * o->machine.threads <= (double)o->steps->length ? 2 * n : 0;
+    if (longer && longer != each) add_overlap(o, l, longer, m);
     const int64_t width = dpcri_overlap_call(o->steps), most = most_groups(o, variants);
     for (int64_t groups = 1; groups <= most; groups *= 2) {
         const int64_t chunk = (o->steps->length + width * groups - 1) / (width * groups);
-        if (chunk >= m && chunk != n && chunk != fair && chunk != each) add_overlap(o, l, chunk, m);
+        if (chunk >= m && chunk != n && chunk != fair && chunk != each && chunk != longer) add_overlap(o, l, chunk, m);
     }
     // The estimate is of the worst of a few places from starts far off: half as much may be enough.
     if (variants && !o->options->warm_up && m > USUAL_WARM_UP) add_overlap(o, l, 0, USUAL_WARM_UP);
