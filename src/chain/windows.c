@@ -18,7 +18,6 @@
 //
 // Where kern/squares.h serves, a window is DPCRI_SIDE chunks, read twice from where they lie: the second time the
 // caches have them. Those serve any strides, lengths and chunks.
-#include <sched.h>
 #include <stdatomic.h>
 #include <string.h>
 
@@ -210,7 +209,7 @@ static bool await(const job *j, int64_t number) {
     for (int i = 0; atomic_load_explicit(&j->done, memory_order_acquire) < number; i++) {
         if (i >= WAIT_PAUSES) {
             if (dpcri_watch_stopped(j->flow->watch)) return false;
-            sched_yield();
+            dpcri_wait_longer(i - WAIT_PAUSES);
             continue;
         }
         dpcri_pause();

@@ -2,7 +2,6 @@
 // The window kernels of one instruction set level: included once by window_LEVEL.c, whose flags choose the level.
 // The templates' parameters: T element, V vector, VI integers of the same size, VN lanes, W the width, N(name) the
 // function's name, V_(op) and S_(op) the vector and the scalar operation of simd.h, TABLE the table's name.
-#include <sched.h>
 #include <stdbool.h>
 #include <stddef.h>
 

@@ -12,11 +12,10 @@
 #include <signal.h>
 #include <stdatomic.h>
 #include <string.h>
+#include <time.h>
 
 #include "rt/pool.h"
 #include "rt/rt.h"
-
-enum { WAIT_PAUSES = 400 };  // about 4 us of waiting for the last tasks before the caller yields its processor
 
 // Seconds that a worker looks out for the next region before it sleeps. To wake one takes 5 to 50 us and more, which is
 // what many a region takes; so where regions come soon after workers fell asleep, they wait longer, and less where they
@@ -87,6 +86,15 @@ static bool make_way(const dpcri_pool *pool) {
     cpu_set_t others = allowed;
     CPU_CLR(at, &others);
     return sched_setaffinity(0, sizeof others, &others) == 0 && sched_setaffinity(0, sizeof allowed, &allowed) == 0;
+}
+
+void dpcri_wait_longer(int64_t turn) {
+    enum { YIELDS = 2000 };  // of some 0.3 us
+    const struct timespec nap = {.tv_nsec = 20000};
+    if (turn < YIELDS)
+        sched_yield();
+    else
+        nanosleep(&nap, NULL);
 }
 
 // Waits for an open generation other than `seen`, awake for as long as patience goes; false when the pool stops.
@@ -215,10 +223,7 @@ void dpcri_pool_run(dpcri_pool *pool, int helpers, int64_t n, void (*task)(void 
     work(pool, 0);
     uint64_t gate = atomic_fetch_add_explicit(&pool->gate, generation, memory_order_acq_rel);
     for (int i = 0; (uint32_t)gate != 0; i++) {
-        if (i < WAIT_PAUSES)
-            dpcri_pause();
-        else
-            sched_yield();
+        dpcri_wait(i);
         gate = atomic_load_explicit(&pool->gate, memory_order_acquire);
     }
 }

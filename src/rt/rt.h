@@ -55,6 +55,18 @@ static inline void dpcri_pause(void) {
 #endif
 }
 
+// The turn-th moment's rest, from 0, of a wait for what another thread does: a pause for about 5 us; then the processor
+// is yielded, for whoever is waited for may have lost his own; from half a millisecond on it sleeps, for threads that
+// only yield to each other may keep him waiting where they are more than the processors.
+enum { DPCRI_PAUSES = 500 };
+void dpcri_wait_longer(int64_t turn);
+static inline void dpcri_wait(int64_t turn) {
+    if (turn < DPCRI_PAUSES)
+        dpcri_pause();
+    else
+        dpcri_wait_longer(turn - DPCRI_PAUSES);
+}
+
 // True on a thread that is at work on a task of dpcri_parallel.
 bool dpcri_inside_task(void);
 

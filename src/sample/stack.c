@@ -15,7 +15,6 @@
 // them in turn, and the one that is not usual on such processors serves from then on if it was clearly quicker. The
 // first calls, which find the caches cold, are the usual one's. Steps by which a plan times the loop (2 + L/256, and
 // maybe 2 + L/16 more) are calls like any: the longer ones time both shapes.
-#include <sched.h>
 #include <stdatomic.h>
 
 #include "sample/dense.h"
@@ -25,7 +24,6 @@ enum {
     MOST_LAYERS = 18,
     PARALLEL_FLOPS = 300000,  // of all layers
     HELP_PAUSES = 40,         // about 1 us of waiting for a thread to come before doing its work
-    WAIT_PAUSES = 400,        // about 4 us of waiting for one that has come before yielding to it
     RACE_BEGIN = 4,
     RACE_END = 16,  // calls of so many rows; between them a multiple of four
     ALL = 255
@@ -130,10 +128,8 @@ static void await_part(dpcri_stack *s, int p, int layers) {
         const int layer = i >= HELP_PAUSES ? take_layer(s, p, layers) : -1;
         if (layer >= 0)
             run_stage(s, p, layer);
-        else if (i >= WAIT_PAUSES)
-            sched_yield();
         else
-            dpcri_pause();
+            dpcri_wait(i);
     }
 }
 

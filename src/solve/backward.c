@@ -7,7 +7,6 @@
 // quasi-Newton's approximation) and one linear solve. Parameter gradients of a step are summed over all rows in order:
 // by one task, or part after part (backward_rows.c). Source: BPPSA (arXiv 1907.10134), DeepPCR; docs/math/backward.md.
 #include <math.h>
-#include <sched.h>
 #include <stdatomic.h>
 #include <string.h>
 
@@ -76,13 +75,7 @@ static void note(dpcri_backward *b, int code) {
 }
 
 void dpcri_backward_await(const _Atomic int64_t *told, int64_t wanted) {
-    enum { PAUSES = 500 };  // about 5 us, before the processor is yielded: whoever is waited for may have lost his own
-    for (int i = 0; atomic_load_explicit(told, memory_order_acquire) < wanted; i++) {
-        if (i < PAUSES)
-            dpcri_pause();
-        else
-            sched_yield();
-    }
+    for (int i = 0; atomic_load_explicit(told, memory_order_acquire) < wanted; i++) dpcri_wait(i);
 }
 
 int64_t dpcri_backward_blocks(const dpcr_solve_plan *plan) {

@@ -10,10 +10,8 @@
 // twice. Running free, a read-write lock a group is all. A failure, and the end of a segment, go by messages.
 #include <math.h>
 #include <pthread.h>
-#include <sched.h>
 #include <stdatomic.h>
 #include <string.h>
-#include <time.h>
 
 #include "model/model_internal.h"
 #include "pipe/executor_context.h"
@@ -72,19 +70,11 @@ static int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 
 // ---- waiting ----
 
-static void rest(int64_t turn) {
-    const struct timespec nap = {.tv_nsec = 20000};
-    if (turn > 20000)
-        nanosleep(&nap, NULL);
-    else if (turn > 500)
-        sched_yield();
-}
-
 static dpcr_status wait_until(thread *th, atomic_llong *counter, int64_t wanted, dpcr_error *error) {
     if (atomic_load_explicit(counter, memory_order_acquire) >= wanted) return DPCR_OK;
     const double began = dpcri_seconds();
     for (int64_t turn = 0; atomic_load_explicit(counter, memory_order_acquire) < wanted; turn++) {
-        rest(turn);
+        dpcri_wait(turn);
         if (turn % 64) continue;
         if (atomic_load(&th->l->failed)) {  // who failed tells why
             const int64_t other = th->comm->rank ? 0 : th->comm->ranks - 1;
