@@ -235,6 +235,7 @@ static void check_lanes(const dpcri_adjoint_kernels *k, const form *f, const lay
 static void check_splits(const dpcri_adjoint_kernels *k, const form *f) {
     static const int64_t counts[] = {1, 2, 3, 7, 16, 33, 64, 81}, lengths[] = {0, 1, 2, 5, 16, 17, 32, 48};
     static const int64_t some_rows[] = {1, 2, 3, 8, 16, 37};
+    static int64_t run;
     int choice = (int)f->w;
     for (size_t q = 0; q < sizeof some_rows / sizeof *some_rows; q++)
         for (size_t i = 0; i < sizeof counts / sizeof *counts; i++)
@@ -242,6 +243,7 @@ static void check_splits(const dpcri_adjoint_kernels *k, const form *f) {
                 const int64_t rows = some_rows[q];
                 if (rows * counts[i] > 120 || rows * counts[i] * lengths[j] * f->w > 16000) continue;
                 choice = (choice + 11) % CHOICES;
+                if (!sampled(run++)) continue;
                 layout l = {.lanes = counts[i],
                             .stride = lengths[j] + 1,
                             .steps = lengths[j],

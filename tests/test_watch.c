@@ -15,6 +15,7 @@
 #include "deeppcr/chain.h"
 #include "deeppcr/context.h"
 #include "deeppcr/filter.h"
+#include "sampled.h"
 
 typedef struct asked {
     int times, stop_at;  // 0: never
@@ -200,7 +201,7 @@ static void scans_stop_and_looks_change_no_bit(void **state) {
 
 // ---- filters ----
 
-enum { ORDER = 128, SAMPLES = 60000 };
+enum { ORDER = 128, SAMPLES = TESTS_SANITIZED ? 20000 : 60000 };
 
 typedef enum filtering { FORWARD, ADJOINT, GRADIENT, FILTERINGS } filtering;
 
