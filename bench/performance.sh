@@ -27,8 +27,8 @@ done
 # name | arguments of 'deeppcr bench', each line of a table run with one thread and with two.
 tables=(
     "linear-dense|chain --structure dense --widths 1,2,3,4,8 --lengths 4096,16384,65536,262144"
+    "linear-dense-avx2|chain --structure dense --widths 1,2,3,4,8 --lengths 4096,16384,65536,262144"
     "linear-beside|chain --structure dense --widths 3,4,8 --lengths 4096,16384,65536"
-    "linear-beside-avx2|chain --structure dense --widths 3,4,8 --lengths 4096,16384,65536"
     "linear-between|chain --structure dense --widths 6,12,20,24 --lengths 1024,8192,65536"
     "linear-elements|chain --structure diagonal --widths 1,2,3,4 --lengths 1024,4096,16384,65536,262144"
     "linear-diagonal|chain --structure diagonal --widths 16,64,256 --lengths 1024,65536"

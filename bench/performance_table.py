@@ -170,7 +170,7 @@ def pays_table(folder):
 # what, its table, its length
 CORES = (("tanh(W z + x), one W", "cell-tanh", 65536), ("tanh(W z + b), every layer its W", "own-weights", 65536),
          ("z + tanh(W z + b) / sqrt(L), every layer its W", "residual", 1024), ("the same", "residual", 65536),
-         ("linear, every step its dense A", "linear-dense", 65536), ("the same without AVX-512", "linear-dense-zen3", 65536))  # fmt: skip
+         ("linear, every step its dense A", "linear-dense", 65536), ("the same without AVX-512", "linear-dense-avx2", 65536))  # fmt: skip
 
 
 def cores_table(folder):
