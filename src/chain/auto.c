@@ -180,12 +180,14 @@ static double beside_factor(const dpcr_chain_shape *s) {
 
 // What a step's bytes take a core, beyond its second-level cache, and beyond the third; many short streams get less,
 // and so do rows of a vector and more that are not added up (w = 16 to 24: bench chain --lengths 8192 --threads 1). Of
-// a Zen 4's third-level cache others leave less: 2^16 steps of w = 8, 21 MB, take 10 ns each beside and 7.5 in order.
+// a Zen 4's third-level cache others leave less: 2^16 steps of w = 8, 21 MB, take 10 ns each beside and 7.5 in order;
+// and its memory gives two threads what it gives one (2^18 steps with AVX2: 12 ns each beside, 9 in order).
 static double beside_bytes_ns(const dpcr_chain_shape *s, int threads) {
     const double cached = (dpcri_vector_passes() > 1 ? 0.8 : 1.6) * cached_bytes;
     const double w = (double)s->transition.rows, all = (double)s->length * step_bytes(s);
     const double third = least(third_level_bytes_a_ns(w), w >= 16 && !s->transposed ? 62 : 1e3);
-    return all / threads < 1e6 ? 0 : step_bytes(s) / (all < cached ? third : 28);  // each thread reads a part
+    const double beyond = dpcri_vector_passes() > 1 && w >= 8 && all > 2 * cached ? 18 : 28;
+    return all / threads < 1e6 ? 0 : step_bytes(s) / (all < cached ? third : beyond);  // each thread reads a part
 }
 
 double dpcri_chain_overlap_gain(const dpcr_chain_shape *shape, dpcr_scheme chosen, int64_t chunk, int threads,
