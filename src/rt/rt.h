@@ -59,7 +59,7 @@ static inline void dpcri_pause(void) {
 // is yielded, for whoever is waited for may have lost his own; from half a millisecond on it sleeps, for threads that
 // only yield to each other may keep him waiting where they are more than the processors.
 enum { DPCRI_PAUSES = 500 };
-void dpcri_wait_longer(int64_t turn);
+void dpcri_wait_longer(int64_t turn) __attribute__((cold));
 static inline void dpcri_wait(int64_t turn) {
     if (turn < DPCRI_PAUSES)
         dpcri_pause();
