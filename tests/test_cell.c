@@ -263,11 +263,10 @@ static void check_gradients(dpcr_cell_kind kind, int64_t w, double scale, int ow
 
 static void gradients_agree_with_differences(void **state) {
     (void)state;
-    int64_t run = 0;
     for (int kind = DPCR_CELL_DENSE; kind <= DPCR_CELL_DIAGONAL; kind++)
         for (int i = 0; i < WIDTHS; i++)
             for (int form = 0; form < 8; form++) {
-                if (!sampled(run++)) continue;
+                if (TESTS_SANITIZED && (form + 2 * i + kind) % 3 != 0) continue;  // meets both values of all three
                 check_gradients((dpcr_cell_kind)kind, widths[i], form & 1 ? 0.3 : 0, form >> 1 & 1, form >> 2);
             }
 }

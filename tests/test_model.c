@@ -225,49 +225,48 @@ static void advance_does_not_depend_on_the_split(void **state) {
 // Batches that go eight rows at a time through as many layers as the first cache holds the weights of, or all rows a
 // layer, in two lanes: the bits of each row alone, into states or on in place.
 static void rows_of_long_chains_are_those_alone(void **state) {
-    enum { LAYERS = 600, HALF = LAYERS / 2 };
     static const int64_t widths[] = {5, 8, 12, 24, 32};
     (void)state;
-    for (int i = 0; i < 20; i++) {
+    for (int i = 0; i < 30; i++) {
         const dpcr_dtype dtype = i % 10 < 5 ? DPCR_F32 : DPCR_F64;
         const int64_t w = widths[i % 5], row = w * (int64_t)dpcr_dtype_size(dtype);
-        const int64_t rows = i < 10 ? 11 : 61, each = LAYERS * rows * row;
+        const int64_t rows = i < 10 ? 11 : 61, half = i < 20 ? 300 : 70, each = 2 * half * rows * row;
         dpcr_model *m = make(&(dpcr_model_options){.architecture = DPCR_RESNET,
                                                    .dtype = dtype,
-                                                   .layers = LAYERS,
+                                                   .layers = 2 * half,
                                                    .width = w,
                                                    .activation = DPCR_ACT_TANH,
                                                    .seed = 3});
         dpcr_steps steps = {.size = sizeof steps};
         assert_int_equal(dpcr_model_steps(m, rows, &steps, NULL), DPCR_OK);
         char *z0 = calloc(2 * rows, (size_t)row), *z = malloc((size_t)each), *tape = malloc((size_t)each);
-        char *one = malloc((size_t)(HALF * row)), *slope = malloc((size_t)(HALF * row));
+        char *one = malloc((size_t)(half * row)), *slope = malloc((size_t)(half * row));
         assert_non_null(z0), assert_non_null(z), assert_non_null(tape), assert_non_null(one), assert_non_null(slope);
         for (int64_t k = 0; k < 2 * rows * w; k++)
             if (dtype == DPCR_F32)
                 ((float *)z0)[k] = (float)(k % 13 - 6) / 4;
             else
                 ((double *)z0)[k] = (double)(k % 13 - 6) / 4;
-        dpcr_span span = {.lanes = 2, .stride = HALF, .steps = HALF, .rows = rows};
-        dpcr_array in = array3(z0, dtype, 2, rows, w), states = array4(z, dtype, 2, HALF, rows, w),
-                   slopes = array4(tape, dtype, 2, HALF, rows, w);
+        dpcr_span span = {.lanes = 2, .stride = half, .steps = half, .rows = rows};
+        dpcr_array in = array3(z0, dtype, 2, rows, w), states = array4(z, dtype, 2, half, rows, w),
+                   slopes = array4(tape, dtype, 2, half, rows, w);
         assert_int_equal(steps.advance(steps.user, &span, &in, &states, NULL, &slopes), 0);
         for (int64_t at = 0; at < 2 * rows; at++) {
             const int64_t lane = at / rows, r = at % rows;
-            span = (dpcr_span){.first = lane * HALF, .lanes = 1, .stride = 1, .steps = HALF, .row = r, .rows = 1};
-            const dpcr_array from = array3(z0 + at * row, dtype, 1, 1, w), to = array4(one, dtype, 1, HALF, 1, w),
-                             d = array4(slope, dtype, 1, HALF, 1, w);
+            span = (dpcr_span){.first = lane * half, .lanes = 1, .stride = 1, .steps = half, .row = r, .rows = 1};
+            const dpcr_array from = array3(z0 + at * row, dtype, 1, 1, w), to = array4(one, dtype, 1, half, 1, w),
+                             d = array4(slope, dtype, 1, half, 1, w);
             assert_int_equal(steps.advance(steps.user, &span, &from, &to, NULL, &d), 0);
-            for (int64_t l = 0; l < HALF; l++) {
-                const int64_t place = ((lane * HALF + l) * rows + r) * row;
+            for (int64_t l = 0; l < half; l++) {
+                const int64_t place = ((lane * half + l) * rows + r) * row;
                 assert_memory_equal(z + place, one + l * row, (size_t)row);
                 assert_memory_equal(tape + place, slope + l * row, (size_t)row);
             }
         }
-        span = (dpcr_span){.lanes = 2, .stride = HALF, .steps = HALF, .rows = rows};
+        span = (dpcr_span){.lanes = 2, .stride = half, .steps = half, .rows = rows};
         assert_int_equal(steps.advance(steps.user, &span, &in, NULL, &in, NULL), 0);
         for (int64_t lane = 0; lane < 2; lane++)
-            assert_memory_equal(z0 + lane * rows * row, z + ((lane + 1) * HALF - 1) * rows * row, (size_t)(rows * row));
+            assert_memory_equal(z0 + lane * rows * row, z + ((lane + 1) * half - 1) * rows * row, (size_t)(rows * row));
         free(z0), free(z), free(tape), free(one), free(slope);
         dpcr_model_destroy(m);
     }

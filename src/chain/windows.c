@@ -29,7 +29,7 @@ enum {
     MOST_SLOTS = 16,          // groups in work at a time
     GROUP_BYTES = 24 * 1024,  // buffers of a group on several threads: they stay near the first-level cache
     MOST_WINDOWS = 8,         // windows of a group
-    WAIT_PAUSES = 4000
+    WAIT_PAUSES = 4000        // about 40 us: a window before another takes as long
 };
 
 static const double far_bytes = 24e6;   // arrays that no cache holds

@@ -89,12 +89,17 @@ static bool make_way(const dpcri_pool *pool) {
 }
 
 void dpcri_wait_longer(int64_t turn) {
-    enum { YIELDS = 2000 };  // of some 0.3 us
+    enum { YIELDS = 2000 };
     const struct timespec nap = {.tv_nsec = 20000};
-    if (turn < YIELDS)
+    if (turn < YIELDS) {
         sched_yield();
-    else
-        nanosleep(&nap, NULL);
+        return;
+    }
+    // A thread that is cancelled in here would leave others at work on what lies on its stack.
+    int before;
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before);
+    nanosleep(&nap, NULL);
+    pthread_setcancelstate(before, NULL);
 }
 
 // Waits for an open generation other than `seen`, awake for as long as patience goes; false when the pool stops.

@@ -134,8 +134,9 @@ static void find_cache_sizes(dpcr_machine *m) {
     m->cache_bytes[2] = cache_size(3, 8 << 20);
 }
 
+// Under sanitizers these are no rates of the machine, and would take long.
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-enum { FAR_BYTES = 4 << 20, AMOUNT = 1 << 18 };  // what is measured here is no rate of the machine's, and takes long
+enum { FAR_BYTES = 4 << 20, AMOUNT = 1 << 18 };
 #else
 enum { FAR_BYTES = 64 << 20, AMOUNT = 8 << 20 };
 #endif

@@ -56,10 +56,11 @@ static inline void dpcri_pause(void) {
 }
 
 // The turn-th moment's rest, from 0, of a wait for what another thread does: a pause for about 5 us; then the processor
-// is yielded, for whoever is waited for may have lost his own; from half a millisecond on it sleeps, for threads that
-// only yield to each other may keep him waiting where they are more than the processors.
+// is yielded, for whoever is waited for may have lost his own; after 2000 yields, half a millisecond where nobody else
+// wants the processor, it sleeps, some 70 us each time: threads that only yield to each other may keep him waiting
+// where they are more than the processors.
 enum { DPCRI_PAUSES = 500 };
-void dpcri_wait_longer(int64_t turn) __attribute__((cold));
+void dpcri_wait_longer(int64_t turn);
 static inline void dpcri_wait(int64_t turn) {
     if (turn < DPCRI_PAUSES)
         dpcri_pause();

@@ -104,7 +104,7 @@ void layers_as_on_the_host(void **state) {
     for (int w = 0; w < 7; w++)
         for (int l = 0; l < 3; l++)
             for (int m = 0; m < 4; m++, n++) {
-                if (!sampled(n)) continue;
+                if (TESTS_SANITIZED && (w + l + m) % 3 != 1) continue;
                 solve_layers(&(layers_job){.batch = batches[n % 3],
                                            .method = methods[m],
                                            .options = {.size = sizeof(dpcr_model_options),
