@@ -2,6 +2,7 @@
 // What the calls of linear chains promise beside numbers: refusals in words, memory that is refused, empty chains, and
 // what is never read.
 #include "budget.h"
+#include "chain/auto.h"
 #include "chain/chain_internal.h"
 #include "chain_problem.h"
 #include "kern/squares.h"
@@ -129,6 +130,28 @@ static void auto_counts_threads_that_work(void **state) {
         dpcr_chain_plan_destroy(one);
         dpcr_chain_plan_destroy(two);
     }
+}
+
+// Where vectors take two turns: chunks of dense width 8 side by side gain on two threads what the third cache holds and
+// nothing from memory. One thread gains where the loop waits longer than its bytes take, which is so with AVX-512;
+// without vectors nothing does.
+static void overlap_gains_from_caches(void **state) {
+    (void)state;
+    const bool took = dpcri_vectors_take_turns();
+    const dpcri_isa level = dpcri_isa_level();
+    dpcr_chain_shape shape = {.size = sizeof shape,
+                              .transition = dpcr_transition_square(DPCR_DENSE, 8, 0),
+                              .dtype = DPCR_F32,
+                              .length = 1 << 14,
+                              .batch = 1};
+    const double run_ups = 1.1;
+    dpcri_vectors_let_take_turns(true);
+    for (int threads = 1; threads <= 2; threads++)
+        assert_int_equal(dpcri_chain_overlap_gain(&shape, DPCR_SCHEME_SEQUENTIAL, 64, threads, run_ups) > 0,
+                         level >= DPCRI_AVX2 && (threads == 2 || level == DPCRI_AVX512));
+    shape.length = 1 << 18;
+    assert_true(dpcri_chain_overlap_gain(&shape, DPCR_SCHEME_SEQUENTIAL, 64, 2, run_ups) == 0);
+    dpcri_vectors_let_take_turns(took);
 }
 
 // The states, and the matrices of width 4 and 8, of eight chunks that go side by side lie on sets of the cache of their
@@ -353,6 +376,7 @@ int main(void) {
         cmocka_unit_test(auto_counts_the_passes_of_a_vector),
         cmocka_unit_test(auto_composes_few_elements),
         cmocka_unit_test(auto_counts_threads_that_work),
+        cmocka_unit_test(overlap_gains_from_caches),
         cmocka_unit_test(chunks_lie_apart),
         cmocka_unit_test(start_on_rows_of_z),
         cmocka_unit_test(execute_refusals),

@@ -34,6 +34,28 @@ static void estimates_weigh_full_calls(void **state) {
     dpcr_context_destroy(context);
 }
 
+// Chunks that are few run-ups long spend much on them: half as many are weighed too, where each thread gets one still.
+static void estimates_weigh_longer_chunks(void **state) {
+    (void)state;
+    for (int threads = 2; threads <= 8; threads *= 4) {
+        dpcr_context *context = solving_context(threads);
+        chain c = chain_of(step_forgets, 1024, 8, DPCR_F32);
+        c.batch = 1;
+        dpcr_steps steps = chain_steps(&c);
+        steps.lanes = 8;  // chunks of 128 steps by default
+        const dpcr_solve_options options = {.size = sizeof options, .planning = DPCR_PLANNING_ESTIMATE, .warm_up = 60};
+        dpcr_solve_plan *plan = NULL;
+        assert_int_equal(dpcr_solve_plan_create(context, &steps, &options, &plan, NULL), DPCR_OK);
+        dpcr_candidate each = {.size = sizeof each};
+        int longer = 0;
+        for (int64_t i = 0; dpcr_solve_plan_candidate(plan, i, &each); i++)
+            longer += !each.backward && each.method == DPCR_METHOD_OVERLAP && each.chunk == 256;
+        assert_int_equal(longer, threads == 2);
+        dpcr_solve_plan_destroy(plan);
+        dpcr_context_destroy(context);
+    }
+}
+
 // Wide chains that keep their past have nothing but the loop, both ways, and a plan of one takes a small part of a
 // pass; narrow ones, whose Jacobians may pay, have more.
 static void wide_chains_that_keep_their_past_are_left_to_the_loop(void **state) {
@@ -626,6 +648,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(wide_chains_that_keep_their_past_are_left_to_the_loop),
         cmocka_unit_test(estimates_weigh_full_calls),
+        cmocka_unit_test(estimates_weigh_longer_chunks),
         cmocka_unit_test(chains_that_fill_the_processor_are_not_looked_at),
         cmocka_unit_test(full_chains_that_were_measured_are_remembered),
         cmocka_unit_test(planning_ends_where_the_caller_cancels),

@@ -87,10 +87,10 @@ static dpcri_forward_steps forward_call(const dpcr_model *m, const dpcr_span *sp
 
 // More rows, of which calls of eight through many steps serve better than one of all a step: narrow ones, or few.
 // Others gain more by what a call of all fetches ahead. By bench_train_step on a Zen 4, the more so the longer the
-// chain.
-static bool by_eights(const dpcri_program *p, int64_t rows, int64_t steps) {  // steps: of all lanes
-    enum { NARROW = 8, MOST_WIDTH = 32, FEW = 3584, FEW_WIDE = 2048 };        // the last two: bytes of a step's states
-    enum { CACHED = 1 << 20 };                                                // of all steps'
+// chain. steps: of all lanes.
+static bool by_eights(const dpcri_program *p, int64_t rows, int64_t steps) {
+    enum { NARROW = 8, MOST_WIDTH = 32 };
+    enum { FEW = 3584, FEW_WIDE = 2048, CACHED = 1 << 20 };  // bytes of a step's states, twice, and of all steps'
     const bool wide = dpcri_isa_level() == DPCRI_AVX512, real = p->kernels->element == sizeof(float);
     const int64_t bytes = rows * p->width * (int64_t)p->kernels->element;
     if (!p->fused || p->width > MOST_WIDTH || (wide && !real)) return false;
