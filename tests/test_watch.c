@@ -141,6 +141,51 @@ static void looks_change_no_bit(void **state) {
     drop(&c);
 }
 
+// ---- a question under a lock ----
+
+static int turn, locked, answer, unlocked_with;
+
+static int take_lock(void) {
+    assert_int_equal(locked++, 0);
+    return ++turn;
+}
+
+static int ask_locked(void) {
+    assert_int_equal(locked, 1);
+    return answer;
+}
+
+static void let_go(int taken) {
+    assert_int_equal(locked--, 1);
+    unlocked_with = taken;
+}
+
+// What the lock gave comes back to it, and the answer is the caller's, also where a long call asks.
+static void a_question_holds_its_lock(void **state) {
+    (void)state;
+    dpcr_locked_cancel question = {.lock = take_lock, .cancel = ask_locked, .unlock = let_go};
+    turn = 41;
+    for (answer = -1; answer < 2; answer++) {
+        assert_int_equal(dpcr_cancel_locked(&question), answer);
+        assert_int_equal(locked, 0);
+        assert_int_equal(unlocked_with, turn);
+    }
+    assert_int_equal(turn, 44);
+    chain c = make();
+    for (answer = 0; answer < 2; answer++) {
+        const int before = turn;
+        dpcr_context *context = NULL;
+        const dpcr_context_options options = {
+            .size = sizeof options, .threads = 2, .cancel = dpcr_cancel_locked, .cancel_user = &question};
+        assert_int_equal(dpcr_context_create(&options, &context, NULL), DPCR_OK);
+        assert_int_equal(run(context, &c, DPCR_DENSE, DPCR_SCHEME_SEQUENTIAL, EXECUTE),
+                         answer ? DPCR_ERROR_CANCELLED : DPCR_OK);
+        assert_true(turn > before && locked == 0);
+        dpcr_context_destroy(context);
+    }
+    drop(&c);
+}
+
 // ---- scans ----
 
 enum { SIDE = 64, SCANNED = 64 };  // dense products of a tree of all levels
@@ -264,6 +309,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_scheme_stops),
         cmocka_unit_test(looks_change_no_bit),
+        cmocka_unit_test(a_question_holds_its_lock),
         cmocka_unit_test(scans_stop_and_looks_change_no_bit),
         cmocka_unit_test(filters_stop_and_looks_change_no_bit),
     };

@@ -91,7 +91,7 @@ static void count(void *frame, dpcr_xla_call *failed, dpcr_status status, dpcr_x
 static int clean(void **state) {
     (void)state;
     dpcr_xla_forget();
-    dpcr_xla_set_host(count, NULL, NULL);
+    dpcr_xla_set_host(count, NULL, NULL, NULL);
     asked = failures = 0;
     return 0;
 }
@@ -357,7 +357,7 @@ static void test_threads_do_not_meet_in_a_call(void **state) {
     (void)state;
     copying own[THREADS], kept[CALLS];
     pthread_t threads[THREADS];
-    dpcr_xla_set_host(copy_by_hand, NULL, NULL);
+    dpcr_xla_set_host(copy_by_hand, NULL, NULL, NULL);
     by_host = turns = 0;
     enough = false;
     assert_int_equal(pthread_barrier_init(&start, NULL, THREADS + 1), 0);
@@ -440,10 +440,10 @@ static void begin_end(copying *known, copying *unknown, copying *other) {
 static void end_while_within(copying *c) {
     pthread_t thread;
     void *raised;
-    dpcr_xla_set_host(dawdling_host, NULL, NULL);
+    dpcr_xla_set_host(dawdling_host, NULL, NULL, NULL);
     assert_int_equal(pthread_create(&thread, NULL, call_once, &c->h.frame), 0);
     while (!there) sched_yield();
-    dpcr_xla_set_host(NULL, NULL, NULL);
+    dpcr_xla_set_host(NULL, NULL, NULL, NULL);
     assert_true(left);
     pthread_join(thread, &raised);
     assert_null(raised);
@@ -462,7 +462,7 @@ static void test_none_is_at_a_host_that_has_ended(void **state) {
     unknown.h.frame.extension = &other;  // a question
     assert_ptr_equal(dpcr_xla_handler(&unknown.h.frame), told);
     unknown.h.frame.extension = NULL;
-    dpcr_xla_set_host(count, NULL, NULL);
+    dpcr_xla_set_host(count, NULL, NULL, NULL);
     assert_true(copies(&known));
     assert_null(dpcr_xla_handler(&unknown.h.frame));
     assert_int_equal(asked, 1);
@@ -491,7 +491,7 @@ static void test_an_interruption_is_told_after_the_host(void **state) {
     copying known, unknown, other;
     begin_end(&known, &unknown, &other);
     interruptions = 0;
-    dpcr_xla_set_host(interrupted_host, hear, NULL);
+    dpcr_xla_set_host(interrupted_host, hear, NULL, NULL);
     torn_away = false;
     assert_ptr_equal(dpcr_xla_handler(&unknown.h.frame), &failures);
     assert_int_equal(interruptions, 1);
@@ -505,9 +505,10 @@ static void test_an_interruption_is_told_after_the_host(void **state) {
     assert_int_equal(interruptions, 2);
 }
 
-static int waiting;  // calls until an interruption waits
-
-static int takes_one(void) { return waiting-- == 0; }
+static int takes_one(void *user) {
+    int *const waiting = user;  // calls until an interruption waits
+    return (*waiting)-- == 0;
+}
 
 static void hear_one(void) { interruptions++; }
 
@@ -517,8 +518,8 @@ static void test_a_waiting_interruption_is_taken_before_the_host(void **state) {
     begin_end(&known, &unknown, &other);
     interruptions = 0;
     torn_away = false;
-    dpcr_xla_set_host(interrupted_host, hear_one, takes_one);
-    waiting = 0;
+    int waiting = 0;
+    dpcr_xla_set_host(interrupted_host, hear_one, takes_one, &waiting);
     assert_ptr_equal(dpcr_xla_handler(&unknown.h.frame), told);
     assert_string_equal(told, "deeppcr: the host was interrupted");
     assert_int_equal(told_code, DPCRI_XLA_CANCELLED);
@@ -581,10 +582,10 @@ static void test_forks_within_a_host(void **state) {
     copying known, unknown, other;
     begin_end(&known, &unknown, &other);
     of_child = &unknown.h;
-    dpcr_xla_set_host(forking_host, NULL, NULL);
+    dpcr_xla_set_host(forking_host, NULL, NULL, NULL);
     assert_null(dpcr_xla_handler(&known.h.frame));
     if (child == 0) {
-        dpcr_xla_set_host(NULL, NULL, NULL);
+        dpcr_xla_set_host(NULL, NULL, NULL, NULL);
         const bool waited = left;
         pthread_join(thread_of_child, NULL);
         _exit(waited ? 0 : 1);
@@ -593,7 +594,7 @@ static void test_forks_within_a_host(void **state) {
     int status = -1;
     assert_int_equal(waitpid(child, &status, 0), child);
     assert_int_equal(status, 0);
-    dpcr_xla_set_host(NULL, NULL, NULL);  // nobody is within here
+    dpcr_xla_set_host(NULL, NULL, NULL, NULL);  // nobody is within here
 }
 
 int main(void) {

@@ -45,6 +45,16 @@ DPCR_API void dpcr_context_destroy(dpcr_context *context);
 
 DPCR_API int dpcr_context_threads(const dpcr_context *context);
 
+// A cancel function that wants a lock held, such as an interpreter's: Python's are PyGILState_Ensure,
+// PyOS_InterruptOccurred and PyGILState_Release, called so without a line of Python's own. None of them NULL.
+typedef struct dpcr_locked_cancel {
+    int (*lock)(void);
+    int (*cancel)(void);
+    void (*unlock)(int locked);  // gets what `lock` returned
+} dpcr_locked_cancel;
+// For `cancel` above, `cancel_user` the address of a dpcr_locked_cancel, the caller's; returns what its `cancel` said.
+DPCR_API int dpcr_cancel_locked(void *locked_cancel);
+
 // What a machine reaches: all that the cost models know of it.
 typedef struct dpcr_machine {
     size_t size;                // sizeof(dpcr_machine) of the caller

@@ -90,8 +90,10 @@ DPCR_API void *dpcr_xla_handler(void *frame);
 // `interrupt`, which may be NULL, has the host's language raise an interruption, such as Ctrl-C, where it next runs:
 // the handler calls it as the last thing that it does, for what a host raises itself cannot pass through XLA.
 // `interrupted`, which may be NULL, says whether one waits that nothing has taken, and takes it: a host that the
-// handler is about to ask is not asked then, where its language would tear it away, and counts as interrupted.
-DPCR_API void dpcr_xla_set_host(dpcr_xla_host *host, void (*interrupt)(void), int (*interrupted)(void));
+// handler is about to ask is not asked then, where its language would tear it away, and counts as interrupted. `user`
+// is its argument.
+DPCR_API void dpcr_xla_set_host(dpcr_xla_host *host, void (*interrupt)(void), int (*interrupted)(void *user),
+                                void *user);
 
 // Runs a call over a frame's arrays; not one that is kept. 1 in place of a status: coefficients of no filter, which
 // those who made the call may refuse in their own words.

@@ -124,6 +124,13 @@ void dpcr_context_destroy(dpcr_context *context) {
 
 int dpcr_context_threads(const dpcr_context *context) { return context ? context->threads : 0; }
 
+int dpcr_cancel_locked(void *locked_cancel) {
+    const dpcr_locked_cancel *c = locked_cancel;
+    const int locked = c->lock(), stop = c->cancel();
+    c->unlock(locked);
+    return stop;
+}
+
 bool dpcri_cancels(const dpcr_context *context) { return context->options.cancel != NULL; }
 
 bool dpcri_cancelled(const dpcr_context *context) {

@@ -90,7 +90,8 @@ static kind *bucket[BUCKETS];
 static int kinds;
 static dpcr_xla_host *host;
 static void (*interrupt)(void);  // the host's
-static int (*interrupted)(void);
+static int (*interrupted)(void *user);
+static void *interrupted_user;
 static int within;           // calls of the handler that have not returned
 static uint64_t generation;  // forks since the first process
 static pthread_cond_t nobody_within = PTHREAD_COND_INITIALIZER;
@@ -296,12 +297,13 @@ int dpcr_xla_run_at(void *const *addresses, dpcr_xla_call *call) {
 
 // ---- XLA's side ----
 
-void dpcr_xla_set_host(dpcr_xla_host *asked, void (*raise)(void), int (*taken)(void)) {
+void dpcr_xla_set_host(dpcr_xla_host *asked, void (*raise)(void), int (*taken)(void *user), void *user) {
     pthread_once(&once, survive_forks);
     lock_table();
     host = asked;
     interrupt = raise;
     interrupted = taken;
+    interrupted_user = user;
     while (!asked && within > 0) pthread_cond_wait(&nobody_within, &lock);
     unlock_table();
 }
@@ -309,14 +311,15 @@ void dpcr_xla_set_host(dpcr_xla_host *asked, void (*raise)(void), int (*taken)(v
 // Whom a frame may ask.
 typedef struct visit {
     dpcr_xla_host *host;
-    int (*interrupted)(void);
+    int (*interrupted)(void *user);
+    void *user;
     uint64_t entered;
 } visit;
 
 // A call for this key, taken, where there is one; false where all is over.
 static bool enter(const key *k, dpcr_xla_call **call, visit *v) {
     lock_table();
-    *v = (visit){host, interrupted, generation};
+    *v = (visit){host, interrupted, interrupted_user, generation};
     *call = host && k ? take(k) : NULL;
     if (host) within++;
     unlock_table();
@@ -324,7 +327,7 @@ static bool enter(const key *k, dpcr_xla_call **call, visit *v) {
 }
 
 static void ask(const visit *v, void *given, dpcr_xla_call *failed, int status, dpcr_xla_answer *answer) {
-    if (!v->interrupted || !v->interrupted()) v->host(given, failed, (dpcr_status)status, answer);
+    if (!v->interrupted || !v->interrupted(v->user)) v->host(given, failed, (dpcr_status)status, answer);
 }
 
 // The host's language hears of an interruption while that is still waited for.

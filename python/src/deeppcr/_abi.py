@@ -41,6 +41,7 @@ STRUCTURES: Dict[str, str] = {
     "dpcr_array": "void *data; dpcr_dtype dtype; dpcr_device device; int32_t ndim; int64_t shape[6]; int64_t strides[6];",
     "dpcr_context_options": """size_t size; int threads; void *allocate; void *release; void *allocator_user; void *cancel;
         void *cancel_user;""",
+    "dpcr_locked_cancel": "void *lock; void *cancel; void *unlock;",
     "dpcr_machine": """size_t size; double threads; double flops; double latency; double region; double bandwidth;
         double cache_bytes[3]; double cache_bandwidth[3]; double wake;""",
     "dpcr_transition": "dpcr_structure structure; int64_t rows; int64_t cols; int64_t block; void *pattern;",
@@ -99,6 +100,7 @@ const char *dpcr_reason_name(dpcr_reason);
 dpcr_status dpcr_context_create(const dpcr_context_options *, dpcr_context **, dpcr_error *);
 void dpcr_context_destroy(dpcr_context *);
 int dpcr_context_threads(const dpcr_context *);
+int dpcr_cancel_locked(void *);
 dpcr_status dpcr_context_machine(dpcr_context *, dpcr_machine *, dpcr_error *);
 dpcr_status dpcr_chain_plan_create(dpcr_context *, const dpcr_chain_shape *, const dpcr_chain_options *, dpcr_chain_plan **,
                                    dpcr_error *);
@@ -169,7 +171,7 @@ int64_t dpcr_model_parameter_count(const dpcr_model *);
 dpcr_status dpcr_model_parameter(const dpcr_model *, int64_t, char *, size_t, dpcr_array *, dpcr_array *, dpcr_error *);
 dpcr_status dpcr_model_steps(dpcr_model *, int64_t, dpcr_steps *, dpcr_error *);
 void *dpcr_xla_handler(void *);
-void dpcr_xla_set_host(dpcr_xla_host *, void (*)(void), int (*)(void));
+void dpcr_xla_set_host(dpcr_xla_host *, void (*)(void), int (*)(void *), void *);
 int dpcr_xla_run(const void *, dpcr_xla_call *);
 int dpcr_xla_run_at(void *const *, dpcr_xla_call *);
 int dpcr_xla_keep(const void *, dpcr_xla_call *);
@@ -182,7 +184,6 @@ STEP = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c
                         ctypes.c_void_p)  # fmt: skip
 LINEARISE = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p,
                              ctypes.c_void_p)  # fmt: skip
-CANCEL = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)
 XLA_HOST = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int, ctypes.c_void_p)
 
 _ENUMS = "status dtype device_type structure scheme planning method guess lock reason recurrent_kind architecture branch activation xla_what".split()
@@ -237,6 +238,7 @@ Error = _structure("dpcr_error")
 Device = _structure("dpcr_device")
 Array = _structure("dpcr_array")
 ContextOptions = _structure("dpcr_context_options")
+LockedCancel = _structure("dpcr_locked_cancel")
 Machine = _structure("dpcr_machine")
 Transition = _structure("dpcr_transition")
 ChainShape = _structure("dpcr_chain_shape")

@@ -189,8 +189,11 @@ class Unchanging:
         return type(self), self._made_of
 
 
-# Asks for SIGINT without running any Python, and only the main thread is told of one. See check().
-INTERRUPTED = ctypes.CFUNCTYPE(ctypes.c_int)(ctypes.pythonapi.PyOS_InterruptOccurred)
+# Asks for SIGINT, of which only the main thread is told, and runs no Python for it: neither ours nor an audit hook's, which a callback of
+# ctypes's into C would, and which a SIGINT would tear away. See check().
+_ASK = _abi.LockedCancel(*(ctypes.cast(function, ctypes.c_void_p) for function in (
+    ctypes.pythonapi.PyGILState_Ensure, ctypes.pythonapi.PyOS_InterruptOccurred, ctypes.pythonapi.PyGILState_Release)))  # fmt: skip
+INTERRUPTED, INTERRUPTED_USER = ctypes.cast(lib.dpcr_cancel_locked, ctypes.c_void_p), ctypes.addressof(_ASK)
 
 
 class _Context:
@@ -202,7 +205,6 @@ class _Context:
         self.generation = 0  # of the context: what was made from an earlier one is made again
         self.threads = 0
         self.handle: Optional[Handle] = None
-        self.cancel = _abi.CANCEL(ctypes.pythonapi.PyOS_InterruptOccurred)  # as INTERRUPTED
 
     def get(self) -> Handle:
         handle = self.handle  # looked at once: another thread may renew it
@@ -214,8 +216,8 @@ class _Context:
         return handle
 
     def _create(self) -> Handle:
-        options = _abi.ContextOptions(size=ctypes.sizeof(_abi.ContextOptions), threads=self.threads)
-        options.cancel = ctypes.cast(self.cancel, ctypes.c_void_p)
+        options = _abi.ContextOptions(size=ctypes.sizeof(_abi.ContextOptions), threads=self.threads, cancel=INTERRUPTED,
+                                      cancel_user=INTERRUPTED_USER)  # fmt: skip
         place, (error, error_ref) = ctypes.c_void_p(), error_place()
         check(lib.dpcr_context_create(ctypes.byref(options), ctypes.byref(place), error_ref), error)
         return Handle(place.value, lib.dpcr_context_destroy)

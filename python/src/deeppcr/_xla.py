@@ -168,7 +168,7 @@ class _Table:
         ask whether to stop, would end there, and XLA wait for it for ever. So what runs now is waited for, and what comes later fails. The
         wait is the library's: Ctrl-C is not looked at before the solves that run have ended."""
         self.closed = True
-        _lib.dpcr_xla_set_host(_abi.XLA_HOST(), None, None)
+        _lib.dpcr_xla_set_host(_abi.XLA_HOST(), None, None, None)
         self.forget()
 
 
@@ -282,8 +282,8 @@ def _answer(address: int, frame: Tuple[int, ...], failed: Optional[int], status:
         _execute(address, frame)
 
 
-_lib.dpcr_xla_set_host(host, ctypes.cast(ctypes.pythonapi.PyErr_SetInterrupt, ctypes.c_void_p),
-                       ctypes.cast(library.INTERRUPTED, ctypes.c_void_p))  # fmt: skip
+_lib.dpcr_xla_set_host(host, ctypes.cast(ctypes.pythonapi.PyErr_SetInterrupt, ctypes.c_void_p), library.INTERRUPTED,
+                       library.INTERRUPTED_USER)  # fmt: skip
 
 
 def capsule(function: Any = _lib.dpcr_xla_handler) -> Any:
