@@ -19,7 +19,8 @@ static problem problem_of(int which, dpcr_dtype dtype, bool transposed, bool wit
 static void same_as_the_loop(problem *p, int threads, bool in_place, dpcr_scheme wanted) {
     const size_t bytes = (size_t)(p->length * p->batch * p->w) * dpcr_dtype_size(p->dtype);
     void *expected = malloc(bytes), *b = malloc(bytes);
-    assert_non_null(expected), assert_non_null(b);
+    assert_non_null(expected);
+    assert_non_null(b);
     memcpy(b, p->b, bytes);
     solve(p, &loop, 1, false);
     memcpy(expected, p->z, bytes);
@@ -82,7 +83,8 @@ static bool near_the_loop(problem *p, double roundings) {
     const size_t count = (size_t)(p->length * p->w), bytes = count * sizeof(float);
     float *expected = malloc(bytes), *one = malloc(bytes);
     double largest = 0;
-    assert_non_null(expected), assert_non_null(one);
+    assert_non_null(expected);
+    assert_non_null(one);
     solve(p, &loop, 1, false);
     memcpy(expected, p->z, bytes);
     const dpcr_scheme scheme = solve(p, &automatic, 2, false).scheme;

@@ -241,7 +241,7 @@ static void rows_of_long_chains_are_those_alone(void **state) {
         assert_int_equal(dpcr_model_steps(m, rows, &steps, NULL), DPCR_OK);
         char *z0 = calloc(2 * rows, (size_t)row), *z = malloc((size_t)each), *tape = malloc((size_t)each);
         char *one = malloc((size_t)(half * row)), *slope = malloc((size_t)(half * row));
-        assert_non_null(z0), assert_non_null(z), assert_non_null(tape), assert_non_null(one), assert_non_null(slope);
+        assert_true(z0 && z && tape && one && slope);
         for (int64_t k = 0; k < 2 * rows * w; k++)
             if (dtype == DPCR_F32)
                 ((float *)z0)[k] = (float)(k % 13 - 6) / 4;

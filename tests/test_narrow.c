@@ -231,7 +231,8 @@ static void check_splits(const dpcri_narrow_kernels *k, dpcr_dtype dtype, int64_
         chain c = chain_make(dtype, w, activation, residual, layout, diagonal, STEPS, rows);
         char *states = malloc((size_t)(STEPS * rows * w) * e), *slopes = malloc((size_t)(STEPS * rows * w) * e);
         double start[3 * W];
-        assert_non_null(states), assert_non_null(slopes);
+        assert_non_null(states);
+        assert_non_null(slopes);
         fill(&c.n, start, rows * w, 1);
         run_loop(k, &c, STEPS, rows, start, states, slopes);
         static const int64_t counts[] = {1, 2, 3, 7, 16, 33, 64, 81, 100}, lengths[] = {0, 1, 2, 5, 16, 17, 32, 48, 70};
@@ -258,7 +259,8 @@ static void check_batches(const dpcri_narrow_kernels *k, dpcr_dtype dtype, int64
         chain c = chain_make(dtype, w, activation, residual, layout, diagonal, STEPS, rows);
         char *states = malloc((size_t)(STEPS * rows * w) * e), *slopes = malloc((size_t)(STEPS * rows * w) * e);
         double start[MOST_ROWS * W];
-        assert_non_null(states), assert_non_null(slopes);
+        assert_non_null(states);
+        assert_non_null(slopes);
         fill(&c.n, start, rows * w, 1);
         run_loop(k, &c, STEPS, rows, start, states, slopes);
         for (size_t i = 0; i < sizeof counts / sizeof *counts; i++)

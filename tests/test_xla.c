@@ -411,7 +411,7 @@ static void *dawdling_alloc(void *user, size_t bytes, size_t alignment) {
     return aligned_alloc(alignment, (bytes + alignment - 1) / alignment * alignment);
 }
 
-static void *call_once(void *argument) { return dpcr_xla_handler(argument); }
+static void *handle_once(void *argument) { return dpcr_xla_handler(argument); }
 
 static char told[64];
 static int told_code;
@@ -441,7 +441,7 @@ static void end_while_within(copying *c) {
     pthread_t thread;
     void *raised;
     dpcr_xla_set_host(dawdling_host, NULL, NULL, NULL);
-    assert_int_equal(pthread_create(&thread, NULL, call_once, &c->h.frame), 0);
+    assert_int_equal(pthread_create(&thread, NULL, handle_once, &c->h.frame), 0);
     while (!there) sched_yield();
     dpcr_xla_set_host(NULL, NULL, NULL, NULL);
     assert_true(left);
@@ -572,7 +572,7 @@ static void forking_host(void *frame, dpcr_xla_call *failed, dpcr_status status,
         return;
     }
     child = fork();
-    if (child == 0 && pthread_create(&thread_of_child, NULL, call_once, &of_child->frame) != 0) _exit(2);
+    if (child == 0 && pthread_create(&thread_of_child, NULL, handle_once, &of_child->frame) != 0) _exit(2);
     while (child == 0 && !there) sched_yield();
     answer->finished = 1;
 }

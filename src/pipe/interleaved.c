@@ -42,7 +42,7 @@ static int64_t warm_up(const rounds *n, int64_t slope) {
 }
 
 dpcr_status dpcri_make_interleaved_1f1b(dpcri_maker *maker) {
-    rounds n;
+    rounds n = {0};
     const dpcr_status status = start(maker, &n, 2);
     if (status != DPCR_OK) return status;
     for (n.rank = 0; n.rank < n.p; n.rank++) {
@@ -59,7 +59,7 @@ dpcr_status dpcri_make_interleaved_1f1b(dpcri_maker *maker) {
 }
 
 dpcr_status dpcri_make_interleaved_zb(dpcri_maker *maker) {
-    rounds n;
+    rounds n = {0};
     const dpcr_status status = start(maker, &n, 3);
     if (status != DPCR_OK) return status;
     for (n.rank = 0; n.rank < n.p; n.rank++) {
