@@ -1,7 +1,12 @@
 // SPDX-License-Identifier: MIT
 #include "world.h"
 
+#include <dlfcn.h>
 #include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "world_module.h"
 
 // Open MPI's names, MPICH's, and those of Slurm's and other PMI launchers.
 static int64_t number_of(const char *const *names, int count, int64_t otherwise) {
@@ -30,23 +35,64 @@ int64_t cli_world_rank(void) {
     return cli_world_size() > 1 ? number_of(names, 2, 0) : 0;
 }
 
-#ifdef DEEPPCR_MPI
+// ---- the module ----
 
-int cli_mpi_open(dpcr_transport *transport);
-void cli_mpi_close(int status);
-void cli_mpi_patience(double seconds);
+#ifndef CLI_LIBRARY_FOLDER
+#define CLI_LIBRARY_FOLDER "../lib"  // from the folder of programs to that of libraries
+#endif
 
-int cli_world_open(dpcr_transport *transport) { return cli_mpi_open(transport); }
-void cli_world_close(int status) { cli_mpi_close(status); }
-void cli_world_patience(double seconds) { cli_mpi_patience(seconds); }
+static const char module_name[] = "libdeeppcr_mpi.so.0";
+static const cli_world_module *module;
+static double patience;
 
-#else
+// Beside the program, where both are installed, or where the loader looks; the first file that is there decides.
+static void module_path(char *path, size_t bytes) {
+    enum { NAME_BYTES = sizeof CLI_LIBRARY_FOLDER + sizeof module_name + 2 };
+    static const char *const below[] = {"", CLI_LIBRARY_FOLDER "/"};
+    const ssize_t length = readlink("/proc/self/exe", path, bytes - NAME_BYTES);
+    char *const end = length > 0 && (size_t)length < bytes - NAME_BYTES ? memrchr(path, '/', (size_t)length) : NULL;
+    for (int i = 0; end && i < 2; i++) {
+        snprintf(end + 1, NAME_BYTES, "%s%s", below[i], module_name);
+        if (access(path, F_OK) == 0) return;
+    }
+    snprintf(path, bytes, "%s", module_name);
+}
+
+static int load(void) {
+    char path[4096];
+    module_path(path, sizeof path);
+    // MPI's own plugins look for its names among all.
+    void *const loaded = dlopen(path, RTLD_NOW | RTLD_GLOBAL);
+    if (!loaded) {
+        const char *const why = dlerror();
+        if (!strchr(path, '/') && why && strstr(why, module_name))
+            return cli_fail(CLI_USAGE, "started as %lld processes, but there is no %s (built without MPI?)",
+                            (long long)cli_world_size(), module_name);
+        return cli_fail(CLI_RESOURCES, "started as %lld processes, but MPI cannot be loaded: %s",
+                        (long long)cli_world_size(), why ? why : path);
+    }
+    cli_world_entry *entry = NULL;
+    *(void **)&entry = dlsym(loaded, CLI_WORLD_ENTRY);
+    const cli_world_module *const found = entry ? entry() : NULL;
+    if (!found || found->size != sizeof *found || strcmp(found->version, DPCR_VERSION_STRING) != 0)
+        return cli_fail(CLI_RESOURCES, "'%s' is not of this program, deeppcr %s", path, DPCR_VERSION_STRING);
+    module = found;
+    return CLI_DONE;
+}
 
 int cli_world_open(dpcr_transport *transport) {
-    (void)transport;
-    return cli_fail(CLI_USAGE, "started as %lld processes, but built without MPI", (long long)cli_world_size());
+    static cli_world_program program;
+    const int status = load();
+    if (status) return status;
+    program = (cli_world_program){.fail = cli_fail,
+                                  .get_verb = cli_get_verb,
+                                  .signals_install = cli_signals_install,
+                                  .signal = cli_signal,
+                                  .now = cli_now,
+                                  .rank = cli_world_rank,
+                                  .patience = patience};
+    return module->open(&program, transport);
 }
-void cli_world_close(int status) { (void)status; }
-void cli_world_patience(double seconds) { (void)seconds; }
 
-#endif
+void cli_world_close(int status) { module->close(status); }
+void cli_world_patience(double seconds) { patience = seconds; }

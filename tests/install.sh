@@ -35,6 +35,7 @@ for header in include/deeppcr/*.h; do
     [ -f "$prefix/$header" ] || fail "missing: $header"
 done
 [ ! -x "$build/deeppcr" ] || [ -x "$prefix/bin/deeppcr" ] || fail "missing: bin/deeppcr"
+[ ! -e "$build/libdeeppcr_mpi.so.0" ] || [ -e "$library/libdeeppcr_mpi.so.0" ] || fail "missing: libdeeppcr_mpi.so.0"
 leaks=$(grep -rlIF -e "$build" -e "$source" -e "$folder" "$prefix" || true)
 [ -z "$leaks" ] || fail "installed files name the build's folders: $leaks"
 fixed=$(grep -rnE '[;"]/[^;"]*\.(so|a)[;"]' "$library/cmake" || true)

@@ -446,9 +446,12 @@ static void texts(void **state) {
     assert_memory_equal(bytes, long_text, sizeof long_text);
     dpcr_text_free(context, bytes);
     const content whole = read_file(f.file);
-    write_file(f.file, whole.bytes, whole.size - 5);
-    assert_int_equal(dpcr_text_read(context, f.file, &bytes, &count, NULL), DPCR_ERROR_FORMAT);
-    assert_null(bytes);
+    const size_t cuts[] = {1, 5, 8, 9, whole.size / 2, whole.size - 12};
+    for (size_t i = 0; i < sizeof cuts / sizeof *cuts; i++) {
+        write_file(f.file, whole.bytes, whole.size - cuts[i]);
+        assert_int_equal(dpcr_text_read(context, f.file, &bytes, &count, NULL), DPCR_ERROR_FORMAT);
+        assert_null(bytes);
+    }
     free(whole.bytes);
     assert_int_equal(dpcr_text_write(f.file, NULL, 0, NULL), DPCR_OK);
     assert_int_equal(dpcr_text_read(context, f.file, &bytes, &count, NULL), DPCR_OK);

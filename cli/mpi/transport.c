@@ -9,12 +9,10 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "world.h"
+#include "cli.h"
+#include "world_module.h"
 
-// The program's own functions of this folder, for world.c.
-int cli_mpi_open(dpcr_transport *transport);
-void cli_mpi_close(int status);
-void cli_mpi_patience(double seconds);
+static const cli_world_program *program;
 
 typedef struct sending {
     struct sending *next;
@@ -42,11 +40,11 @@ static void too_late(int number) {
 }
 
 static void guard(const char *doing) {
-    const char *verb = cli_get_verb();
+    const char *verb = program->get_verb();
     snprintf(late, sizeof late, "deeppcr%s%s: MPI did not %s within %g s: a process stands still\n", verb ? " " : "",
              verb ? verb : "", doing, patience);
     // Lower ranks first: their line is enough, and the launcher ends the others.
-    const int64_t rank = cli_world_rank();
+    const int64_t rank = program->rank();
     signal(SIGALRM, too_late);
     alarm((unsigned)patience + 1 + (unsigned)(rank > 0 ? 2 + (rank < 5 ? rank : 5) : 0));
 }
@@ -56,7 +54,7 @@ static void unguard(void) {
     signal(SIGALRM, SIG_DFL);
 }
 
-void cli_mpi_patience(double seconds) {
+static void be_patient(double seconds) {
     patience = seconds < 1e9 ? seconds : 1e9;
     together = true;
     signal_seconds = 0.2;  // nothing to be finished, and a launcher that ends its processes waits a second
@@ -106,11 +104,11 @@ static dpcr_status send(void *user, int64_t to, int64_t tag, const void *data, s
 // waiting: if a long time passed between two calls, it is this process that stood still, which is no peer's fault.
 static bool over(double began, double deadline, double *asked) {
     static double seen, stood;
-    const double now = cli_now();
+    const double now = program->now();
     if (began > seen) seen = began, stood = 0;
     if (now - seen > 1) stood += now - seen;
     seen = now;
-    if (cli_signal() && *asked == 0) *asked = now;
+    if (program->signal() && *asked == 0) *asked = now;
     return now - began - stood > deadline || (*asked > 0 && now - *asked > signal_seconds);
 }
 
@@ -122,7 +120,7 @@ static dpcr_status receive(void *user, int64_t from, int64_t tag, void *data, si
     MPI_Status status;
     int done = 0, got = 0;
     double asked = 0;
-    const double began = cli_now();
+    const double began = program->now();
     if (bytes > INT_MAX ||
         MPI_Irecv(data, (int)bytes, MPI_BYTE, (int)from, (int)tag, MPI_COMM_WORLD, &request) != MPI_SUCCESS)
         return fail(error, "MPI refuses to receive from rank %lld %g bytes, tag %lld", from, (double)bytes, tag);
@@ -137,9 +135,9 @@ static dpcr_status receive(void *user, int64_t from, int64_t tag, void *data, si
         MPI_Cancel(&request);
         MPI_Request_free(&request);
         if (asked > 0)
-            return fail(error, "asked to stop while waiting for rank %lld (%g s, tag %lld)", from, cli_now() - began,
-                        tag);
-        return fail(error, "waited for rank %lld for %g s, which sent nothing (tag %lld)", from, cli_now() - began,
+            return fail(error, "asked to stop while waiting for rank %lld (%g s, tag %lld)", from,
+                        program->now() - began, tag);
+        return fail(error, "waited for rank %lld for %g s, which sent nothing (tag %lld)", from, program->now() - began,
                     tag);
     }
     MPI_Get_count(&status, MPI_BYTE, &got);
@@ -165,7 +163,7 @@ static void combine_all(void *left, void *right, int *count, MPI_Datatype *type)
 
 static int poll(MPI_Request *request, double deadline) {
     double asked = 0;
-    const double began = cli_now();
+    const double began = program->now();
     for (int done = 0; !done;) {
         if (MPI_Test(request, &done, MPI_STATUS_IGNORE) != MPI_SUCCESS) return -1;
         if (done) break;
@@ -206,16 +204,18 @@ static dpcr_status exscan(void *user, int reversed, void *data, size_t bytes, dp
     return status;
 }
 
-int cli_mpi_open(dpcr_transport *transport) {
+static int open_world(const cli_world_program *asked, dpcr_transport *transport) {
+    program = asked;
+    if (program->patience > 0) be_patient(program->patience);
     int provided = 0, size = 0, rank = 0, known = 0, *largest = NULL;
     guard("start");
     if (MPI_Init_thread(NULL, NULL, MPI_THREAD_FUNNELED, &provided) != MPI_SUCCESS)
-        return cli_fail(CLI_RESOURCES, "MPI does not start");
+        return program->fail(CLI_RESOURCES, "MPI does not start");
     MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
     MPI_Comm_size(MPI_COMM_WORLD, &size);
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
     MPI_Comm_get_attr(MPI_COMM_WORLD, MPI_TAG_UB, (void *)&largest, &known);
-    cli_signals_install();  // MPI has its own
+    program->signals_install();  // MPI has its own
     *transport = (dpcr_transport){.size = sizeof *transport,
                                   .rank = rank,
                                   .ranks = size,
@@ -224,20 +224,28 @@ int cli_mpi_open(dpcr_transport *transport) {
                                   .receive = receive,
                                   .exscan = exscan};
     if (MPI_Comm_split(MPI_COMM_WORLD, 0, -rank, &backwards) != MPI_SUCCESS)
-        return cli_fail(CLI_RESOURCES, "MPI makes no communicator");
+        return program->fail(CLI_RESOURCES, "MPI makes no communicator");
     unguard();
     return CLI_DONE;
 }
 
-void cli_mpi_close(int status) {
+static void close_world(int status) {
     if (status) MPI_Abort(MPI_COMM_WORLD, status);
-    const double began = cli_now();
-    while (under_way && cli_now() - began < LEAVE_SECONDS) look_after();
+    const double began = program->now();
+    while (under_way && program->now() - began < LEAVE_SECONDS) look_after();
     if (under_way) {
-        cli_fail(CLI_RESOURCES, "a message was never taken");
+        program->fail(CLI_RESOURCES, "a message was never taken");
         MPI_Abort(MPI_COMM_WORLD, CLI_RESOURCES);
     }
     if (together) guard("end");
     MPI_Finalize();
     unguard();
+}
+
+__attribute__((visibility("default"))) const cli_world_module *deeppcr_mpi_module(void);
+
+const cli_world_module *deeppcr_mpi_module(void) {
+    static const cli_world_module own = {
+        .size = sizeof own, .version = DPCR_VERSION_STRING, .open = open_world, .close = close_world};
+    return &own;
 }

@@ -243,7 +243,7 @@ static void the_callers_start_is_taken_where_it_lies_there(void **state) {
     dpcr_device_release(cuda, start.data);
 }
 
-static int stop(void *user) {
+static int stop_at_once(void *user) {
     int *asked = user;
     return ++*asked;
 }
@@ -251,7 +251,7 @@ static int stop(void *user) {
 static void planning_ends_where_the_caller_cancels(void **state) {
     fixture *f = *state;
     int asked = 0;
-    const dpcr_context_options o = {.size = sizeof o, .cancel = stop, .cancel_user = &asked};
+    const dpcr_context_options o = {.size = sizeof o, .cancel = stop_at_once, .cancel_user = &asked};
     dpcr_context_destroy(f->context);
     assert_int_equal(dpcr_context_create(&o, &f->context, NULL), DPCR_OK);
     assert_int_equal(make(f, measure), DPCR_ERROR_CANCELLED);
