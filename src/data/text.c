@@ -48,7 +48,7 @@ dpcr_status dpcr_text_read(dpcr_context *context, const char *path, uint8_t **by
                                 (long long)used));
         const int64_t left = room - used;
         got = gzread(file, made + used, left < (1 << 30) ? (unsigned)left : 1u << 30);
-        // What is cut short ends like a whole file, and from version 1.3.2 on zlib forgets at the next call that it was.
+        // What is cut short ends like a whole file, and zlib 1.3.2 forgets at the next call that it was.
         int code = Z_OK;
         gzerror(file, &code);
         if (got < 0 || code == Z_BUF_ERROR) DPCR_TRY(fail(file, path, error));
