@@ -45,7 +45,8 @@ static const char module_name[] = "libdeeppcr_mpi.so.0";
 static const cli_world_module *module;
 static double patience;
 
-// Beside the program, where both are installed, or where the loader looks; the first file that is there decides.
+// As src/rt/dev/load.c looks for the CUDA backend: beside the program, where both are installed, or where the loader
+// looks; the first file that is there decides.
 static void module_path(char *path, size_t bytes) {
     enum { NAME_BYTES = sizeof CLI_LIBRARY_FOLDER + sizeof module_name + 2 };
     static const char *const below[] = {"", CLI_LIBRARY_FOLDER "/"};
@@ -58,6 +59,12 @@ static void module_path(char *path, size_t bytes) {
     snprintf(path, bytes, "%s", module_name);
 }
 
+// What is missing on one machine the first rank may not see: one process a machine tells it.
+static void tell_host(void) {
+    static const char *const names[] = {"OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID"};
+    if (number_of(names, 2, 0) == 0) cli_silence(false);
+}
+
 static int load(void) {
     char path[4096];
     module_path(path, sizeof path);
@@ -65,7 +72,8 @@ static int load(void) {
     void *const loaded = dlopen(path, RTLD_NOW | RTLD_GLOBAL);
     if (!loaded) {
         const char *const why = dlerror();
-        if (!strchr(path, '/') && why && strstr(why, module_name))
+        tell_host();
+        if (why && strncmp(why, module_name, sizeof module_name - 1) == 0)  // else the file that was found comes first
             return cli_fail(CLI_USAGE, "started as %lld processes, but there is no %s (built without MPI?)",
                             (long long)cli_world_size(), module_name);
         return cli_fail(CLI_RESOURCES, "started as %lld processes, but MPI cannot be loaded: %s",
@@ -74,8 +82,12 @@ static int load(void) {
     cli_world_entry *entry = NULL;
     *(void **)&entry = dlsym(loaded, CLI_WORLD_ENTRY);
     const cli_world_module *const found = entry ? entry() : NULL;
-    if (!found || found->size != sizeof *found || strcmp(found->version, DPCR_VERSION_STRING) != 0)
-        return cli_fail(CLI_RESOURCES, "'%s' is not of this program, deeppcr %s", path, DPCR_VERSION_STRING);
+    if (!found || found->size != sizeof *found || found->program_size != sizeof(cli_world_program) || !found->version ||
+        strcmp(found->version, DPCR_VERSION_STRING) != 0) {
+        tell_host();
+        return cli_fail(CLI_RESOURCES, "'%s' is not of this program, deeppcr %s, or built from other sources", path,
+                        DPCR_VERSION_STRING);
+    }
     module = found;
     return CLI_DONE;
 }

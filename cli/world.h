@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The processes of an MPI job, where this program was started by mpirun and built with MPI.
+// The processes of an MPI job, where this program was started by mpirun and its module for MPI is there.
 #ifndef DEEPPCR_CLI_WORLD_H
 #define DEEPPCR_CLI_WORLD_H
 
@@ -14,7 +14,7 @@ bool cli_world_launched(void);  // also as the only one
 void cli_world_patience(double seconds);
 // Joins them; the transport lives until cli_world_close. Returns the exit code.
 int cli_world_open(dpcr_transport *transport);
-// Status 0: waits for the others and leaves. Else: ends all processes at once, and does not return.
+// Only after cli_world_open returned 0. Status 0: waits for the others and leaves. Else: ends all processes at once, and does not return.
 void cli_world_close(int status);
 
 #endif

@@ -19,8 +19,8 @@ typedef struct cli_world_program {
 
 // What the program has of it: cli_world_open, after which the program's struct still serves, and cli_world_close.
 typedef struct cli_world_module {
-    size_t size;          // sizeof(cli_world_module)
-    const char *version;  // DPCR_VERSION_STRING
+    size_t size, program_size;  // sizeof(cli_world_module), sizeof(cli_world_program)
+    const char *version;        // DPCR_VERSION_STRING
     int (*open)(const cli_world_program *program, dpcr_transport *transport);
     void (*close)(int status);
 } cli_world_module;

@@ -105,30 +105,32 @@ among 2 --pipeline 1f1b --ranks 3 >/dev/null 2>"$folder/err"
 ends $? 0 1 "started as 2 processes" "--ranks beside mpirun"
 [ "$(grep -c '^deeppcr train: ' "$folder/err")" -eq 1 ] || complain "more than one line of ours: $(cat "$folder/err")"
 
-# The module: who is no rank loads no MPI; it is found beside the program and where both are installed, and what is wrong
-# with it is said.
+# The module: who is no rank loads no MPI; it is found where both are installed, and what is wrong with it is said.
 ! ldd "$program" | grep -q libmpi || complain "the program loads MPI before it is asked for"
 ! ldd "$program" | grep -q 'not found' || complain "the program lacks a library: $(ldd "$program")"
 names=$(nm -D --defined-only "$module" | awk '{print $NF}')
 [ "$names" = deeppcr_mpi_module ] || complain "the module has other names than its entry: $names"
-mkdir -p "$folder/alone/bin"
-cp "$program" "$folder/alone/bin/deeppcr"
+cmake --install "$build" --component program --prefix "$folder/alone" >/dev/null || complain "the program is not installed"
+place=$(find "$folder/alone" -name libdeeppcr_mpi.so.0)
+[ -n "$place" ] || complain "the module is not installed"
+mkdir "$folder/aside"
+mv "$place" "$folder/aside/whole"
 elsewhere() { program=$folder/alone/bin/deeppcr among 2 --pipeline 1f1b --microbatches 4 --quiet --save "$folder/elsewhere.safetensors" >/dev/null 2>"$folder/err"; }
 if ! /sbin/ldconfig -p | grep -q libdeeppcr_mpi; then  # an installed one would serve
-    elsewhere
+    LD_LIBRARY_PATH='' elsewhere
     ends $? 0 1 "started as 2 processes, but there is no libdeeppcr_mpi.so.0 (built without MPI?)" "no module"
 fi
-below=$(sed -n 's/.*CLI_LIBRARY_FOLDER=\\"\([^"\\]*\)\\".*/\1/p' "$build/build.ninja" | head -n 1)
-[ -n "$below" ] || complain "no folder of libraries in build.ninja"
-place=$folder/alone/bin/$below
-mkdir -p "$place"
-echo "no library" >"$place/libdeeppcr_mpi.so.0"
+[ "$(grep -c '^deeppcr train: ' "$folder/err")" -eq 1 ] || complain "more than one line of ours: $(cat "$folder/err")"
+echo "no library" >"$folder/aside/libdeeppcr_mpi.so.0"
+LD_LIBRARY_PATH=$folder/aside elsewhere
+ends $? 0 1 "MPI cannot be loaded: .*aside/libdeeppcr_mpi.so.0" "a module that is no library, where the loader looks"
+echo "no library" >"$place"
 elsewhere
 ends $? 0 1 "MPI cannot be loaded: .*libdeeppcr_mpi.so.0" "a module that is no library"
-cp "$(ldd "$program" | awk '/libz\.so/ {print $3}')" "$place/libdeeppcr_mpi.so.0"
+cp "$(ldd "$program" | awk '/libz\.so/ {print $3}')" "$place"
 elsewhere
 ends $? 0 1 "is not of this program" "another library as the module"
-cp "$module" "$place/libdeeppcr_mpi.so.0"
+cp "$folder/aside/whole" "$place"
 elsewhere || complain "the module of an installation was not found: $(cat "$folder/err")"
 [ -s "$folder/elsewhere.safetensors" ] || complain "an installation's ranks saved nothing"
 

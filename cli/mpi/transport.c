@@ -245,7 +245,10 @@ static void close_world(int status) {
 __attribute__((visibility("default"))) const cli_world_module *deeppcr_mpi_module(void);
 
 const cli_world_module *deeppcr_mpi_module(void) {
-    static const cli_world_module own = {
-        .size = sizeof own, .version = DPCR_VERSION_STRING, .open = open_world, .close = close_world};
+    static const cli_world_module own = {.size = sizeof own,
+                                         .program_size = sizeof *program,
+                                         .version = DPCR_VERSION_STRING,
+                                         .open = open_world,
+                                         .close = close_world};
     return &own;
 }

@@ -52,7 +52,8 @@ typedef struct dpcr_locked_cancel {
     int (*cancel)(void);
     void (*unlock)(int locked);  // gets what `lock` returned
 } dpcr_locked_cancel;
-// For `cancel` above, `cancel_user` the address of a dpcr_locked_cancel, the caller's; returns what its `cancel` said.
+// For `cancel` above; `cancel_user` is the address of a dpcr_locked_cancel of the caller's that lives as long as the
+// context. Returns what its `cancel` said.
 DPCR_API int dpcr_cancel_locked(void *locked_cancel);
 
 // What a machine reaches: all that the cost models know of it.

@@ -91,7 +91,7 @@ DPCR_API void *dpcr_xla_handler(void *frame);
 // the handler calls it as the last thing that it does, for what a host raises itself cannot pass through XLA.
 // `interrupted`, which may be NULL, says whether one waits that nothing has taken, and takes it: a host that the
 // handler is about to ask is not asked then, where its language would tear it away, and counts as interrupted. `user`
-// is its argument.
+// is the argument of `interrupted`.
 DPCR_API void dpcr_xla_set_host(dpcr_xla_host *host, void (*interrupt)(void), int (*interrupted)(void *user),
                                 void *user);
 

@@ -99,6 +99,25 @@ def test_children_after_fork():
     assert child.returncode == 0 and out.strip() == "done", err
 
 
+@pytest.mark.skipif("asan" in os.environ.get("LD_PRELOAD", ""), reason="it sees threads that never end")
+def test_daemons_at_work_when_python_ends():
+    """They ask still whether to stop when the package's modules are gone; an object that goes late leaves them the time."""
+    children = [python("""
+        import sys, threading, time, numpy as np, deeppcr
+        A, b = np.full((1, 64, 64), 0.01), np.ones((1_000_000, 64))
+        class Late:
+            def __del__(self, sleep=time.sleep):
+                sleep(1)
+        sys.late = Late()
+        threading.Thread(target=lambda: [deeppcr.linear_chain(A, b, scheme="sequential") for _ in range(100)], daemon=True).start()
+        time.sleep(0.2)
+        print("done")
+    """) for _ in range(2)]  # fmt: skip
+    for child in children:
+        out, said = finished(child)
+        assert out == "done\n" and child.returncode == 0, (child.returncode, said)
+
+
 # Processor time, which other work on the machine does not stretch, from Ctrl-C to the exception; and which function raised it.
 INTERRUPTED = """
     import os, signal, sys, threading, time, traceback
@@ -188,7 +207,7 @@ def test_ctrl_c_ends_a_network_on_its_way_back(method):
 
 @pytest.mark.parametrize("scheme, audited", [("sequential", False), ("overlap", False), ("sequential", True)])
 def test_ctrl_c_ends_a_linear_chain(scheme, audited):
-    """Python's own audit hooks, which other packages install, must have no part in asking: a SIGINT would tear one away (Python 3.14)."""
+    """Audit hooks in Python, which other packages install, must have no part in asking: a SIGINT would tear one away, in CPython 3.14."""
     ends_soon(f"""
     if {audited}:
         sys.addaudithook(lambda event, arguments: None)

@@ -189,10 +189,11 @@ class Unchanging:
         return type(self), self._made_of
 
 
-# Asks for SIGINT, of which only the main thread is told, and runs no Python for it: neither ours nor an audit hook's, which a callback of
-# ctypes's into C would, and which a SIGINT would tear away. See check().
+# Asks for SIGINT, of which only the main thread is told, and runs no Python for it: neither ours nor, as a callback of ctypes's would, other
+# packages' audit hooks, which a SIGINT would tear away. See check(). It outlives the module: at the end daemon threads still ask.
 _ASK = _abi.LockedCancel(*(ctypes.cast(function, ctypes.c_void_p) for function in (
     ctypes.pythonapi.PyGILState_Ensure, ctypes.pythonapi.PyOS_InterruptOccurred, ctypes.pythonapi.PyGILState_Release)))  # fmt: skip
+ctypes.pythonapi.Py_IncRef(ctypes.py_object(_ASK))
 INTERRUPTED, INTERRUPTED_USER = ctypes.cast(lib.dpcr_cancel_locked, ctypes.c_void_p), ctypes.addressof(_ASK)
 
 
