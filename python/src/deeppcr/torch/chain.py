@@ -387,7 +387,8 @@ class Chain(torch.nn.Module):
             raise ArgumentError.of("the input's dtype", z0.dtype, f"the parameters', {flat.dtype}")
         if z0.ndim < 1 or z0.shape[-1] != self.form.width:
             raise ArgumentError.of("the input's shape", tuple(z0.shape), f"[...][{self.form.width}]")
-        form = self.form._replace(dtype=CODES[flat.dtype])
+        f = self.form  # torch.compile of 2.6 follows neither _replace nor a slice of it
+        form = _Form(f.kind, CODES[flat.dtype], f.layers, f.width, f.hidden, f.activation, f.branch, f.layer_norm, f.scale)
         expect("flat", flat, (form.layers, form.numbers()), flat.dtype)
         if going_forward():  # as PyTorch's own operators have these derivatives
             return _eager(form, z0, flat)
