@@ -402,6 +402,18 @@ static void test_recompute(void **state) {
                 if (m == 1) solve.atol = solve.rtol = 1e-5;
                 check_recompute(context, options, form, solve);
             }
+    // Weights so wide that inputs are copied: a tape made again needs their place too.
+    for (int kind = DPCR_RNN_TANH; kind <= DPCR_LSTM; kind++) {
+        const dpcr_recurrent_options wide = {.size = sizeof wide,
+                                             .kind = (dpcr_recurrent_kind)kind,
+                                             .dtype = DPCR_F32,
+                                             .inputs = 1024,
+                                             .hidden = 128,
+                                             .layers = 2,
+                                             .bidirectional = 1,
+                                             .seed = 3};
+        check_recompute(context, wide, 0, the_loop);
+    }
     dpcr_recurrent_options gru = cell_of(2, 3, 4);
     job j = random_job(context, gru, 9, 2);
     open_as(&j, (dpcr_recurrent_plan_options){.recompute = 1}, the_loop);

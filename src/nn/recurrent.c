@@ -544,7 +544,7 @@ static int gates_of_adjoint(const dpcri_recurrent *c, const dpcr_span *span, con
     _Alignas(64) char stack[STACK_BYTES];
     const size_t element = c->kernels->element;
     const int64_t rows = span->rows, block = block_of(c, rows, gates_of(c), span->lanes);
-    char *u = scratch_of(c, stack, (size_t)(block * rows * gates_of(c)) * element);
+    char *u = scratch_of(c, stack, dpcri_recurrent_products_bytes(c, block, 1, rows));
     if (!u) return NO_MEMORY;
     const dpcri_gates_adjoint all = run;
     bool done = true;
