@@ -227,12 +227,78 @@ static void coarse_steps_that_are_missing(void **state) {
     dpcr_context_destroy(context);
 }
 
+// z' = 0.95 z (1 - z), whose coarse step grows a third faster and soon leaves the finite numbers.
+static int map_advance(void *user, const dpcr_span *span, const dpcr_array *in, const dpcr_array *states,
+                       const dpcr_array *last, const dpcr_array *tape) {
+    (void)user, (void)tape;
+    for (int64_t c = 0; c < span->lanes; c++) {
+        double z = ((const double *)in->data)[c * in->strides[0]];
+        for (int64_t k = 0; k < span->steps; k++) {
+            z = 0.95 * z * (1 - z);
+            if (states) ((double *)states->data)[c * states->strides[0] + k * states->strides[1]] = z;
+        }
+        if (last) ((double *)last->data)[c * last->strides[0]] = z;
+    }
+    return 0;
+}
+
+static int map_coarse(void *user, const dpcr_span *span, const dpcr_array *in, const dpcr_array *last) {
+    (void)user;
+    for (int64_t c = 0; c < span->lanes; c++) {
+        double z = ((const double *)in->data)[c * in->strides[0]];
+        for (int64_t k = 0; k < span->steps; k++) z = 1.235 * z * (1 - z);
+        ((double *)last->data)[c * last->strides[0]] = z;
+    }
+    return 0;
+}
+
+// States that are not finite confirm nothing.
+static void infinite_states_are_not_confirmed(void **state) {
+    (void)state;
+    enum { LENGTH = 127 };
+    static double z[LENGTH];
+    dpcr_context *context = sampling_context(1);
+    const dpcr_steps steps = {.size = sizeof steps,
+                              .length = LENGTH,
+                              .batch = 1,
+                              .width = 1,
+                              .dtype = DPCR_F64,
+                              .jacobian = dpcr_transition_square(DPCR_DIAGONAL, 1, 0),
+                              .flops = 3,
+                              .advance = map_advance,
+                              .coarse = map_coarse};
+    for (int method = DPCR_METHOD_PICARD; method <= DPCR_METHOD_JACOBI; method++)
+        for (double z0 = 0.05; z0 < 1; z0 += 0.05) {
+            const dpcr_solve_options o = {.size = sizeof o,
+                                          .method = (dpcr_method)method,
+                                          .guess = DPCR_GUESS_STEP,
+                                          .atol = 0.01,
+                                          .confirm = 1e-5};
+            dpcr_solve_plan *plan = NULL;
+            assert_int_equal(dpcr_solve_plan_create(context, &steps, &o, &plan, NULL), DPCR_OK);
+            const size_t bytes = dpcr_solve_plan_workspace(plan);
+            void *workspace = aligned_alloc(64, (bytes + 127) / 64 * 64);
+            const int64_t shape[3] = {LENGTH, 1, 1};
+            const dpcr_array from = dpcr_array_make(&z0, DPCR_F64, 2, shape + 1),
+                             to = dpcr_array_make(z, DPCR_F64, 3, shape);
+            dpcr_solve_report report = {.size = sizeof report};
+            assert_int_equal(dpcr_solve_execute(plan, &from, &to, NULL, workspace, bytes, &report, NULL), DPCR_OK);
+            double loop = z0;
+            for (int64_t l = 0; l < LENGTH; l++) {
+                loop = 0.95 * loop * (1 - loop);
+                assert_true(fabs(z[l] - loop) <= 3e-5);
+            }
+            free(workspace);
+            dpcr_solve_plan_destroy(plan);
+        }
+    dpcr_context_destroy(context);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(estimates_are_no_less_than_the_error),
-        cmocka_unit_test(estimates_seldom_fall_short),
-        cmocka_unit_test(coarse_steps_are_longer_steps),
-        cmocka_unit_test(coarse_steps_that_are_missing),
+        cmocka_unit_test(estimates_are_no_less_than_the_error), cmocka_unit_test(estimates_seldom_fall_short),
+        cmocka_unit_test(coarse_steps_are_longer_steps),        cmocka_unit_test(coarse_steps_that_are_missing),
+        cmocka_unit_test(infinite_states_are_not_confirmed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

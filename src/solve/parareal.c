@@ -179,7 +179,7 @@ static void correct_one(parareal *p, int64_t i, int64_t b) {
         dpcri_state_set(dtype, u, k, next);
     }
     if (moved) memcpy(old, now, (size_t)w * dpcr_dtype_size(dtype));
-    if (most / scale > p->change[b]) p->change[b] = most / scale;
+    if (!(most / scale <= p->change[b])) p->change[b] = isfinite(scale) ? most / scale : HUGE_VAL;
     if (!finite) p->blind[b] = 1;
 }
 
