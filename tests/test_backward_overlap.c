@@ -196,6 +196,40 @@ static void threads_share_lanes_forward(void **state) {
             }
 }
 
+// A named method has the same bits for any number of threads, whatever AUTO then takes for the way back.
+static void forward_knows_nothing_of_the_way_back(void **state) {
+    (void)state;
+    for (int back = 0; back < 2; back++) {
+        solved first = {0};
+        chain c = {
+            .step = step_tanh, .length = 2048, .batch = 1, .width = 14, .dtype = DPCR_F32, .parameters = forgets};
+        void *z0 = starts(&c);
+        for (int threads = 1; threads <= 4; threads++) {
+            dpcr_context *context = solving_context(threads);
+            dpcr_solve_options o = {.size = sizeof o, .method = DPCR_METHOD_OVERLAP};
+            o.backward = back ? DPCR_SCHEME_SEQUENTIAL : DPCR_SCHEME_AUTO;
+            dpcr_steps steps = chain_steps(&c);
+            steps.flops = 2 * 14 * 14;
+            dpcr_solve_plan *plan = NULL;
+            dpcr_error error = {0};
+            assert_int_equal(dpcr_solve_plan_create(context, &steps, &o, &plan, &error), DPCR_OK);
+            assert_int_equal(dpcr_solve_plan_options(plan)->warm_up, 64);
+            dpcr_solve_plan_destroy(plan);
+            solved s = solve_steps(context, &steps, &c, z0, &o, NULL, 0);
+            assert_int_equal(s.status, DPCR_OK);
+            if (threads > 1) {
+                assert_memory_equal(first.z, s.z, solving_bytes(&c) - 64);
+                solved_free(&s);
+            } else {
+                first = s;
+            }
+            dpcr_context_destroy(context);
+        }
+        solved_free(&first);
+        free(z0);
+    }
+}
+
 // One sequence's adjoint is not finite: the others keep their bits, and it has the loop's.
 static void a_spoiled_sequence_stays_alone(void **state) {
     (void)state;
@@ -286,6 +320,7 @@ int main(void) {
                                        cmocka_unit_test(tolerance_holds),
                                        cmocka_unit_test(bits_depend_on_nothing_else),
                                        cmocka_unit_test(threads_share_lanes_forward),
+                                       cmocka_unit_test(forward_knows_nothing_of_the_way_back),
                                        cmocka_unit_test(a_spoiled_sequence_stays_alone),
                                        cmocka_unit_test(a_used_workspace_is_as_good)};
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -292,6 +292,7 @@ static dpcr_status set_defaults(dpcr_solve_plan *plan, dpcr_error *error) {
     o->start = NULL;  // the caller's, and read
     if (o->warm_up == 0) o->warm_up = 64;
     o->warm_up = clamp(o->warm_up, 1, length);
+    plan->backward_warm_up = clamp(plan->backward_warm_up ? plan->backward_warm_up : o->warm_up, 1, length);
     if (o->max_sweeps == 0) o->max_sweeps = o->method == DPCR_METHOD_OVERLAP ? 3 : 100;
     if (o->chunk == 0 && o->method == DPCR_METHOD_PARAREAL) o->chunk = (int64_t)ceil(sqrt((double)length));
     plan->windows = dpcri_solve_has_windows(&plan->steps, o);

@@ -378,7 +378,7 @@ static void take_backward(dpcr_solve_plan *plan, const dpcri_outlook *o, const d
     else if (c->scheme == DPCR_SCHEME_OVERLAP && plan->options.chunk != o->options->chunk &&
              !o->options->backward_chunk)
         overlap_shape(o, 0, c->warm_up, &plan->options.backward_chunk);
-    if (c->scheme == DPCR_SCHEME_OVERLAP && c->warm_up > plan->options.warm_up) plan->options.warm_up = c->warm_up;
+    if (c->scheme == DPCR_SCHEME_OVERLAP) plan->backward_warm_up = c->warm_up;
 }
 
 // Lists, measures where asked, picks, remembers. `slot` 0: forward, 1: backward.
