@@ -927,6 +927,19 @@ def test_gradients_of_coefficients_have_their_dtypes(compiled):
             assert torch.equal(g, right.to(g.dtype))
 
 
+def test_second_derivatives_of_filters_are_refused():
+    """A penalty of a gradient, which reaches the coefficients by no gradient of y: refused, not lost."""
+    d = torch.float64
+    x, b = torch.randn(8, dtype=d, requires_grad=True), torch.tensor([0.2, 0.3], dtype=d, requires_grad=True)
+    a, sos = torch.tensor([1.0, -0.5], dtype=d), torch.tensor([[1, 0.5, 0.2, 1, -0.5, 0.3]], dtype=d, requires_grad=True)
+    for run, wanted in ((lambda b: ours.lfilter(b, a, x), b), (lambda s: ours.sosfilt(s, x), sos)):
+        for loss in (lambda y: y.pow(2).sum(), lambda y: y.sum()):
+            with pytest.raises(deeppcr.UnsupportedError, match="second derivatives"):
+                torch.autograd.functional.hessian(lambda c: loss(run(c)), wanted.detach())  # noqa: B023
+            with pytest.raises(deeppcr.UnsupportedError, match="second derivatives"):
+                torch.autograd.grad(loss(run(wanted)), x, create_graph=True)
+
+
 @pytest.mark.parametrize("dim", [0, -1])
 def test_filters_have_gradients_of_all(dim):
     torch.manual_seed(0)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from .. import _library as library
 from .. import signal as numbers
-from ..errors import ArgumentError, whole_number
+from ..errors import ArgumentError, UnsupportedError, whole_number
 from ._registry import array, differentiable, expect, floats, going_forward, no_forward, operator, refuse_many, tracing, wanted
 
 # Everywhere below a is None of a cascade, whose b is sos [sections][6]; x is [..][L], zi and zf [..][sections][order].
@@ -89,8 +89,9 @@ class _Filter(torch.autograd.Function):
         return _forward(b, a, x, zi)
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
     def backward(ctx: Any, gy: Optional[Tensor], gzf: Optional[Tensor]) -> Tuple[Optional[Tensor], ...]:
+        if torch.is_grad_enabled():  # PyTorch's once_differentiable loses what reaches no gy, without a word
+            raise UnsupportedError.of("the filter's derivatives", "second derivatives", "first ones")
         refuse_many("the filter", (gy, gzf))
         b, a, x, zi = ctx.saved_tensors
         if gy is None and gzf is None:
