@@ -201,8 +201,79 @@ static void far_windows(void **state) {
         }
 }
 
+// Growing parts that no state has: a chunk's product leaves the finite numbers where the loop does not. Exactly: powers
+// of two, b of the first component alone; from step `from` on the others grow.
+static void products_that_overflow(void **state) {
+    (void)state;
+    static const int64_t lengths[] = {700, 9001};
+    int seen = 0;
+    for (size_t k = 0; k < sizeof forms / sizeof *forms; k++)
+        for (int variant = 0; variant < 2 * 2 * 2 * 2 * 2 * 3; variant++) {
+            const form *f = &forms[k];
+            const bool wide = variant & 1, transposed = variant & 2, in_place = variant & 4;
+            const int64_t n = lengths[variant >> 3 & 1], batch = variant & 16 ? 3 : 1;
+            const int64_t from = variant / 32 == 2 ? n - 3 : variant / 32 ? n / 2 : 0;
+            const dpcr_dtype dtype = wide ? DPCR_F64 : DPCR_F32;
+            const size_t size = dpcr_dtype_size(dtype);
+            if (f->structure == DPCR_BLOCK || f->w == 1) continue;
+            const int64_t w = f->w, values = values_of(f), sizes[3] = {n, batch, w}, ones[3] = {n, batch, values};
+            void *a = calloc((size_t)(n * batch * values), size), *b = calloc((size_t)(n * batch * w), size);
+            void *loop = calloc((size_t)(n * batch * w), size), *z = calloc((size_t)(n * batch * w), size);
+            for (int64_t l = 0; l < n; l++)
+                for (int64_t r = 0; r < batch; r++) {
+                    const bool grows = r == batch / 2 && (transposed ? n - 1 - l : l) >= from;
+                    for (int64_t i = 0; i < w; i++) {
+                        const int64_t at = (l * batch + r) * values + (f->structure == DPCR_DENSE ? i * w + i : i);
+                        const double value = i == 0 ? 0.5 : grows ? wide ? 0x1p90 : 0x1p20 : 0.25;
+                        if (wide)
+                            ((double *)a)[at] = value;
+                        else
+                            ((float *)a)[at] = (float)value;
+                    }
+                    const int64_t first = (l * batch + r) * w;
+                    if (wide)
+                        ((double *)b)[first] = 1;
+                    else
+                        ((float *)b)[first] = 1;
+                }
+            for (int threads = 1; threads <= 3; threads++)
+                for (int scheme = 0; scheme < 2; scheme++) {
+                    const dpcr_chain_shape shape = {.size = sizeof shape,
+                                                    .length = n,
+                                                    .batch = batch,
+                                                    .transition = dpcr_transition_square(f->structure, w, 0),
+                                                    .dtype = dtype,
+                                                    .transposed = transposed};
+                    const dpcr_chain_options options = {
+                        .size = sizeof options, .scheme = scheme ? DPCR_SCHEME_CHUNKED : DPCR_SCHEME_SEQUENTIAL};
+                    dpcr_chain_plan *plan = NULL;
+                    assert_int_equal(dpcr_chain_plan_create(contexts[threads], &shape, &options, &plan, NULL), DPCR_OK);
+                    const size_t bytes = dpcr_chain_plan_workspace(plan);
+                    void *workspace = aligned_alloc(64, (bytes + 127) / 64 * 64), *to = scheme ? z : loop;
+                    if (in_place) memcpy(to, b, (size_t)(n * batch * w) * size);
+                    const dpcr_array va = dpcr_array_make(a, dtype, 3, ones),
+                                     vb = dpcr_array_make(in_place ? to : b, dtype, 3, sizes),
+                                     vz = dpcr_array_make(to, dtype, 3, sizes);
+                    dpcr_chain_report report = {.size = sizeof report};
+                    assert_int_equal(dpcr_chain_execute(plan, &va, &vb, NULL, &vz, workspace, bytes, &report, NULL),
+                                     DPCR_OK);
+                    if (scheme && from < n - 3) {
+                        assert_true(report.finished_from < n && report.finished_from >= from - f->chunk);
+                        seen++;
+                    } else {
+                        assert_int_equal(report.finished_from, n);
+                    }
+                    if (scheme) assert_memory_equal(loop, z, (size_t)(n * batch * w) * size);
+                    free(workspace);
+                    dpcr_chain_plan_destroy(plan);
+                }
+            free(a), free(b), free(loop), free(z);
+        }
+    assert_true(seen > 100);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(windows_have_the_bits_of_spans), cmocka_unit_test(hazards),
-                                       cmocka_unit_test(far_windows)};
+                                       cmocka_unit_test(far_windows), cmocka_unit_test(products_that_overflow)};
     return cmocka_run_group_tests(tests, open_all, close_all);
 }

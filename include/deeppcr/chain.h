@@ -80,7 +80,8 @@ typedef struct dpcr_chain_report {
     size_t size;            // sizeof(dpcr_chain_report) of the caller
     dpcr_scheme scheme;     // the scheme that ran
     int sweeps;             // overlap: sweeps over the chunks, else 1
-    int64_t finished_from;  // overlap: step, counted along the recurrence, from which it was finished in order; else L
+    int64_t finished_from;  // step, counted along the recurrence, from which it was finished in order: overlap, whose
+                            // chunks did not join, or chunked, a product of which left the finite numbers; else L
     int64_t compositions;   // transition products formed, over all sequences
     int64_t applications;   // transition-vector products formed
     int64_t depth;          // dependent steps on the longest path

@@ -164,20 +164,49 @@ static void apply_again(void *argument, int64_t i) {
     }
 }
 
-static void run_spans(const dpcri_flow *f, const dpcr_chain_options *options, dpcri_arena *arena) {
+// The first chunk of a sequence out of which no finite state came, a product having left the finite numbers; K - 1,
+// which has no summary, where there is none.
+static int64_t first_broken(const dpcri_flow *f, const pieces *p, int64_t row) {
+    const int64_t last = p->chunks.count - 1;
+    int64_t c = last;
+    // What is not finite stays so, whatever it is multiplied by: the last state tells of all.
+    if (last < 2 || dpcri_flow_finite(f, dpcri_at(f, p->ends, ((last - 1) * f->rows + row) * f->w), f->w)) return last;
+    while (c > 1 && !dpcri_flow_finite(f, dpcri_at(f, p->ends, ((c - 1) * f->rows + row) * f->w), f->w)) c--;
+    return c;
+}
+
+// Sequence `row` as apply_again runs it, but by the loop from the first broken chunk on.
+static void apply_in_order(void *argument, int64_t row) {
+    const job *j = argument;
+    const dpcri_flow *f = j->flow;
+    const int64_t broken = first_broken(f, &j->p, row), m = dpcri_chunk_start(&j->p.chunks, broken);
+    for (int64_t c = 1; c < broken; c++) run_chunks(f, &j->p, c, 1, row);
+    dpcri_flow_loop(f, m, f->n - m, row, dpcri_at(f, j->p.ends, ((broken - 1) * f->rows + row) * f->w));
+}
+
+// Returns the first step that the loop had to finish; n: none.
+static int64_t run_spans(const dpcri_flow *f, const dpcr_chain_options *options, dpcri_arena *arena) {
     job j = {.flow = f, .p = take(f, options, arena)};
+    const int64_t last = j.p.chunks.count - 1;
+    int64_t broken = last;
     dpcri_parallel(f->context, 1 + j.p.tasks, summarise, &j);
     carry(f, &j.p);
-    dpcri_parallel(f->context, j.p.tasks, apply_again, &j);
+    for (int64_t row = 0; row < f->rows && last > 1; row++) {
+        const int64_t c = first_broken(f, &j.p, row);
+        broken = c < broken ? c : broken;
+    }
+    if (broken == last)
+        dpcri_parallel(f->context, j.p.tasks, apply_again, &j);
+    else
+        dpcri_parallel(f->context, f->rows, apply_in_order, &j);
+    return broken == last ? f->n : dpcri_chunk_start(&j.p.chunks, broken);
 }
 
 static void run(const dpcri_flow *f, const dpcr_chain_options *options, dpcri_arena *arena, dpcr_chain_report *report) {
     const dpcri_chunks cut = dpcri_chunks_of(f, options->chunk), *chunks = &cut;
     const int64_t middle = chunks->count > 2 ? chunks->count - 2 : 0;
-    if (dpcri_windows_serve(f, options->chunk))
-        dpcri_windows_run(f, options->chunk, arena);
-    else
-        run_spans(f, options, arena);
+    report->finished_from = dpcri_windows_serve(f, options->chunk) ? dpcri_windows_run(f, options->chunk, arena)
+                                                                   : run_spans(f, options, arena);
     const int64_t starts = f->z0 ? 0 : 1;
     report->applications = f->rows * (f->n - starts + middle * (chunks->size - 1) + middle);
     if (middle > 0)

@@ -67,6 +67,12 @@ void dpcri_flow_product(const dpcri_flow *flow, const dpcri_span *span);
 void dpcri_flow_compose(const dpcri_flow *flow, dpcri_span span);
 void dpcri_flow_copy(const dpcri_flow *flow, const dpcri_span *span);  // y = r
 
+// Whether numbers are all finite; those of the ring always are.
+bool dpcri_flow_finite(const dpcri_flow *flow, const void *x, int64_t count);
+
+// Steps m .. m + n - 1 of sequence `row` by the loop, from the state x (NULL: none).
+void dpcri_flow_loop(const dpcri_flow *flow, int64_t m, int64_t n, int64_t row, const void *x);
+
 // Copies b to z (where they differ) in parallel and takes the first step: z_0 = op(A_0) z0 + b_0.
 void dpcri_flow_start(const dpcri_flow *flow);
 

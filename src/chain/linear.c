@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
 // From a range of a chain to a flow, and what the schemes share.
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -163,6 +164,27 @@ void dpcri_flow_compose(const dpcri_flow *flow, dpcri_span span) {
 
 void dpcri_flow_copy(const dpcri_flow *flow, const dpcri_span *span) {
     flow->kernels->table[DPCRI_APPLY][DPCR_ZERO](span);
+}
+
+bool dpcri_flow_finite(const dpcri_flow *f, const void *x, int64_t count) {
+    bool finite = true;
+    if (f->dtype == DPCR_F64)
+        for (int64_t i = 0; i < count; i++) finite = finite && isfinite(((const double *)x)[i]);
+    else if (f->dtype == DPCR_F32)
+        for (int64_t i = 0; i < count; i++) finite = finite && isfinite(((const float *)x)[i]);
+    return finite;
+}
+
+void dpcri_flow_loop(const dpcri_flow *f, int64_t m, int64_t n, int64_t row, const void *x) {
+    dpcri_span span = dpcri_flow_span(f, n, 1);
+    span.a = dpcri_at(f, f->a, m * f->a_step + row * f->a_row);
+    span.a_step = f->a_step;
+    span.x = x;
+    span.r = dpcri_at(f, f->b, m * f->b_step + row * f->b_row);
+    span.r_step = f->b_step;
+    span.y = dpcri_at_out(f, f->z, m * f->z_step + row * f->z_row);
+    span.y_step = f->z_step;
+    dpcri_flow_serial(f, &span);
 }
 
 int64_t dpcri_task_count(int64_t items, double flops) {

@@ -13,6 +13,9 @@
 // waits for nothing that is not taken, so any number of threads comes to the end, one too. Work, depth and bits are
 // those of chunked.c, whatever the groups.
 //
+// A state that is not finite after a carry: a product left the finite numbers, which the loop may not do. Nothing of
+// the chunk that it comes out of is written yet, nor of those after it, so the loop goes on from that chunk's start.
+//
 // Far beyond the caches a window is asked for by loads while the one before it finishes, and states go past the caches,
 // which would read what is about to be written.
 //
@@ -29,6 +32,7 @@ enum {
     MOST_SLOTS = 16,          // groups in work at a time
     GROUP_BYTES = 24 * 1024,  // buffers of a group on several threads: they stay near the first-level cache
     MOST_WINDOWS = 8,         // windows of a group
+    MOST_WIDTH = 8,           // of the kernels that there are
     WAIT_PAUSES = 4000        // about 40 us: a window before another takes as long
 };
 
@@ -56,11 +60,14 @@ typedef struct job {
     char *slots, *start;      // start: copy of the first chunk's A, and its first state
     char *stage_a, *stage_b;  // the window that does not fill its lanes
     void *state;              // that enters the next group, [w]
+    int64_t finished;         // the first step that the loop had to finish; n: none
     int64_t group_windows, tasks;
     bool far;
     // Threads write these all the time: apart from what they read.
     _Alignas(64) _Atomic int64_t next;  // group to take
     _Alignas(64) _Atomic int64_t done;  // groups that the state has passed
+    _Atomic bool broken;  // a product left the finite numbers: from step broken_at on the loop goes on, from `state`
+    int64_t broken_at;
     char apart[64];
 } job;
 
@@ -305,14 +312,73 @@ static void finish(const job *j, const group *g, int64_t place) {
     unstage(j, g, place);
 }
 
+static const void *start_of(const job *j) {
+    const dpcri_flow *f = j->flow;
+    return f->z0 ? dpcri_at(f, f->z0, j->row * f->z0_row) : NULL;
+}
+
+static int64_t chunk_step(const job *j, const group *g, int64_t place, int64_t lane) {
+    return first_step(j, g, place) + lane * j->chunk;
+}
+
+// The state that enters a lane.
+static void copy_start(const job *j, const group *g, int64_t place, int64_t lane, void *to) {
+    const dpcri_flow *f = j->flow;
+    const char *const starts = g->windows[place].starts;
+    for (int64_t i = 0; i < f->w; i++) {
+        const int64_t at = j->summary ? lane * f->w + i : i * j->lanes + lane;
+        memcpy((char *)to + (size_t)i * f->size, starts + (size_t)at * f->size, f->size);
+    }
+}
+
+// The first chunk of a group out of which no finite state comes, and in *lane where it lies in its window; the last one
+// where all others' are finite.
+static int64_t first_broken(const job *j, const group *g, int64_t *lane) {
+    double state[MOST_WIDTH];
+    for (int64_t i = 0; i < g->count; i++)
+        for (int64_t c = 0; c < g->lanes[i]; c++) {
+            const bool last = c + 1 == g->lanes[i];
+            if (last && i + 1 == g->count) break;
+            copy_start(j, g, last ? i + 1 : i, last ? 0 : c + 1, state);
+            if (dpcri_flow_finite(j->flow, state, j->flow->w)) continue;
+            *lane = c;
+            return i;
+        }
+    *lane = g->lanes[g->count - 1] - 1;
+    return g->count - 1;
+}
+
+static void break_off(job *j, const group *g, int64_t place, int64_t lane) {
+    j->broken_at = chunk_step(j, g, place, lane);
+    copy_start(j, g, place, lane, j->state);
+    j->broken = true;
+    j->next = j->groups;
+}
+
+// The chunks of a window before the one that is left to the loop.
+static void finish_lanes(const job *j, const group *g, int64_t place, int64_t lanes) {
+    double state[MOST_WIDTH];
+    for (int64_t c = 0; c < lanes; c++) {
+        const int64_t m = chunk_step(j, g, place, c);
+        copy_start(j, g, place, c, state);
+        dpcri_flow_loop(j->flow, m, j->chunk, j->row, m == 0 ? start_of(j) : state);
+    }
+}
+
 static void run_group(job *j, group *g) {
     const int64_t lo = g->number * j->group_windows, left = j->windows - lo;
     g->count = left < j->group_windows ? left : j->group_windows;
     for (int64_t i = 0; i < g->count; i++) summarise(j, g, i);
-    if (!await(j, g->number)) return;
+    if (!await(j, g->number) || j->broken) return;
     for (int64_t i = 0; i < g->count; i++) carry(j, g, i);
-    atomic_store_explicit(&j->done, g->number + 1, memory_order_release);
-    for (int64_t i = 0; i < g->count; i++) finish(j, g, i);
+    // What is not finite stays so, whatever it is multiplied by: the last state tells of all.
+    const bool sound = dpcri_flow_finite(j->flow, j->state, j->flow->w);
+    int64_t lanes = 0;
+    const int64_t bad = sound ? g->count : first_broken(j, g, &lanes);
+    if (!sound) break_off(j, g, bad, lanes);
+    atomic_store_explicit(&j->done, sound ? g->number + 1 : INT64_MAX, memory_order_release);
+    for (int64_t i = 0; i < bad; i++) finish(j, g, i);
+    if (!sound) finish_lanes(j, g, bad, lanes);
 }
 
 static void run_slot(void *argument, int64_t slot) {
@@ -323,20 +389,6 @@ static void run_slot(void *argument, int64_t slot) {
         if (dpcri_watch_stopped(j->flow->watch)) return;
         run_group(j, &g);
     }
-}
-
-// n steps from m on, from the state x (NULL: none), by the loop.
-static void run_loop(const job *j, int64_t m, int64_t n, const void *x) {
-    const dpcri_flow *f = j->flow;
-    dpcri_span span = dpcri_flow_span(f, n, 1);
-    span.a = dpcri_at(f, f->a, m * f->a_step + j->row * f->a_row);
-    span.a_step = f->a_step;
-    span.x = x;
-    span.r = dpcri_at(f, f->b, m * f->b_step + j->row * f->b_row);
-    span.r_step = f->b_step;
-    span.y = dpcri_at_out(f, f->z, m * f->z_step + j->row * f->z_row);
-    span.y_step = f->z_step;
-    dpcri_flow_serial(f, &span);
 }
 
 // The chain starts with a whole chunk: its lane starts from z0; or, without, from -0 with A_0 = 0, which leaves b as it
@@ -377,10 +429,11 @@ static void run_row(job *j) {
     const int64_t threads = dpcr_context_threads(f->context);
     atomic_init(&j->next, 0);
     atomic_init(&j->done, 0);
+    atomic_init(&j->broken, false);
     if (j->head) {
         start_in_lane(j);
     } else {
-        run_loop(j, 0, j->chunks.head, f->z0 ? dpcri_at(f, f->z0, j->row * f->z0_row) : NULL);
+        dpcri_flow_loop(f, 0, j->chunks.head, j->row, f->z0 ? dpcri_at(f, f->z0, j->row * f->z0_row) : NULL);
         memcpy(j->state, dpcri_at(f, f->z, (j->chunks.head - 1) * f->z_step + j->row * f->z_row),
                (size_t)f->w * f->size);
     }
@@ -392,12 +445,15 @@ static void run_row(job *j) {
     j->tasks = j->tasks < j->groups ? j->tasks : j->groups;
     dpcri_parallel(f->context, j->tasks, run_slot, j);
     const int64_t past = j->start_step + j->full * j->chunk;
-    if (past < f->n) run_loop(j, past, f->n - past, j->state);
+    const int64_t from = j->broken ? j->broken_at : past;
+    if (from < f->n) dpcri_flow_loop(f, from, f->n - from, j->row, from == 0 ? start_of(j) : j->state);
+    if (j->broken && from + j->chunk < f->n && from < j->finished) j->finished = from;
 }
 
-void dpcri_windows_run(const dpcri_flow *f, int64_t chunk, dpcri_arena *arena) {
+int64_t dpcri_windows_run(const dpcri_flow *f, int64_t chunk, dpcri_arena *arena) {
     job j;
     start_job(&j, f, chunk);
+    j.finished = f->n;
     take(&j, arena);
     j.chunks = dpcri_chunks_of(f, chunk);
     j.head = !j.summary && j.chunks.head == chunk;
@@ -405,4 +461,5 @@ void dpcri_windows_run(const dpcri_flow *f, int64_t chunk, dpcri_arena *arena) {
     j.full = (f->n - j.start_step) / chunk;
     j.windows = (j.full + j.lanes - 1) / j.lanes;
     for (j.row = 0; j.row < f->rows; j.row++) run_row(&j);
+    return j.finished;
 }
