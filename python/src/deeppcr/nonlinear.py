@@ -521,11 +521,16 @@ def plan(
         one_of("the chain", step, ("a step", "linear"))
         one_of("scheme", scheme, SCHEMES)
         one_of("structure", structure, STRUCTURES)
-        for name in options:
+        others = {"z0": z0 is not None, "jacobian": jacobian is not None, "method": method != "auto", "backward": backward != "auto",
+                  "guess": guess != "zero", "fallback": fallback is not True}  # fmt: skip
+        for name in (*(n for n, given in others.items() if given), *options):
             raise ArgumentError.of("an option", name, "none but those of a linear chain's shape, scheme and chunk")
         sizes = (whole_number(n, v) for n, v in (("length", length), ("batch", batch), ("width", width)))
         return plan_for(*sizes, structure, whole_number("block", block), library.dtype_of(dtype, "float32 float64 uint32"),
                         flag("transposed", transposed), scheme, whole_number("chunk", chunk))  # fmt: skip
+    ours = {"batch": batch != 1, "width": width != 1, "dtype": dtype is not np.float64, "transposed": transposed is not False}
+    for name in (n for n, asked in ours.items() if asked):
+        raise ArgumentError.of("an option", name, "none but those of a step's chain, whose sizes and dtype are z0's")
     given: Dict[str, Any] = {"chunk": chunk, "block": block, **options}
     for name, value in given.items():
         if one_of("an option", name, (*_OPTIONS, "block")) in _NUMBERS:
@@ -589,6 +594,8 @@ def solve(
     A step in Python costs some microseconds a call however many states it gets, so even where the loop is the least
     arithmetic, chunks of it side by side may be a hundred times faster.
     """
+    if not callable(step):
+        raise ArgumentError.of("step", repr(step), "a function of states and steps (linear chains: deeppcr.linear_chain)")
     if guess is None or isinstance(guess, str) and guess == "given":
         raise ArgumentError.of("guess", repr(guess), "'zero', 'step', 'state' or an array of z's shape")
     given = not isinstance(guess, str)
