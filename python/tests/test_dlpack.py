@@ -64,9 +64,19 @@ def test_tensors_of_pytorch(rng):
     assert negated.is_neg() and np.array_equal(_library.array(negated), -b.numpy())
     assert np.array_equal(_library.array(torch.complex(b, b).conj()), (b - 1j * b).numpy())
     assert np.array_equal(deeppcr.linear_chain(A.transpose(1, 2), b), deeppcr.linear_chain(A.transpose(1, 2).numpy(), b.numpy()))
-    for bad, wanted in ((b.clone().requires_grad_(), "detached"), (b.to(torch.bfloat16), "NumPy"), (b.to("meta"), "memory")):
+    for bad, wanted in ((b.clone().requires_grad_(), "detached"), (b.to(torch.bfloat16), "NumPy"), (b.to("meta"), "memory"), (b.to_sparse(), "to_dense")):
         with pytest.raises(deeppcr.Error, match=f"wanted.*{wanted}"):
             deeppcr.linear_chain(A, bad)
+    if hasattr(torch, "func"):
+        with pytest.raises(deeppcr.ArgumentError, match="deeppcr.torch"):
+            torch.func.vmap(lambda b: deeppcr.linear_chain(A, b))(torch.ones(2, 9, 2))
+
+
+@pytest.mark.parametrize("shape", [(0, 2, 4), (5, 0, 4)])
+def test_out_without_elements_has_any_strides(shape):
+    """NumPy 2.4 calls them 0."""
+    out = np.lib.stride_tricks.as_strided(np.empty(shape), shape, (0, 0, 0))
+    assert deeppcr.linear_chain(np.ones((1, 1, 4)), np.zeros(shape), structure="diagonal", out=out) is out
 
 
 def test_arrays_of_jax(rng):
@@ -74,4 +84,6 @@ def test_arrays_of_jax(rng):
     A, b = jnp.asarray(rng.normal(size=(9, 2, 2)) * 0.3, jnp.float32), jnp.ones((9, 2), jnp.float32)
     z = deeppcr.linear_chain(A, b)
     assert np.array_equal(z, deeppcr.linear_chain(np.asarray(A), np.asarray(b)))
+    with pytest.raises(deeppcr.ArgumentError, match="deeppcr.jax"):
+        pytest.importorskip("jax").jit(lambda b: deeppcr.linear_chain(A, b))(b)
     assert _library.array(b).ctypes.data == b.unsafe_buffer_pointer()

@@ -517,11 +517,15 @@ def array(values: Any, name: str = "an array") -> np.ndarray:
         try:
             return np.asarray(values)
         except (TypeError, ValueError):
+            if hasattr(values, "aval"):  # of JAX's, within a transform
+                raise errors.ArgumentError.of(name, f"a {kind}, which has no numbers yet", "an array, or the function of deeppcr.jax") from None
             raise errors.ArgumentError.of(name, f"a {kind} of uneven shape", "numbers of one shape") from None
     try:
         device, number = values.__dlpack_device__()
     except Exception as error:  # noqa: B902  a framework's own, such as for a device without memory
         where = getattr(values, "device", error)
+        if str(where) == "cpu":  # PyTorch's, within a transform of torch.func
+            raise errors.ArgumentError.of(f"a {kind}", "one that a transform follows", "numbers, or the function of deeppcr.torch") from None
         raise errors.UnsupportedError.of(f"the device of a {kind}", where, "memory that the processor reads") from None
     if device not in _READABLE:
         where = f"{_ELSEWHERE.get(device, f'DLPack device {int(device)}')}:{number}"
@@ -530,6 +534,8 @@ def array(values: Any, name: str = "an array") -> np.ndarray:
         raise errors.ArgumentError.of(f"a {kind}", "one that requires gradients", "it detached, or the function of deeppcr.torch")
     if hasattr(values, "resolve_neg"):  # PyTorch's views that are to be negated or conjugated, of which DLPack does not tell
         values = values.resolve_neg().resolve_conj()
+    if "strided" not in str(getattr(values, "layout", "strided")):
+        raise errors.ArgumentError.of(f"the layout of a {kind}", values.layout, "a dense one, as by to_dense()")
     found: Any = values
     try:
         found = np.from_dlpack(values)
@@ -556,6 +562,8 @@ def whole(values: Any, dtype: Any, name: str = "an array") -> np.ndarray:
 def numbers(array: np.ndarray, contiguous: int) -> np.ndarray:
     """The array itself where its strides are whole elements and its last dimensions contiguous, else a copy."""
     size, ok, step = array.itemsize, array.flags.aligned and array.dtype.isnative, array.itemsize
+    if ok and not array.size:  # whose strides NumPy 2.4 calls 0
+        return array
     for axis in range(array.ndim - 1, -1, -1):
         if axis >= array.ndim - contiguous and array.shape[axis] != 1:
             ok = ok and array.strides[axis] == step
