@@ -430,6 +430,12 @@ static void refuses_names_that_stand_twice(void **state) {
     assert_int_equal(dpcr_npz_write(scratch_path(s, "x"), &tensors, &s->error), DPCR_OK);
     size_t count = 0;
     unsigned char *bytes = load_file(s->path, &count);
+    unsigned char *dtype = bytes;
+    while (memcmp(dtype, "<f4", 3) != 0) dtype++;
+    dtype[1] = 'U';
+    assert_refused(s, dpcr_npy_read(s->context, scratch_write(s, "x", bytes, count), &t, &s->error), DPCR_ERROR_FORMAT,
+                   "npz member 'a': npy header: got dtype '<U4'");
+    dtype[1] = 'f';
     find_record(bytes, count, "PK\1\2")[46] = 'a';
     assert_refused(s, dpcr_npy_read(s->context, scratch_write(s, "x", bytes, count), &t, &s->error), DPCR_ERROR_FORMAT,
                    "member 'a' stands twice");

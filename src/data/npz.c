@@ -5,6 +5,7 @@
 //
 //   member 1: local header, name, extra, data   ..   member n   central directory   [zip64 end, locator]   end, comment
 #include <limits.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -219,6 +220,16 @@ done:
     return status;
 }
 
+// Puts the member's name before what was told of its contents.
+static void name_member(dpcr_error *error, const char *name) {
+    if (!error) return;
+    char told[sizeof error->text];
+    memcpy(told, error->text, sizeof told);
+    const int before = snprintf(error->text, sizeof error->text, "npz member '%s': ", name);
+    const size_t used = before > 0 && (size_t)before < sizeof told ? (size_t)before : sizeof told - 1;
+    snprintf(error->text + used, sizeof told - used, "%.*s", (int)(sizeof told - 1 - used), told);
+}
+
 static dpcr_status load_member(dpcr_context *context, const dpcri_source *source, const member *m, dpcr_tensor *tensor,
                                dpcr_error *error) {
     dpcri_stream stream;
@@ -231,7 +242,11 @@ static dpcr_status load_member(dpcr_context *context, const dpcri_source *source
     const dpcri_coding coding = m->method == METHOD_DEFLATED ? DPCRI_DEFLATE : DPCRI_PLAIN;
     DPCR_TRY(dpcri_stream_open(&stream, context, source, data_at, end, coding, error));
     stream.want_crc = true;
-    DPCR_TRY(dpcri_npy_read_stream(&stream, &tensor->array, error));
+    status = dpcri_npy_read_stream(&stream, &tensor->array, error);
+    if (status != DPCR_OK) {
+        name_member(error, name);
+        goto done;
+    }
     if (stream.given != m->unpacked)
         DPCR_TRY(dpcri_source_bad(source, error, "npz member '%s': got %lld bytes, wanted %lld of its directory entry",
                                   name, (long long)stream.given, (long long)m->unpacked));
