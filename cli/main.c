@@ -81,6 +81,7 @@ static void keep_streams_apart(void) {
 int main(int argc, char **argv) {
     keep_streams_apart();
     cli_signals_install();
+    dpcr_flush_denormals(1);  // --denormals keep takes it back
     const int status = run(argc, argv);
     // A full disk shows itself only here, when the buffer is written.
     const bool failed = ferror(stdout) != 0;

@@ -13,6 +13,7 @@ enum {
     KEY_THREADS,
     KEY_CSV,
     KEY_DEVICE,
+    KEY_DENORMALS,
     KEY_METHOD,
     KEY_SCHEME,
     KEY_BACKWARD,
@@ -55,6 +56,10 @@ static const struct argp_option common_options[] = {
      "Where to compute (default cpu); auto: on a CUDA device where there is one and it would be faster; not yet run on "
      "a GPU; train and eval take no scheme, guess or window there",
      0},
+    {"denormals", KEY_DENORMALS, "flush|keep", 0,
+     "Numbers below 1.2e-38 (float32; 2.2e-308 in float64) become 0 (default), for many processors are up to a hundred "
+     "times slower with them; or are kept, as C has it",
+     0},
     {0},
 };
 
@@ -63,6 +68,14 @@ static error_t read_seed(const char *arg, uint64_t *seed) {
     int64_t number;
     if (!cli_read_int64("--seed", arg, 0, INT64_MAX, &number)) return EINVAL;
     *seed = (uint64_t)number;
+    return 0;
+}
+
+static error_t read_denormals(const char *arg) {
+    static const char *const words[] = {"keep", "flush"};
+    int index = 0;
+    if (!cli_read_word("--denormals", arg, words, 2, &index)) return EINVAL;
+    dpcr_flush_denormals(index);
     return 0;
 }
 
@@ -75,6 +88,7 @@ static error_t parse_common(int key, char *arg, struct argp_state *state) {
         case KEY_SEED: return read_seed(arg, &c->seed);
         case KEY_THREADS: return taken(cli_read_int("--threads", arg, 0, 1024, &c->threads));
         case KEY_DEVICE: c->device_given = arg; return 0;
+        case KEY_DENORMALS: return read_denormals(arg);
         case ARGP_KEY_END:
             if (!cli_device_settle(c)) return EINVAL;
             if (!c->csv) return 0;

@@ -196,6 +196,13 @@ refused(2, "holds A, b, z0 and a pattern", "--input", path("half.npz"), "--indic
 assert not os.path.exists(path("no.npy"))
 a, b = put_npy("a.npy", (4, 1), [2, 3, 5, 7]), put_npy("b.npy", (4, 1, 1), [1, 1, 1, 1])
 
+# States that die away are zeros, unless they are to be kept.
+fades = ["--A", put_npy("fades.npy", (140, 1), [0.5] * 140, "f"), "--b", put_npy("one.npy", (140, 1, 1), [1] + [0] * 139, "f")]
+for scheme in "sequential", "chunked":
+    for how, least in ([], 2**-126), (["--denormals", "flush"], 2**-126), (["--denormals", "keep"], 0):
+        assert solve(*fades, "--scheme", scheme, *how)[1][1] == tuple(2.0**-l if 2.0**-l >= least else 0 for l in range(140)), (scheme, how)
+refused(2, "--denormals 'none': wanted one of keep, flush", *fades, "--output", path("no.npy"), "--denormals", "none")
+
 # What does not fit is told, and nothing is written.
 os.remove(path("z.npy"))
 out = ["--output", path("z.npy")]

@@ -345,6 +345,24 @@ static void denormals_are_the_callers(void **state) {
     assert_true(elsewhere > 0);
     dpcr_context_destroy(context);
 }
+
+// On the thread that asks, both of results and operands, and back; other modes stay.
+static void denormals_are_flushed_when_asked(void **state) {
+    (void)state;
+    const unsigned own = _mm_getcsr(), others = 0x2000;  // rounding down
+    volatile float tiny = 1e-38f, half = 0.5f, denormal = 1e-40f, many = 1e10f;
+    _mm_setcsr((own & ~0xe040u) | others);
+    assert_int_equal(dpcr_flush_denormals(1), 0);
+    assert_true(tiny * half == 0 && denormal * many == 0);
+    assert_int_equal(dpcr_flush_denormals(1), 1);
+    assert_int_equal(_mm_getcsr() & 0xe040, 0x8040 | others);
+    assert_int_equal(dpcr_flush_denormals(0), 1);
+    assert_true(tiny * half > 0 && denormal * many > 0);
+    assert_int_equal(_mm_getcsr() & 0xe040, others);
+    _mm_setcsr((own & ~0xe040u) | 0x8000);  // results only
+    assert_int_equal(dpcr_flush_denormals(0), 0);
+    _mm_setcsr(own);
+}
 #endif
 
 static void refusals(void **state) {
@@ -421,6 +439,7 @@ int main(void) {
         cmocka_unit_test(checked_sizes),
 #if defined(__x86_64__)
         cmocka_unit_test(denormals_are_the_callers),
+        cmocka_unit_test(denormals_are_flushed_when_asked),
 #endif
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

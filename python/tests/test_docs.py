@@ -9,7 +9,7 @@ import pytest
 import deeppcr
 
 PUBLIC = {
-    "deeppcr": "linear_chain linear_chain_vjp linear_chain_jvp solve plan set_threads",
+    "deeppcr": "linear_chain linear_chain_vjp linear_chain_jvp solve plan set_threads flush_denormals",
     "deeppcr.signal": "sosfilt lfilter sosfilt_vjp lfilter_vjp",
     "deeppcr.recurrent": "RNN RNNReLU GRU LSTM ParaGRU ParaLSTM MinGRU",
     "deeppcr.torch": "RNN GRU LSTM ParaGRU ParaLSTM MinGRU Chain linear_chain sosfilt lfilter from_torch replace_in",

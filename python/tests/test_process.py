@@ -43,6 +43,28 @@ def test_number_of_threads_changes_no_bit(rng):
         deeppcr.set_threads(-1)
 
 
+@pytest.mark.parametrize("scheme", ["sequential", "chunked", "overlap"])
+def test_denormals_are_flushed_when_asked(scheme):
+    n = 20000
+    A, b = np.full((n, 1), 0.5, np.float32), np.zeros((n, 1), np.float32)
+    b[::500] = 1
+    was = deeppcr.flush_denormals(False)
+    if was is None:
+        pytest.skip("x86-64 only")
+    try:
+        kept = deeppcr.linear_chain(A, b, scheme=scheme)
+        assert deeppcr.flush_denormals() is False
+        flushed = deeppcr.linear_chain(A, b, scheme=scheme)
+        assert deeppcr.flush_denormals(False) is True
+    finally:
+        deeppcr.flush_denormals(was)
+    least = np.finfo(np.float32).tiny
+    assert ((kept > 0) & (kept < least)).any()
+    np.testing.assert_array_equal(flushed, np.where(kept < least, np.float32(0), kept))
+    with pytest.raises(deeppcr.ArgumentError, match="flush"):
+        deeppcr.flush_denormals("no")
+
+
 def test_numbers_of_threads_leave_none_behind():
     child = python("""
         import os, time, numpy as np, deeppcr

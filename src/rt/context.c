@@ -164,9 +164,18 @@ void dpcri_free(dpcr_context *context, void *memory) {
 enum { MODE_FLAGS = 0x3f };  // exceptions that were raised: not a mode
 static unsigned floating_mode(void) { return _mm_getcsr() & ~(unsigned)MODE_FLAGS; }
 static void set_floating_mode(unsigned mode) { _mm_setcsr(mode); }
+
+int dpcr_flush_denormals(int flush) {
+    enum { FLUSH = 0x8040 };  // results, and operands
+    const unsigned mode = _mm_getcsr();
+    _mm_setcsr(flush ? mode | FLUSH : mode & ~(unsigned)FLUSH);
+    return (mode & FLUSH) == FLUSH;
+}
 #else
 static unsigned floating_mode(void) { return 0; }
 static void set_floating_mode(unsigned mode) { (void)mode; }
+
+int dpcr_flush_denormals(int flush) { return (void)flush, -1; }
 #endif
 
 typedef struct region {

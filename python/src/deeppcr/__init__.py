@@ -5,7 +5,7 @@
 `signal` filters. `torch` and `jax` are modules for those frameworks, which are looked for when they are imported.
 """
 from . import recurrent, signal
-from ._library import set_threads, threads
+from ._library import flush_denormals, set_threads, threads
 from .errors import ArgumentError, Error, NotConverged, OutOfMemory, RunError, UnsupportedError
 from .linear import ChainReport, linear_chain, linear_chain_jvp, linear_chain_vjp
 from .nonlinear import Report, Solution, plan, solve
@@ -13,6 +13,6 @@ from .nonlinear import Report, Solution, plan, solve
 __version__ = "0.1.0"
 __all__ = [
     "ArgumentError", "ChainReport", "Error", "NotConverged", "OutOfMemory", "Report", "RunError", "Solution",
-    "UnsupportedError", "linear_chain", "linear_chain_jvp", "linear_chain_vjp", "plan", "recurrent", "set_threads", "signal", "solve",
-    "threads",
+    "UnsupportedError", "flush_denormals", "linear_chain", "linear_chain_jvp", "linear_chain_vjp", "plan", "recurrent", "set_threads",
+    "signal", "solve", "threads",
 ]  # fmt: skip

@@ -94,6 +94,7 @@ STRUCTURES: Dict[str, str] = {
 FUNCTIONS = """
 const char *dpcr_status_name(dpcr_status);
 const char *dpcr_isa_name(void);
+int dpcr_flush_denormals(int);
 const char *dpcr_scheme_name(dpcr_scheme);
 const char *dpcr_method_name(dpcr_method);
 const char *dpcr_reason_name(dpcr_reason);
