@@ -81,43 +81,57 @@ static void plan_refusals(void **state) {
     assert_string_equal(dpcr_scheme_name((dpcr_scheme)99), "unknown");
 }
 
+static dpcr_scheme chosen(dpcri_core core, dpcr_structure structure, int64_t w, int64_t length, int threads) {
+    const dpcr_chain_shape shape = {.size = sizeof shape,
+                                    .transition = dpcr_transition_square(structure, w, 0),
+                                    .dtype = DPCR_F32,
+                                    .length = length,
+                                    .batch = 1};
+    const dpcri_core own = dpcri_core_kind();
+    dpcr_chain_plan *plan = NULL;
+    dpcri_core_let_be(core);
+    assert_int_equal(dpcr_chain_plan_create(contexts[threads], &shape, NULL, &plan, NULL), DPCR_OK);
+    dpcri_core_let_be(own);
+    const dpcr_scheme scheme = dpcr_chain_plan_scheme(plan);
+    dpcr_chain_plan_destroy(plan);
+    return scheme;
+}
+
 // Products of 4 by 4 matrices pay on one thread where a vector of 512 bits takes one pass through the units, and not
-// where it takes two (Zen 4) or vectors are narrower.
+// where it takes two (Zen 4), where its shuffles share one unit (Xeon), or where vectors are narrower.
 static void auto_counts_the_passes_of_a_vector(void **state) {
     (void)state;
-    const bool one_pass = strcmp(dpcr_isa_name(), "avx512") == 0 && !strstr(dpcr_processor_name(), "(family 25 ");
-    const dpcr_chain_shape shape = {.size = sizeof shape,
-                                    .transition = dpcr_transition_square(DPCR_DENSE, 4, 0),
-                                    .dtype = DPCR_F32,
-                                    .length = 1 << 14,
-                                    .batch = 1};
-    dpcr_chain_plan *plan = NULL;
-    assert_int_equal(dpcr_chain_plan_create(contexts[1], &shape, NULL, &plan, NULL), DPCR_OK);
-    assert_int_equal(dpcr_chain_plan_scheme(plan), one_pass ? DPCR_SCHEME_CHUNKED : DPCR_SCHEME_SEQUENTIAL);
-    dpcr_chain_plan_destroy(plan);
+    const bool wide = dpcri_isa_level() == DPCRI_AVX512;
+    for (int core = DPCRI_CORE_WHOLE; core <= DPCRI_CORE_SHARED; core++)
+        assert_int_equal(chosen((dpcri_core)core, DPCR_DENSE, 4, 1 << 14, 1),
+                         wide && core == DPCRI_CORE_WHOLE ? DPCR_SCHEME_CHUNKED : DPCR_SCHEME_SEQUENTIAL);
 }
 
 // Elements that leave most of a vector idle go by chunks, those that fill one by the loop.
 static void auto_composes_few_elements(void **state) {
     (void)state;
-    if (strcmp(dpcr_isa_name(), "avx512") != 0 || strstr(dpcr_processor_name(), "(family 25 ")) skip();
-    for (int64_t w = 1; w <= 16; w *= 2) {
-        const dpcr_chain_shape shape = {.size = sizeof shape,
-                                        .transition = dpcr_transition_square(DPCR_DIAGONAL, w, 0),
-                                        .dtype = DPCR_F32,
-                                        .length = 1 << 14,
-                                        .batch = 1};
-        dpcr_chain_plan *plan = NULL;
-        assert_int_equal(dpcr_chain_plan_create(contexts[1], &shape, NULL, &plan, NULL), DPCR_OK);
-        assert_int_equal(dpcr_chain_plan_scheme(plan), w <= 4 ? DPCR_SCHEME_CHUNKED : DPCR_SCHEME_SEQUENTIAL);
-        dpcr_chain_plan_destroy(plan);
-    }
+    if (dpcri_isa_level() != DPCRI_AVX512) skip();
+    for (int core = DPCRI_CORE_WHOLE; core <= DPCRI_CORE_SHARED; core += DPCRI_CORE_SHARED)
+        for (int64_t w = 1; w <= 16; w *= 2)
+            assert_int_equal(chosen((dpcri_core)core, DPCR_DIAGONAL, w, 1 << 14, 1),
+                             w <= 4 ? DPCR_SCHEME_CHUNKED : DPCR_SCHEME_SEQUENTIAL);
+}
+
+// What does not lie in a Xeon's second-level cache comes so slowly that windows of few elements lose to the loop.
+static void auto_knows_a_far_cache(void **state) {
+    (void)state;
+    if (dpcri_isa_level() != DPCRI_AVX512) skip();
+    assert_int_equal(chosen(DPCRI_CORE_SHARED, DPCR_DIAGONAL, 3, 1 << 14, 1), DPCR_SCHEME_CHUNKED);
+    for (int64_t w = 3; w <= 64; w += w < 4 ? 1 : w)
+        assert_int_equal(chosen(DPCRI_CORE_SHARED, DPCR_DIAGONAL, w, 1 << 18, 1), DPCR_SCHEME_SEQUENTIAL);
+    assert_int_equal(chosen(DPCRI_CORE_SHARED, DPCR_DENSE, 1, 1 << 18, 1), DPCR_SCHEME_CHUNKED);
 }
 
 // Where kern/squares.h serves, windows of so few steps run on one thread, whatever there are: the choice is the same.
 static void auto_counts_threads_that_work(void **state) {
     (void)state;
     if (!dpcri_summary_at(dpcri_isa_level(), DPCR_F32, DPCR_DENSE, 4, false)) skip();
+    const dpcri_core core = dpcri_core_kind();
     dpcr_chain_shape shape = {
         .size = sizeof shape, .transition = dpcr_transition_square(DPCR_DENSE, 4, 0), .dtype = DPCR_F32, .batch = 1};
     for (shape.length = 64; shape.length <= 1024; shape.length *= 2) {
@@ -125,7 +139,7 @@ static void auto_counts_threads_that_work(void **state) {
         assert_int_equal(dpcr_chain_plan_create(contexts[1], &shape, NULL, &one, NULL), DPCR_OK);
         assert_int_equal(dpcr_chain_plan_create(contexts[2], &shape, NULL, &two, NULL), DPCR_OK);
         assert_int_equal(dpcr_chain_plan_scheme(one), dpcr_chain_plan_scheme(two));
-        if (shape.length == 1024 && dpcri_vector_passes() == 1)
+        if (shape.length == 1024 && core == DPCRI_CORE_WHOLE)
             assert_int_equal(dpcr_chain_plan_scheme(two), DPCR_SCHEME_CHUNKED);
         dpcr_chain_plan_destroy(one);
         dpcr_chain_plan_destroy(two);
@@ -137,7 +151,7 @@ static void auto_counts_threads_that_work(void **state) {
 // without vectors nothing does.
 static void overlap_gains_from_caches(void **state) {
     (void)state;
-    const bool took = dpcri_vectors_take_turns();
+    const dpcri_core core = dpcri_core_kind();
     const dpcri_isa level = dpcri_isa_level();
     dpcr_chain_shape shape = {.size = sizeof shape,
                               .transition = dpcr_transition_square(DPCR_DENSE, 8, 0),
@@ -145,13 +159,18 @@ static void overlap_gains_from_caches(void **state) {
                               .length = 1 << 14,
                               .batch = 1};
     const double run_ups = 1.1;
-    dpcri_vectors_let_take_turns(true);
+    dpcri_core_let_be(DPCRI_CORE_TURNS);
     for (int threads = 1; threads <= 2; threads++)
         assert_int_equal(dpcri_chain_overlap_gain(&shape, DPCR_SCHEME_SEQUENTIAL, 64, threads, run_ups) > 0,
                          level >= DPCRI_AVX2 && (threads == 2 || level == DPCRI_AVX512));
     shape.length = 1 << 18;
     assert_true(dpcri_chain_overlap_gain(&shape, DPCR_SCHEME_SEQUENTIAL, 64, 2, run_ups) == 0);
-    dpcri_vectors_let_take_turns(took);
+    // A Xeon's third-level cache gives each of two threads what it gives one, and one no more than the loop gets.
+    dpcri_core_let_be(DPCRI_CORE_SHARED);
+    for (int threads = 1; threads <= 2 && level == DPCRI_AVX512; threads++)
+        assert_int_equal(dpcri_chain_overlap_gain(&shape, DPCR_SCHEME_SEQUENTIAL, 64, threads, run_ups) > 0,
+                         threads == 2);
+    dpcri_core_let_be(core);
 }
 
 // The states, and the matrices of width 4 and 8, of eight chunks that go side by side lie on sets of the cache of their
@@ -375,6 +394,7 @@ int main(void) {
         cmocka_unit_test(plan_refusals),
         cmocka_unit_test(auto_counts_the_passes_of_a_vector),
         cmocka_unit_test(auto_composes_few_elements),
+        cmocka_unit_test(auto_knows_a_far_cache),
         cmocka_unit_test(auto_counts_threads_that_work),
         cmocka_unit_test(overlap_gains_from_caches),
         cmocka_unit_test(chunks_lie_apart),

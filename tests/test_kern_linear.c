@@ -144,14 +144,14 @@ static void compare_pieces(const shape *s, const dpcri_span *span, dpcri_kernel 
                  (long long)s->t.rows, (long long)s->t.block, (long long)s->n, (long long)s->rows);
 }
 
-// Whether vectors take turns or not.
+// On every kind of core.
 static void compare_bits(const shape *s, const dpcri_span *span, dpcri_kernel *kernel, const void *got, size_t bytes) {
-    const bool take = dpcri_vectors_take_turns();
-    for (int other = 0; other < 2; other++) {
-        dpcri_vectors_let_take_turns(take != (other == 1));
+    const dpcri_core own = dpcri_core_kind();
+    for (int core = DPCRI_CORE_WHOLE; core <= DPCRI_CORE_SHARED; core++) {
+        dpcri_core_let_be((dpcri_core)core);
         compare_pieces(s, span, kernel, got, bytes);
     }
-    dpcri_vectors_let_take_turns(take);
+    dpcri_core_let_be(own);
 }
 
 static void check_shape(const shape *s) {

@@ -12,14 +12,20 @@
 #include "kern/chunked.h"
 #include "kern/squares.h"
 
-// Measured on one core, float, AVX-512 on a Zen 5 (about the same on Zen 4), the others on a Zen 3: what a step of the
-// loop waits for, and what it keeps the core busy.
+// Where a constant was measured: portable code and AVX2 on a Zen 3, AVX-512 on a Zen 5 (about the same on Zen 4, but
+// for what vector_passes tells), and on an Emerald Rapids (docs/performance/linear.md).
+enum { SHARED = DPCRI_ISA_COUNT, PLACES };
+static bool is_shared(void) { return dpcri_core_kind() == DPCRI_CORE_SHARED; }
+static int place(void) { return is_shared() ? SHARED : (int)dpcri_isa_level(); }
+
+// On one core, float: what a step of the loop waits for, and what it keeps the core busy.
 static double latency_ns(double width) {
-    static const double narrow[DPCRI_ISA_COUNT][5] = {
-        {2, 2, 2.9, 4.3, 6}, {1.3, 1.3, 2.4, 3.5, 4.4}, {1.0, 1.0, 1.9, 2.7, 3.2}};
-    static const double eight[DPCRI_ISA_COUNT] = {11, 9.2, 5.5};
-    const dpcri_isa level = dpcri_isa_level();
-    return width <= 4 ? narrow[level][(int)width] : width == 8 ? eight[level] : 6.5 + 0.25 * width;
+    static const double narrow[PLACES][5] = {
+        {2, 2, 2.9, 4.3, 6}, {1.3, 1.3, 2.4, 3.5, 4.4}, {1.0, 1.0, 1.9, 2.7, 3.2}, {1.36, 1.36, 2.75, 4.2, 4.85}};
+    static const double eight[PLACES] = {11, 9.2, 5.5, 7.5};
+    return width <= 4   ? narrow[place()][(int)width]
+           : width == 8 ? eight[place()]
+                        : (6.5 + 0.25 * width) * (is_shared() ? 1.4 : 1);
 }
 // Of dense chains: forward, w = 8 in float takes 6.4 ns on a Zen 5 and 7.3 on a Zen 4, where 5.5 and 5.7 are taken back
 // (bench chain --structure dense --width 8 --length 16384).
@@ -29,8 +35,8 @@ static double loop_latency_ns(const dpcr_chain_shape *s) {
     return latency_ns((double)s->transition.rows) * (eight && !s->transposed ? turns : 1);
 }
 static double busy_ns(double flops) {
-    static const double rate[DPCRI_ISA_COUNT] = {20, 34, 40};
-    return 0.4 + flops / rate[dpcri_isa_level()];
+    static const double rate[PLACES] = {20, 34, 40, 28};
+    return 0.4 + flops / rate[place()];
 }
 static const double region_ns = 1000;  // handing tasks over and waiting for them, with the last task's imbalance
 
@@ -41,6 +47,7 @@ static double most(double a, double b) { return a > b ? a : b; }
 static double elements_ns(const dpcr_chain_shape *s) {
     const int64_t w = s->transition.rows;
     if (w < 3) return latency_ns(1);
+    if (is_shared()) return 1.43 * latency_ns(1);
     return dpcri_isa_level() == DPCRI_AVX2 && w < 5 && s->dtype == DPCR_F32 ? 0.43 * (double)w : 1.1 * latency_ns(1);
 }
 
@@ -58,13 +65,16 @@ static double step_bytes(const dpcr_chain_shape *s) {
     const double values = (double)dpcr_transition_values(&s->transition);
     return (values + 2 * (double)s->transition.rows) * (double)dpcr_dtype_size(s->dtype);
 }
-static const double cached_bytes = 20e6;
+// What lies in a core's second-level cache, and in the third; a Xeon's third is large, and others work in it too.
+static double near_bytes(void) { return is_shared() ? 1.8e6 : 1e6; }
+static double cached_bytes(void) { return is_shared() ? 80e6 : 20e6; }
 
 // Beyond the caches, of a loop that waits for each step: wider matrices are asked for ahead (linear.inc).
-static double loop_bytes_a_ns(const dpcr_chain_shape *s) { return s->transition.rows > 4 ? 44 : 30; }
+static double loop_bytes_a_ns(const dpcr_chain_shape *s) { return is_shared() ? 15 : s->transition.rows > 4 ? 44 : 30; }
 
 // Bytes a ns that a core gets from the third-level cache.
 static double third_level_bytes_a_ns(double width) {
+    if (is_shared()) return 29;
     if (dpcri_isa_level() == DPCRI_AVX512 && dpcri_vector_passes() == 1) return width < 16 ? 90 : 82;
     return width == 8 ? 74 : least(44 + 4 * width, 64);
 }
@@ -78,10 +88,10 @@ static double loop_ns(const dpcr_chain_shape *s, int threads) {
                            : dense  ? loop_latency_ns(s)
                                     : latency_ns(coupled_width(&s->transition));
     double step = most(latency, apply * batch / workers);
-    if (s->batch == 1 && dense) {
+    if (s->batch == 1 && (dense || (elements && is_shared()))) {
         const double all = (double)s->length * step_bytes(s);
-        if (all > 1e6) step = most(step, step_bytes(s) / third_level_bytes_a_ns((double)s->transition.rows));
-        if (all > cached_bytes) step = most(step, step_bytes(s) / loop_bytes_a_ns(s));
+        if (all > near_bytes()) step = most(step, step_bytes(s) / third_level_bytes_a_ns((double)s->transition.rows));
+        if (all > cached_bytes()) step = most(step, step_bytes(s) / loop_bytes_a_ns(s));
     }
     return (double)s->length * step;
 }
@@ -89,33 +99,43 @@ static double loop_ns(const dpcr_chain_shape *s, int threads) {
 // Second level, third level, beyond: there the windows' many streams get a part of the bandwidth only.
 static double memory_factor(const dpcr_chain_shape *s, double third, double beyond) {
     const double bytes = (double)s->length * step_bytes(s);
-    return bytes < 1e6 ? 1 : bytes < cached_bytes ? third : beyond;
+    return bytes < near_bytes() ? 1 : bytes < cached_bytes() ? third : beyond;
+}
+
+// What a step takes of a Xeon's third-level cache, or of its memory, `times` over and with many streams at once.
+static double streams_ns(const dpcr_chain_shape *s, double times) {
+    const double bytes = (double)s->length * step_bytes(s);
+    if (!is_shared() || bytes < near_bytes()) return 0;
+    return times * step_bytes(s) / (bytes < cached_bytes() ? 19 : 13);
 }
 
 // Turns of sixteen floats in windows of fused kernels, a step, arrays in the second-level cache: measured at L = 2^12
 // .. 2^18. Double takes twice as many.
-static double dense_window_ns(int64_t w, bool wide, bool is_double) {
-    static const double by_width[2][5] = {{0, 0.29, 0.6, 1.55, 2.75}, {0, 0.16, 0.40, 1.0, 1.6}};  // Zen 3, Zen 5
-    return by_width[wide][w] * (is_double ? 2 : 1);
+static double dense_window_ns(int64_t w, bool is_double) {
+    static const double by_width[PLACES][5] = {
+        {0, 0.29, 0.6, 1.55, 2.75}, {0, 0.29, 0.6, 1.55, 2.75}, {0, 0.16, 0.40, 1.0, 1.6}, {0, 0.37, 1.15, 2.45, 4.3}};
+    return by_width[place()][w] * (is_double ? 2 : 1);
 }
 // The same of elementwise ones, float and double, which wait for loads and turning alone (bench chain --structure
 // diagonal --length 8192, Zen 5; AVX2 as for a Zen 3, which takes twice as long at w = 1).
-static double diagonal_window_ns(int64_t w, dpcri_isa level, bool is_double) {
-    static const double by_width[2][DPCRI_ISA_COUNT][5] = {
-        {{0, 0.2, 0.22, 0.42, 0.42}, {0, 0.29, 0.37, 0.48, 0.53}, {0, 0.16, 0.28, 0.62, 0.59}},
-        {{0, 0.58, 0.58, 0.6, 0.65}, {0, 0.58, 0.58, 0.6, 0.7}, {0, 0.26, 0.5, 0.72, 0.98}}};
-    return by_width[is_double][level][w];
+static double diagonal_window_ns(int64_t w, bool is_double) {
+    static const double by_width[2][PLACES][5] = {
+        {{0, 0.2, 0.22, 0.42, 0.42},
+         {0, 0.29, 0.37, 0.48, 0.53},
+         {0, 0.16, 0.28, 0.62, 0.59},
+         {0, 0.37, 0.72, 1.1, 1.45}},
+        {{0, 0.58, 0.58, 0.6, 0.65}, {0, 0.58, 0.58, 0.6, 0.7}, {0, 0.26, 0.5, 0.72, 0.98}, {0, 0.74, 1.5, 2.2, 3}}};
+    return by_width[is_double][place()][w];
 }
 // What a step of one sequence takes in windows, on one thread. 0: none serve it. Narrower vectors take as many turns
 // more as they have fewer lanes, and hide as much of the memory.
 static double window_ns(const dpcr_chain_shape *s) {
     const dpcr_structure form = dpcri_kernel_form(&s->transition);
-    const dpcri_isa level = dpcri_isa_level();
     const bool is_double = s->dtype == DPCR_F64;
     const int64_t w = s->transition.rows;
     if (s->batch != 1 || s->dtype == DPCR_U32 || w > 4 || dpcri_chunked_steps(form, w) == 0) return 0;
-    const double step = form == DPCR_DENSE ? dense_window_ns(w, level == DPCRI_AVX512, is_double)
-                                           : diagonal_window_ns(w, level, is_double);
+    const double step = form == DPCR_DENSE ? dense_window_ns(w, is_double) : diagonal_window_ns(w, is_double);
+    if (is_shared()) return most(step, streams_ns(s, 1));
     return step * most(dpcri_vector_passes(), memory_factor(s, 1.35, w == 1 ? 4 : 3.7));
 }
 
@@ -131,7 +151,11 @@ static double squares_workers(const dpcr_chain_shape *s, int64_t chunk, int thre
 static double squares_ns(const dpcr_chain_shape *s, int64_t chunk, int threads) {
     const int64_t w = s->transition.rows;
     if (!dpcri_summary_at(dpcri_isa_level(), s->dtype, dpcri_kernel_form(&s->transition), w, s->transposed)) return 0;
-    const double step = w == 4 ? 2.05 : 8.7, workers = squares_workers(s, chunk, threads);
+    const double workers = squares_workers(s, chunk, threads);
+    if (is_shared())
+        return (w == 4 ? 4.7 : 17) * memory_factor(s, 1.15, 1.5) * (double)s->batch / workers *
+               (workers > 1 ? 1.25 : 1);
+    const double step = w == 4 ? 2.05 : 8.7;
     return step * most(dpcri_vector_passes(), memory_factor(s, 1, w == 4 ? 2.6 : 2.2)) * (double)s->batch / workers *
            (workers > 1 ? 1.5 : 1);
 }
@@ -161,7 +185,7 @@ static double chunked_ns(const dpcr_chain_shape *s, int64_t chunk, int threads) 
     const double workers = least(threads, groups), batch = (double)s->batch;
     const double latency = latency_ns(coupled_width(&s->transition));
     const double passes = passes_of(s);
-    const double step = most(latency / DPCRI_SIDE, passes * (2 * apply + compose));
+    const double step = most(most(latency / DPCRI_SIDE, passes * (2 * apply + compose)), streams_ns(s, 2));
     return step * (double)s->length * batch / workers + chunks * most(latency, apply * batch) + 2 * region_ns;
 }
 
@@ -172,6 +196,8 @@ static double beside_factor(const dpcr_chain_shape *s) {
     const double w = (double)s->transition.rows;
     const bool wide = dpcri_isa_level() == DPCRI_AVX512, is_float = s->dtype == DPCR_F32;
     const bool vectors = dpcri_isa_level() >= DPCRI_AVX2;
+    if (is_shared() && is_float && (w < 5 || w == 8))
+        return w == 1 ? 0.46 : w == 2 ? 0.57 : w == 3 ? 0.5 : w == 4 ? 0.4 : 0.78;
     if (w < 3) return wide ? 0.67 : 1;
     if (w < 5 && is_float) return !vectors ? 0.65 : w < 4 ? 0.5 : 0.42;
     if (w < 5) return vectors ? 0.7 : 1;
@@ -184,8 +210,9 @@ static double beside_factor(const dpcr_chain_shape *s) {
 // a Zen 4's third-level cache others leave less: 2^16 steps of w = 8, 21 MB, take 10 ns each beside and 7.5 in order;
 // and from memory two threads beside each other take 12 ns a step with AVX2, one 19 (2^18), where the loop takes 9.
 static double beside_bytes_ns(const dpcr_chain_shape *s, int threads) {
-    const double cached = (dpcri_vector_passes() > 1 ? 0.8 : 1.6) * cached_bytes;
+    const double cached = (dpcri_vector_passes() > 1 ? 0.8 : is_shared() ? 1 : 1.6) * cached_bytes();
     const double w = (double)s->transition.rows, all = (double)s->length * step_bytes(s);
+    if (is_shared()) return all / threads < near_bytes() ? 0 : step_bytes(s) / (all < cached ? w < 3 ? 20 : 26.5 : 15);
     const double third = least(third_level_bytes_a_ns(w), w >= 16 && !s->transposed ? 62 : 1e3);
     const double beyond = dpcri_vector_passes() > 1 && w >= 8 && all > 2 * cached ? 18 : 28;
     return all / threads < 1e6 ? 0 : step_bytes(s) / (all < cached ? third : beyond);  // each thread reads a part

@@ -17,8 +17,9 @@ static int64_t parts_of(const dpcri_narrow *n, const dpcri_adjoint_kernels *k) {
 
 double dpcri_adjoint_loop_seconds(const dpcri_narrow *n) {
     const dpcri_adjoint_kernels *k = dpcri_adjoint_kernels_get(n->dtype);
-    if (n->width <= DPCRI_NARROW_WIDTH) return k->loop_seconds[n->diagonal ? 1 : n->width];
-    if (!n->diagonal) return dpcri_kernels_slower().loop * k->eight_seconds[0];
+    const dpcri_slower slower = dpcri_kernels_slower();
+    if (n->width <= DPCRI_NARROW_WIDTH) return slower.sums * k->loop_seconds[n->diagonal ? 1 : n->width];
+    if (!n->diagonal) return slower.loop * k->eight_seconds[0];
     const double filled = dpcri_adjoint_lane_seconds(n);
     return filled > k->loop_seconds[0] ? filled : k->loop_seconds[0];
 }

@@ -28,8 +28,10 @@ int64_t dpcri_narrow_lanes(const dpcri_narrow *n) {
 // 4); a sigmoid, beside the tanh that AVX-512 has from a table, a fifth longer.
 static double loop_part(const dpcri_narrow *n) {
     const bool table = dpcri_isa_level() == DPCRI_AVX512 && n->dtype == DPCR_F32;
-    if (n->activation <= DPCRI_ACT_RELU) return n->width == 1 || n->diagonal ? 0.5 : 0.42;
-    return dpcri_kernels_slower().loop * (n->activation == DPCRI_ACT_SIGMOID && table ? 1.2 : 1);
+    const dpcri_slower slower = dpcri_kernels_slower();
+    const bool alone = n->width == 1 || n->diagonal;
+    if (n->activation <= DPCRI_ACT_RELU) return alone ? 0.5 * (n->residual ? slower.sums : 1) : 0.42 * slower.relu;
+    return slower.loop * (n->activation == DPCRI_ACT_SIGMOID && table ? 1.2 : 1);
 }
 
 double dpcri_narrow_loop_seconds(const dpcri_narrow *n) {

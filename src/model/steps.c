@@ -7,6 +7,7 @@
 #include "model/model_internal.h"
 #include "nn/adjoint.h"
 #include "nn/window.h"
+#include "rt/cache.h"
 
 // Work buffers of one call: on its stack, or allocated where wide layers would leave too few rows a block.
 enum { STACK_BYTES = 96 * 1024, BLOCK_BYTES = 16 * 1024, FEW_ROWS = 16 };  // BLOCK: of narrow states going back
@@ -557,24 +558,25 @@ static void set_costs(const dpcr_model *m, dpcr_steps *steps) {
     const dpcri_program *p = &m->program;
     const double w = (double)p->width, real = (double)p->kernels->element / 4;
     const dpcri_slower slower = dpcri_kernels_slower();
-    const double weights = w * w * real * longer[dpcri_isa_level()] * slower.half;
+    const bool near = (double)m->options.layers * w * w * 4 * real < 1.25 * (double)dpcri_cache_bytes(2);
+    const double weights = w * w * real * longer[dpcri_isa_level()] * (near ? slower.nearer : slower.weights);
     const double activation = p->layers[1].activation == DPCRI_ACT_RELU ? 0 : 4;
     const int64_t lane = p->kernels->columns / 2;  // numbers a vector
     steps->lanes = p->width > 2 * lane ? 2 : p->width > lane ? 4 : 8;
     steps->lane_seconds = 1e-9 * (3 + activation / 2 + 0.037 * weights);
-    steps->latency = 1e-9 * fmax(8 + activation + 0.95 * w, 0.04 * weights);
+    steps->latency = 1e-9 * fmax(slower.relu * (8 + activation + 0.95 * w), 0.04 * weights);
     // Up to a vector wide W is turned by pieces of 16 bytes, all rows of a vector or half of them; 8 and 16, whose
     // kernels know the width, take no longer than their weights do.
     const bool known = p->width == 8 || p->width == 16;
     const double pieces = ceil(w * real / 4), piece = p->width <= lane / 2 ? 4 : 6;
     steps->adjoint_lane_seconds = 1e-9 * (2 + (p->width > lane || known ? 0.055 * weights : pieces * piece));
-    steps->adjoint_latency = 1e-9 * fmax(8 + 0.85 * w, 0.055 * weights);
+    steps->adjoint_latency = 1e-9 * fmax(slower.relu * (8 + 0.85 * w), 0.055 * weights);
     if (p->kernels->eights && p->width == 8) {
         // [AVX2, AVX-512], both on a Zen 5: ReLU, and what tanh adds
         static const double lane_seconds[] = {2.2, 1.7}, longer_lane[] = {3.6, 1.5}, longer_loop[] = {14.7, 7.6};
         const bool wide = dpcri_isa_level() == DPCRI_AVX512, relu = activation == 0;
         steps->lane_seconds = 1e-9 * (lane_seconds[wide] + (relu ? 0 : longer_lane[wide])) * slower.lanes;
-        steps->latency = 1e-9 * (5.4 + (relu ? 0 : longer_loop[wide])) * slower.loop;
+        steps->latency = 1e-9 * (5.4 + (relu ? 0 : longer_loop[wide])) * fmax(slower.loop, slower.relu);
     }
 }
 

@@ -81,7 +81,7 @@ bool dpcri_narrow_has_adjoint_window(const dpcri_narrow *chain) {
 
 double dpcri_narrow_adjoint_window_seconds(const dpcri_narrow *chain) {
     const dpcri_adjoint_kernels *k = dpcri_adjoint_kernels_get(chain->dtype);
-    return dpcri_kernels_slower().half * k->window_seconds[chain->weight_step != 0][chain->width];
+    return dpcri_kernels_slower().windows * k->window_seconds[chain->weight_step != 0][chain->width];
 }
 
 int64_t dpcri_narrow_adjoint_window_steps(const dpcri_narrow *chain) {

@@ -13,16 +13,23 @@ dpcri_isa dpcri_isa_level(void);
 // Turns that sixteen floats take through the level's vector units, of 4, 8 or 16 lanes: 4 to 1.
 double dpcri_vector_passes(void);
 
-// Whether vectors of the level, AVX-512, go through units half as wide, in two turns. Kernels may choose by it, the
-// same bits by another order of work, and so tests say which.
-bool dpcri_vectors_take_turns(void);
-void dpcri_vectors_let_take_turns(bool take);
+// How a processor does AVX-512, as far as kernels and costs go by it; WHOLE also where the level in force has none.
+typedef enum dpcri_core {
+    DPCRI_CORE_WHOLE,  // vectors of 512 bits at once, sums and shuffles by units of their own: Zen 5
+    DPCRI_CORE_TURNS,  // in two turns, by units half as wide: Zen 4
+    DPCRI_CORE_SHARED  // at once, by two units for everything, one of which shuffles; a third-level cache far away:
+                       // Xeon
+} dpcri_core;
+dpcri_core dpcri_core_kind(void);
+void dpcri_core_let_be(dpcri_core core);  // for tests: kernels may choose by it, the same bits by another order of work
 
-// What the costs that kernels tell are to be multiplied by: they were measured where vectors of 512 bits are done
-// whole. 1, or, where such take two turns, more: of what fills the units, of what waits for loads and shuffles as much,
-// and of loops that wait for themselves.
+// What the costs that kernels tell are to be multiplied by: they were measured on a Zen 5. 1 there and at other levels.
 typedef struct dpcri_slower {
-    double lanes, half, loop;
+    double lanes;            // what fills the units
+    double weights, nearer;  // what waits for wide layers' weights: from the third cache, and from the second
+    double windows;          // adjoint windows, which shuffle as much as they multiply
+    double loop, relu;       // loops of tanh and sigmoid; of ReLU
+    double sums;             // loops that wait for sums and products alone
 } dpcri_slower;
 dpcri_slower dpcri_kernels_slower(void);
 
