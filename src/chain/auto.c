@@ -212,7 +212,8 @@ static double beside_factor(const dpcr_chain_shape *s) {
 static double beside_bytes_ns(const dpcr_chain_shape *s, int threads) {
     const double cached = (dpcri_vector_passes() > 1 ? 0.8 : is_shared() ? 1 : 1.6) * cached_bytes();
     const double w = (double)s->transition.rows, all = (double)s->length * step_bytes(s);
-    if (is_shared()) return all / threads < near_bytes() ? 0 : step_bytes(s) / (all < cached ? w < 3 ? 20 : 26.5 : 15);
+    if (is_shared())
+        return all / threads < near_bytes() ? 0 : step_bytes(s) / (all < cached ? (w < 3 ? 20 : w < 4 ? 26 : 29) : 15);
     const double third = least(third_level_bytes_a_ns(w), w >= 16 && !s->transposed ? 62 : 1e3);
     const double beyond = dpcri_vector_passes() > 1 && w >= 8 && all > 2 * cached ? 18 : 28;
     return all / threads < 1e6 ? 0 : step_bytes(s) / (all < cached ? third : beyond);  // each thread reads a part
