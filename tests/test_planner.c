@@ -8,6 +8,7 @@
 #include "planning.h"
 #include "sampled.h"
 #include "rt/race.h"
+#include "solve/solve_internal.h"
 
 // An estimate weighs chunks that fill whole calls too, forward and back: with a run-up of 328 steps the others are 328
 // steps long, 12 of them.
@@ -483,6 +484,21 @@ static void sweeps_that_were_allowed_are_remembered(void **state) {
 }
 
 // The plan of a measurement gives the same bits as one that asks for what it chose.
+// Threads share a call of chunks that go one after another, and not one of which each is a place of vectors.
+static void threads_share_calls_of_lanes_in_turn(void **state) {
+    (void)state;
+    dpcr_steps steps = {.size = sizeof steps,
+                        .width = 64,
+                        .concurrent = 1,
+                        .jacobian = dpcr_transition_square(DPCR_DIAGONAL, 64, 0),
+                        .lanes = 1};
+    assert_int_equal(dpcri_overlap_lanes(&steps, 2, 2), 1);
+    assert_int_equal(dpcri_overlap_lanes(&steps, 16, 2), 8);
+    assert_int_equal(dpcri_overlap_lanes(&steps, 16, 1), 16);
+    steps.lanes = 16;
+    assert_int_equal(dpcri_overlap_lanes(&steps, 16, 2), 16);
+}
+
 static void measured_plans_can_be_pinned(void **state) {
     (void)state;
     dpcr_context *context = solving_context(2);
@@ -660,6 +676,7 @@ int main(void) {
         cmocka_unit_test(both_passes_are_measured_together),
         cmocka_unit_test(measured_plans_are_remembered),
         cmocka_unit_test(sweeps_that_were_allowed_are_remembered),
+        cmocka_unit_test(threads_share_calls_of_lanes_in_turn),
         cmocka_unit_test(measured_plans_can_be_pinned),
         cmocka_unit_test(linear_chains_are_measured_too),
         cmocka_unit_test(races_have_the_right_winner),

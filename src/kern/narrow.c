@@ -38,7 +38,8 @@ double dpcri_narrow_loop_seconds(const dpcri_narrow *n) {
     const dpcri_narrow_kernels *k = dpcri_narrow_kernels_get(n->dtype);
     if (n->width <= DPCRI_NARROW_WIDTH) return loop_part(n) * k->loop_seconds[n->diagonal ? 1 : n->width];
     const double filled = dpcri_narrow_lane_seconds(n);
-    return filled > k->loop_seconds[0] ? filled : k->loop_seconds[0];
+    const double waits = k->loop_seconds[0] * (n->activation > DPCRI_ACT_RELU ? dpcri_kernels_slower().vectors : 1);
+    return filled > waits ? filled : waits;
 }
 
 double dpcri_narrow_lane_seconds(const dpcri_narrow *n) {

@@ -29,6 +29,7 @@ typedef struct dpcri_slower {
     double weights, nearer;  // what waits for wide layers' weights: from the third cache, and from the second
     double windows;          // adjoint windows, which shuffle as much as they multiply
     double loop, relu;       // loops of tanh and sigmoid; of ReLU
+    double vectors;          // loops of tanh over whole vectors, elementwise
     double sums;             // loops that wait for sums and products alone
 } dpcri_slower;
 dpcri_slower dpcri_kernels_slower(void);

@@ -54,10 +54,11 @@ static int64_t overlap_groups(int64_t length, int64_t lanes, int64_t warm_up) {
 
 int64_t dpcri_overlap_call(const dpcr_steps *steps) { return steps->lanes > 1 ? steps->lanes : LANES; }
 
-// Whether lanes are places of vectors, so that a call of few takes as long as one of all.
+// Whether lanes are places of vectors, so that a call of few takes as long as one of all: not where they are told to go
+// one after another.
 static bool fills_vectors(const dpcr_steps *steps) {
     enum { NARROW = 4 };  // states that are narrow; elementwise steps', too
-    return dpcri_overlap_call(steps) >= DPCRI_VECTOR_LANES &&
+    return steps->lanes != 1 && dpcri_overlap_call(steps) >= DPCRI_VECTOR_LANES &&
            (steps->width <= NARROW || steps->jacobian.structure != DPCR_DENSE);
 }
 
