@@ -24,6 +24,7 @@ enum {
     KEY_LIMIT,
     KEY_CHUNK,
     KEY_BACKWARD_CHUNK,
+    KEY_BACKWARD_RUN_UP,
     KEY_BLOCK,
     KEY_DAMPING,
     KEY_RUN_UP,
@@ -121,6 +122,7 @@ static const struct argp_option solver_options[] = {
     {"backward-chunk", KEY_BACKWARD_CHUNK, "N", 0, "Steps a chunk of the backward pass by overlap (default: --chunk)",
      0},
     {"run-up", KEY_RUN_UP, "N", 0, "Steps that a chunk of overlap runs before its first (default 64)", 0},
+    {"backward-run-up", KEY_BACKWARD_RUN_UP, "N", 0, "The same of the backward pass by overlap (default: --run-up)", 0},
     {"block", KEY_BLOCK, "K", 0, "Block size of the method block (default 2)", 0},
     {"damping", KEY_DAMPING, "S", 0, "Factor of the Jacobian in the method damped, up to 1 (default 0.7)", 0},
     {"max-sweeps", KEY_SWEEPS, "N", 0, "Budget in sweeps over the chain (default 100; overlap 3)", 0},
@@ -165,6 +167,8 @@ static error_t parse_solver(int key, char *arg, struct argp_state *state) {
         case KEY_BACKWARD_CHUNK:
             return taken(cli_read_int64("--backward-chunk", arg, 1, INT64_MAX, &o->backward_chunk));
         case KEY_RUN_UP: return taken(cli_read_int64("--run-up", arg, 1, INT64_MAX, &o->warm_up));
+        case KEY_BACKWARD_RUN_UP:
+            return taken(cli_read_int64("--backward-run-up", arg, 1, INT64_MAX, &o->backward_warm_up));
         case KEY_BLOCK: return taken(cli_read_int64("--block", arg, 1, INT64_MAX, &o->block));
         case KEY_DAMPING: return read_damping(arg, o);
         case KEY_SWEEPS: return taken(cli_read_int("--max-sweeps", arg, 1, INT32_MAX, &o->max_sweeps));

@@ -279,7 +279,9 @@ static void tell_pinned(cli_result *r, const plan *p, const dpcr_solve_plan *mad
             snprintf(text + used, sizeof text - (size_t)used, " --backward-chunk %lld", (long long)o->backward_chunk);
     if (o->window) used += snprintf(text + used, sizeof text - (size_t)used, " --window %lld", (long long)o->window);
     if (o->method == DPCR_METHOD_OVERLAP || o->backward == DPCR_SCHEME_OVERLAP)
-        snprintf(text + used, sizeof text - (size_t)used, " --run-up %lld", (long long)o->warm_up);
+        used += snprintf(text + used, sizeof text - (size_t)used, " --run-up %lld", (long long)o->warm_up);
+    if (o->backward == DPCR_SCHEME_OVERLAP && o->backward_warm_up != o->warm_up)
+        snprintf(text + used, sizeof text - (size_t)used, " --backward-run-up %lld", (long long)o->backward_warm_up);
     cli_set_text(r, "pinned", text);
     cli_say(&p->common, "the same again: %s\n", text);
 }

@@ -524,6 +524,46 @@ static void measured_plans_can_be_pinned(void **state) {
     dpcr_context_destroy(context);
 }
 
+// The way back's run-up is a plan's own, or forward's, and one of the options that make the plan again.
+static void run_ups_of_both_ways_are_pinned(void **state) {
+    (void)state;
+    dpcr_context *context = solving_context(2);
+    chain c = chain_of(step_forgets, 2000, 2, DPCR_F32);
+    const dpcr_steps steps = chain_steps(&c);
+    void *z0 = starts(&c);
+    dpcr_solve_options options = {.size = sizeof options,
+                                  .method = DPCR_METHOD_OVERLAP,
+                                  .backward = DPCR_SCHEME_OVERLAP,
+                                  .warm_up = 268,
+                                  .chunk = 300};
+    solved results[3];
+    for (int i = 0; i < 3; i++) {
+        dpcr_solve_plan *plan = NULL;
+        if (i == 1) options.backward_warm_up = 9;
+        assert_int_equal(dpcr_solve_plan_create(context, &steps, &options, &plan, NULL), DPCR_OK);
+        assert_int_equal(dpcr_solve_plan_options(plan)->warm_up, 268);
+        assert_int_equal(dpcr_solve_plan_options(plan)->backward_warm_up, i == 0 ? 268 : 9);
+        results[i] = solve_steps(context, &steps, &c, z0, &options, NULL, 1);
+        assert_int_equal(results[i].status, DPCR_OK);
+        options = *dpcr_solve_plan_options(plan);
+        if (i == 0) options.backward_warm_up = 0;
+        dpcr_solve_plan_destroy(plan);
+    }
+    const size_t bytes = solving_bytes(&c) - 64;
+    assert_memory_equal(results[0].z, results[1].z, bytes);
+    assert_memory_not_equal(results[0].lambda, results[1].lambda, bytes);
+    assert_memory_equal(results[1].z, results[2].z, bytes);
+    assert_memory_equal(results[1].lambda, results[2].lambda, bytes);
+    for (int i = 0; i < 3; i++) solved_free(&results[i]);
+    options.backward_warm_up = -1;
+    dpcr_solve_plan *plan = NULL;
+    dpcr_error error = {0};
+    assert_int_equal(dpcr_solve_plan_create(context, &steps, &options, &plan, &error), DPCR_ERROR_ARGUMENT);
+    assert_non_null(strstr(error.text, "backward_warm_up"));
+    free(z0);
+    dpcr_context_destroy(context);
+}
+
 // ---- linear chains ----
 
 static void linear_chains_are_measured_too(void **state) {
@@ -678,6 +718,7 @@ int main(void) {
         cmocka_unit_test(sweeps_that_were_allowed_are_remembered),
         cmocka_unit_test(threads_share_calls_of_lanes_in_turn),
         cmocka_unit_test(measured_plans_can_be_pinned),
+        cmocka_unit_test(run_ups_of_both_ways_are_pinned),
         cmocka_unit_test(linear_chains_are_measured_too),
         cmocka_unit_test(races_have_the_right_winner),
         cmocka_unit_test(wrong_options_are_refused),

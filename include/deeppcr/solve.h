@@ -341,7 +341,8 @@ typedef struct dpcr_solve_options {
     // workspace, by the device's clock, from `start` where that lies there, else from zeros; planning_seconds are the
     // device's. 0 or DPCR_HOST: the host.
     dpcr_device device;
-    int64_t backward_chunk;  // backward by overlap: steps a chunk; default: chunk, or AUTO's choice
+    int64_t backward_chunk;    // backward by overlap: steps a chunk; default: chunk, or AUTO's choice
+    int64_t backward_warm_up;  // the same: steps before a chunk's first; default: warm_up, or AUTO's choice
 } dpcr_solve_options;
 
 typedef struct dpcr_solve_plan dpcr_solve_plan;

@@ -35,7 +35,7 @@ static int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
 static int64_t most_chunks(const dpcr_solve_plan *plan, int64_t length) {
     const int64_t chunk = plan->options.backward_chunk ? plan->options.backward_chunk : plan->options.chunk;
     if (chunk) return most(length / chunk, 1);
-    return dpcri_overlap_chunks(&plan->steps, length, plan->backward_warm_up);
+    return dpcri_overlap_chunks(&plan->steps, length, plan->options.backward_warm_up);
 }
 
 // A remainder is run alone, so of the counts near the wanted one the best is the one with the fewest dependent steps.
@@ -97,7 +97,7 @@ static void warm_up(job *o, int64_t c, int64_t count, int64_t m) {
 }
 
 static void start_chunks(job *o, int64_t first, int64_t end) {
-    const int64_t m = o->b->plan->backward_warm_up, batch = o->b->plan->steps.batch;
+    const int64_t m = o->b->plan->options.backward_warm_up, batch = o->b->plan->steps.batch;
     for (int64_t c = end - 1; c >= first; c--) {
         const int64_t to_end = (o->cut.chunks - 1 - c) * o->cut.n;
         if (to_end > m) {

@@ -236,10 +236,11 @@ static dpcr_status set_defaults(dpcr_solve_plan *plan, dpcr_error *error) {
         return dpcri_fail(error, DPCR_ERROR_ARGUMENT,
                           "solve: method %d, scheme %d, backward %d or guess %d is none of the named ones",
                           (int)o->method, (int)o->scheme, (int)o->backward, (int)o->guess);
-    if (o->window < 0 || o->chunk < 0 || o->backward_chunk < 0 || o->warm_up < 0 || o->block < 0 || o->max_sweeps < 0 ||
-        isnan(o->atol) || isnan(o->rtol))
+    if (o->window < 0 || o->chunk < 0 || o->backward_chunk < 0 || o->warm_up < 0 || o->backward_warm_up < 0 ||
+        o->block < 0 || o->max_sweeps < 0 || isnan(o->atol) || isnan(o->rtol))
         return dpcri_fail(error, DPCR_ERROR_ARGUMENT,
-                          "solve: window, chunk, backward_chunk, warm_up, block and max_sweeps must not be negative, "
+                          "solve: window, chunk, backward_chunk, warm_up, backward_warm_up, block and max_sweeps must "
+                          "not be negative, "
                           "tolerances not NaN");
     if ((unsigned)o->planning >= DPCR_PLANNING_COUNT || !(o->planning_seconds >= 0))
         return dpcri_fail(error, DPCR_ERROR_ARGUMENT,
@@ -285,6 +286,7 @@ static dpcr_status set_defaults(dpcr_solve_plan *plan, dpcr_error *error) {
     if (o->chunk > length) o->chunk = length;
     if (o->warm_up > length) o->warm_up = length;
     if (o->backward_chunk > length) o->backward_chunk = length;
+    if (o->backward_warm_up > length) o->backward_warm_up = length;
     if (o->mixed == 0) o->mixed = 2;
     if (o->order == 0 || o->order > length) o->order = length;
     const dpcr_status chosen = dpcri_planner_choose(plan, error);
@@ -292,7 +294,7 @@ static dpcr_status set_defaults(dpcr_solve_plan *plan, dpcr_error *error) {
     o->start = NULL;  // the caller's, and read
     if (o->warm_up == 0) o->warm_up = 64;
     o->warm_up = clamp(o->warm_up, 1, length);
-    plan->backward_warm_up = clamp(plan->backward_warm_up ? plan->backward_warm_up : o->warm_up, 1, length);
+    o->backward_warm_up = clamp(o->backward_warm_up ? o->backward_warm_up : o->warm_up, 1, length);
     if (o->max_sweeps == 0) o->max_sweeps = o->method == DPCR_METHOD_OVERLAP ? 3 : 100;
     if (o->chunk == 0 && o->method == DPCR_METHOD_PARAREAL) o->chunk = (int64_t)ceil(sqrt((double)length));
     plan->windows = dpcri_solve_has_windows(&plan->steps, o);
@@ -447,7 +449,7 @@ static size_t candidate_workspace(const dpcr_solve_plan *plan, const dpcr_candid
     options.chunk = c->backward ? 0 : c->chunk;
     options.backward_chunk = c->backward ? c->chunk : 0;
     options.window = 0;
-    if (c->warm_up) options.warm_up = c->warm_up;
+    if (c->warm_up) options.warm_up = options.backward_warm_up = c->warm_up;
     dpcr_solve_plan *trial = NULL;
     if (dpcr_solve_plan_create(plan->context, &plan->steps, &options, &trial, NULL) != DPCR_OK) return 0;
     const size_t bytes = trial->workspace;

@@ -290,15 +290,16 @@ static void list_backward(const dpcri_outlook *o, dpcri_list *l, int64_t warm_up
     for (size_t i = 0; i < sizeof schemes / sizeof *schemes; i++)
         if (o->steps->linearise || (schemes[i] == DPCR_SCHEME_CHUNKED && o->steps->adjoint && o->steps->adjoint_window))
             add(l, DPCR_METHOD_SEQUENTIAL, schemes[i], dpcri_cost_backward(o, schemes[i]));
-    const int64_t m = warm_up > 0 ? warm_up : wanted_warm_up(o, false);
+    const int64_t given = o->options->backward_warm_up;
+    const int64_t m = given > 0 ? given : warm_up > 0 ? warm_up : wanted_warm_up(o, false);
     add_backward_overlap(o, l, o->options->backward_chunk, m);
     const dpcr_steps *s = o->steps;
     const int64_t each = chunk_a_thread(o, s->length - 1, s->adjoint_latency, s->adjoint_lane_seconds, m);
     if (each && s->adjoint && !o->options->backward_chunk) add_backward_overlap(o, l, each, m);
     list_full_backward(o, l, m, each, variants);
-    if (variants && !o->options->warm_up && m > USUAL_WARM_UP)
+    if (variants && !o->options->warm_up && !given && m > USUAL_WARM_UP)
         add_backward_overlap(o, l, o->options->backward_chunk, USUAL_WARM_UP);
-    if (variants && !o->options->warm_up && m > 4 * USUAL_WARM_UP)
+    if (variants && !o->options->warm_up && !given && m > 4 * USUAL_WARM_UP)
         add_backward_overlap(o, l, o->options->backward_chunk, m / 2);
     for (int64_t i = 0; i < l->count; i++) l->at[i].backward = 1;
 }
@@ -378,7 +379,7 @@ static void take_backward(dpcr_solve_plan *plan, const dpcri_outlook *o, const d
     else if (c->scheme == DPCR_SCHEME_OVERLAP && plan->options.chunk != o->options->chunk &&
              !o->options->backward_chunk)
         overlap_shape(o, 0, c->warm_up, &plan->options.backward_chunk);
-    if (c->scheme == DPCR_SCHEME_OVERLAP) plan->backward_warm_up = c->warm_up;
+    if (c->scheme == DPCR_SCHEME_OVERLAP) plan->options.backward_warm_up = c->warm_up;
 }
 
 // Lists, measures where asked, picks, remembers. `slot` 0: forward, 1: backward.

@@ -27,7 +27,6 @@ struct dpcr_solve_plan {
     int64_t piece;                  // steps evaluated by one task while they are in cache
     int64_t row_block, back_block;  // sequences a task of the loop runs, and of the adjoint loop
     int64_t backward_window;        // steps whose adjoint states are held at once
-    int64_t backward_warm_up;       // of overlap going back: forward's bits do not hang on what AUTO takes there
     int64_t join_windows;           // windows between two calls of gradient_join
     bool keep_pieces;               // evaluation tasks go by pieces, never by blocks of sequences
     bool windows;                   // newton or shooting by the callback `window`

@@ -57,6 +57,7 @@ static void add_solve(dpcri_strings *s, const dpcr_solve_options *o) {
     add_integer(s, "solve.chunk", o->chunk);
     if (o->backward_chunk) add_integer(s, "solve.backward_chunk", o->backward_chunk);  // older checkpoints have none
     add_integer(s, "solve.warm_up", o->warm_up);
+    if (o->backward_warm_up) add_integer(s, "solve.backward_warm_up", o->backward_warm_up);  // nor this
     add_integer(s, "solve.block", o->block);
     dpcri_strings_add_number(s, "solve.damping", o->damping);
     add_integer(s, "solve.max_sweeps", o->max_sweeps);
@@ -98,6 +99,7 @@ void dpcri_choices_add_options(dpcri_strings *strings, int size, const dpcr_solv
     add_integer(strings, choice_key(key, size, "chunk"), o->chunk);
     add_integer(strings, choice_key(key, size, "backward_chunk"), o->backward_chunk);
     add_integer(strings, choice_key(key, size, "warm_up"), o->warm_up);
+    add_integer(strings, choice_key(key, size, "backward_warm_up"), o->backward_warm_up);
     add_integer(strings, choice_key(key, size, "max_sweeps"), o->max_sweeps);  // AUTO's follows from timings
 }
 
@@ -298,6 +300,8 @@ dpcr_status dpcri_saved_choices(const dpcri_saved *saved, int size, dpcr_solve_o
     if (string_of(saved, choice_key(key, size, "backward_chunk")))
         DPCR_TRY(read_integer(saved, key, &solve->backward_chunk, error));
     if (string_of(saved, choice_key(key, size, "warm_up"))) DPCR_TRY(read_integer(saved, key, &solve->warm_up, error));
+    if (string_of(saved, choice_key(key, size, "backward_warm_up")))
+        DPCR_TRY(read_integer(saved, key, &solve->backward_warm_up, error));
     int64_t sweeps = solve->max_sweeps;
     if (string_of(saved, choice_key(key, size, "max_sweeps"))) DPCR_TRY(read_integer(saved, key, &sweeps, error));
     solve->max_sweeps = sweeps < INT_MAX ? (int)sweeps : INT_MAX;
