@@ -131,19 +131,11 @@ static void auto_knows_a_far_cache(void **state) {
 static void auto_counts_threads_that_work(void **state) {
     (void)state;
     if (!dpcri_summary_at(dpcri_isa_level(), DPCR_F32, DPCR_DENSE, 4, false)) skip();
-    const dpcri_core core = dpcri_core_kind();
-    dpcr_chain_shape shape = {
-        .size = sizeof shape, .transition = dpcr_transition_square(DPCR_DENSE, 4, 0), .dtype = DPCR_F32, .batch = 1};
-    for (shape.length = 64; shape.length <= 1024; shape.length *= 2) {
-        dpcr_chain_plan *one = NULL, *two = NULL;
-        assert_int_equal(dpcr_chain_plan_create(contexts[1], &shape, NULL, &one, NULL), DPCR_OK);
-        assert_int_equal(dpcr_chain_plan_create(contexts[2], &shape, NULL, &two, NULL), DPCR_OK);
-        assert_int_equal(dpcr_chain_plan_scheme(one), dpcr_chain_plan_scheme(two));
-        if (shape.length == 1024 && core == DPCRI_CORE_WHOLE)
-            assert_int_equal(dpcr_chain_plan_scheme(two), DPCR_SCHEME_CHUNKED);
-        dpcr_chain_plan_destroy(one);
-        dpcr_chain_plan_destroy(two);
-    }
+    for (int core = DPCRI_CORE_WHOLE; core <= DPCRI_CORE_SHARED; core++)
+        for (int64_t length = 64; length <= 1024; length *= 2)
+            assert_int_equal(chosen((dpcri_core)core, DPCR_DENSE, 4, length, 1),
+                             chosen((dpcri_core)core, DPCR_DENSE, 4, length, 2));
+    assert_int_equal(chosen(DPCRI_CORE_WHOLE, DPCR_DENSE, 4, 1024, 2), DPCR_SCHEME_CHUNKED);
 }
 
 // Where vectors take two turns: chunks of dense width 8 side by side gain on two threads what the third cache holds and

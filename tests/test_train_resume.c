@@ -135,10 +135,9 @@ typedef struct cancelling {
     int64_t calls, from;
 } cancelling;
 
-// Chunks of the way back whose borders may be off: their gradients tell by how many steps they were cut, and a run that
-// is gone on with without a word of it takes what the checkpoint tells.
-static void chunks_of_the_way_back_are_kept(void **state) {
-    (void)state;
+// Chunks of the way back whose borders may be off: their gradients tell by how many steps they were cut, and how many
+// they begin early, and a run that is gone on with without a word of it takes what the checkpoint tells.
+static void keep_way_back(int64_t warm_up) {
     make_data(&data, COUNT, 1);
     const dpcr_model_options o = tiny();
     dpcr_train_options options = tiny_run(NULL, NULL);
@@ -146,11 +145,15 @@ static void chunks_of_the_way_back_are_kept(void **state) {
                                          .backward = DPCR_SCHEME_OVERLAP,
                                          .backward_chunk = 5,
                                          .warm_up = 1,
+                                         .backward_warm_up = warm_up,
                                          .atol = 1e9,
                                          .rtol = 1e9};
     reference wanted = make_reference(&o, options);
     dpcr_train_options other = options;
-    other.solve.backward_chunk = 0;
+    if (warm_up)
+        other.solve.backward_warm_up = 0;
+    else
+        other.solve.backward_chunk = 0;
     reference usual = make_reference(&o, other);
     dpcr_context *context = make_context(1);
     dpcr_model *model = make_model(context, &o);
@@ -168,6 +171,16 @@ static void chunks_of_the_way_back_are_kept(void **state) {
     dpcr_context_destroy(context);
     remove_folder(&f);
     free_reference(&wanted), free_reference(&usual);
+}
+
+static void chunks_of_the_way_back_are_kept(void **state) {
+    (void)state;
+    keep_way_back(0);
+}
+
+static void run_ups_of_the_way_back_are_kept(void **state) {
+    (void)state;
+    keep_way_back(9);  // the loss alone has gradients: they reach a chunk that begins so early
 }
 
 static int cancel_from(void *user) {
@@ -516,6 +529,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_run_stopped_anywhere_resumes_to_the_same_bits),
         cmocka_unit_test(chunks_of_the_way_back_are_kept),
+        cmocka_unit_test(run_ups_of_the_way_back_are_kept),
         cmocka_unit_test(a_run_cancelled_anywhere_ends_with_the_same_file),
         cmocka_unit_test(a_run_killed_at_random_moments_ends_with_the_same_file),
         cmocka_unit_test(a_checkpoint_is_a_model),

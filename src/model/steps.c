@@ -576,6 +576,7 @@ static void set_costs(const dpcr_model *m, dpcr_steps *steps) {
         static const double lane_seconds[] = {2.2, 1.7}, longer_lane[] = {3.6, 1.5}, longer_loop[] = {14.7, 7.6};
         const bool wide = dpcri_isa_level() == DPCRI_AVX512, relu = activation == 0;
         steps->lane_seconds = 1e-9 * (lane_seconds[wide] + (relu ? 0 : longer_lane[wide])) * slower.lanes;
+        // Fitted together on a Zen 4: its factor is one for ReLU too.
         steps->latency = 1e-9 * (5.4 + (relu ? 0 : longer_loop[wide])) * fmax(slower.loop, slower.relu);
     }
 }

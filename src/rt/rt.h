@@ -28,7 +28,7 @@ typedef struct dpcri_slower {
     double lanes;            // what fills the units
     double weights, nearer;  // what waits for wide layers' weights: from the third cache, and from the second
     double windows;          // adjoint windows, which shuffle as much as they multiply
-    double loop, relu;       // loops of tanh and sigmoid; of ReLU
+    double loop, relu;       // loops of tanh and sigmoid; of ReLU, and of layers wider than 8
     double vectors;          // loops of tanh over whole vectors, elementwise
     double sums;             // loops that wait for sums and products alone
 } dpcri_slower;

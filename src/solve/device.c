@@ -55,7 +55,7 @@ dpcr_status dpcri_device_check_options(const dpcr_solve_options *o, bool sweeps,
                           (int)o->guess, (int)o->lock);
     if (o->scheme) return refuse_option("a scheme", error);
     if (o->backward) return refuse_option("a backward scheme", error);
-    if (o->backward_chunk) return refuse_option("backward_chunk", error);
+    if (o->backward_chunk || o->backward_warm_up) return refuse_option("backward_chunk or backward_warm_up", error);
     if ((unsigned)o->planning >= DPCR_PLANNING_COUNT || !(o->planning_seconds >= 0))
         return dpcri_fail(error, DPCR_ERROR_ARGUMENT,
                           "solve: planning is %d and planning_seconds %g, wanted a named one and 0 or more",

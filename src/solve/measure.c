@@ -36,7 +36,7 @@ static dpcr_solve_options options_of(const dpcri_outlook *o, const dpcr_candidat
     if (c->chunk && backward) options.backward_chunk = c->chunk;
     if (c->chunk && !backward) options.chunk = c->chunk;
     if (c->warm_up && backward) options.backward_warm_up = c->warm_up;
-    if (c->warm_up) options.warm_up = c->warm_up;
+    if (c->warm_up && !backward) options.warm_up = c->warm_up;
     return options;
 }
 

@@ -240,8 +240,7 @@ static dpcr_status set_defaults(dpcr_solve_plan *plan, dpcr_error *error) {
         o->block < 0 || o->max_sweeps < 0 || isnan(o->atol) || isnan(o->rtol))
         return dpcri_fail(error, DPCR_ERROR_ARGUMENT,
                           "solve: window, chunk, backward_chunk, warm_up, backward_warm_up, block and max_sweeps must "
-                          "not be negative, "
-                          "tolerances not NaN");
+                          "not be negative, tolerances not NaN");
     if ((unsigned)o->planning >= DPCR_PLANNING_COUNT || !(o->planning_seconds >= 0))
         return dpcri_fail(error, DPCR_ERROR_ARGUMENT,
                           "solve: planning is %d and planning_seconds %g, wanted a named one and 0 or more",
@@ -449,7 +448,8 @@ static size_t candidate_workspace(const dpcr_solve_plan *plan, const dpcr_candid
     options.chunk = c->backward ? 0 : c->chunk;
     options.backward_chunk = c->backward ? c->chunk : 0;
     options.window = 0;
-    if (c->warm_up) options.warm_up = options.backward_warm_up = c->warm_up;
+    if (c->warm_up && c->backward) options.backward_warm_up = c->warm_up;
+    if (c->warm_up && !c->backward) options.warm_up = c->warm_up;
     dpcr_solve_plan *trial = NULL;
     if (dpcr_solve_plan_create(plan->context, &plan->steps, &options, &trial, NULL) != DPCR_OK) return 0;
     const size_t bytes = trial->workspace;

@@ -99,7 +99,8 @@ void dpcri_choices_add_options(dpcri_strings *strings, int size, const dpcr_solv
     add_integer(strings, choice_key(key, size, "chunk"), o->chunk);
     add_integer(strings, choice_key(key, size, "backward_chunk"), o->backward_chunk);
     add_integer(strings, choice_key(key, size, "warm_up"), o->warm_up);
-    add_integer(strings, choice_key(key, size, "backward_warm_up"), o->backward_warm_up);
+    if (o->backward == DPCR_SCHEME_OVERLAP)
+        add_integer(strings, choice_key(key, size, "backward_warm_up"), o->backward_warm_up);
     add_integer(strings, choice_key(key, size, "max_sweeps"), o->max_sweeps);  // AUTO's follows from timings
 }
 

@@ -498,7 +498,9 @@ static void nonlinear_refusals(void **state) {
                                         {.damping = 0.5},
                                         {.block = 3},
                                         {.order = 3},
-                                        {.method = DPCR_METHOD_NEWTON, .mixed = 2}};
+                                        {.method = DPCR_METHOD_NEWTON, .mixed = 2},
+                                        {.backward_chunk = 8},
+                                        {.backward_warm_up = 8}};
     static const char *const words[] = {"auto, sequential, overlap and newton",
                                         "a scheme",
                                         "a backward scheme",
@@ -510,7 +512,9 @@ static void nonlinear_refusals(void **state) {
                                         "damping or block",
                                         "damping or block",
                                         "order or mixed",
-                                        "order or mixed"};
+                                        "order or mixed",
+                                        "backward_chunk or backward_warm_up",
+                                        "backward_chunk or backward_warm_up"};
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++)
         REFUSED(DPCR_ERROR_UNSUPPORTED, words[i], plan_there(&n, wrong[i], &made, error));
     REFUSED(DPCR_ERROR_ARGUMENT, "planning is 9",
