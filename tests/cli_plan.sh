@@ -56,6 +56,8 @@ assert (g["method"], g["backward"], g["pinned"]) == (b["method"], b["backward"],
 PYTHON
 "$program" "${small[@]}" --method sequential --backward overlap --chunk 70 --backward-chunk 50 |
     grep -q "the same again: .*--chunk 70 --backward-chunk 50" || complain "--backward-chunk is not what is pinned"
+"$program" "${small[@]}" --method overlap --backward overlap --run-up 70 --backward-run-up 9 |
+    grep -q "the same again: .*--run-up 70 --backward-run-up 9" || complain "--backward-run-up is not what is pinned"
 "$program" "${small[@]}" --method sequential --backward-chunk 50 --json >"$folder/h.json" || complain "a chunk of the way back is refused"
 python3 - "$folder" <<'PYTHON' || failed=1
 import json, sys

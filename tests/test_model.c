@@ -623,6 +623,15 @@ static void steps_take_longer_on_other_cores(void **state) {
         m = make(&options);
         assert_int_equal(dpcr_model_steps(m, 1, &sigmoid, NULL), DPCR_OK);
         dpcr_model_destroy(m);
+        options.activation = DPCR_ACT_RELU;
+        m = make(&options);
+        dpcr_steps relu = {.size = sizeof relu}, slow_relu = {.size = sizeof slow_relu};
+        assert_int_equal(dpcr_model_steps(m, 1, &slow_relu, NULL), DPCR_OK);
+        dpcri_core_let_be(DPCRI_CORE_WHOLE);
+        assert_int_equal(dpcr_model_steps(m, 1, &relu, NULL), DPCR_OK);
+        dpcr_model_destroy(m);
+        assert_true(i % 2 == 0 || !wide || w == 1 ? slow_relu.latency >= relu.latency
+                                                  : slow_relu.latency > relu.latency);
         assert_true(whole.lane_seconds > 0 && whole.adjoint_lane_seconds > 0 && whole.latency > 0);
         assert_true(sigmoid.latency >= slow.latency);
         if (wide) {
