@@ -58,7 +58,7 @@ static const struct argp_option common_options[] = {
      "a GPU; train and eval take no scheme, guess or window there",
      0},
     {"denormals", KEY_DENORMALS, "flush|keep", 0,
-     "Numbers below 1.2e-38 (float32; 2.2e-308 in float64) become 0 (default), for many processors are up to a hundred "
+     "Numbers below 1.2e-38 (float32; 2.2e-308 in float64) become 0 (default), for many processors are up to ten "
      "times slower with them; or are kept, as C has it",
      0},
     {0},

@@ -144,10 +144,10 @@ static void compare_pieces(const shape *s, const dpcri_span *span, dpcri_kernel 
                  (long long)s->t.rows, (long long)s->t.block, (long long)s->n, (long long)s->rows);
 }
 
-// On every kind of core.
+// Whether vectors take turns or not: kernels choose by nothing else.
 static void compare_bits(const shape *s, const dpcri_span *span, dpcri_kernel *kernel, const void *got, size_t bytes) {
     const dpcri_core own = dpcri_core_kind();
-    for (int core = DPCRI_CORE_WHOLE; core <= DPCRI_CORE_SHARED; core++) {
+    for (int core = DPCRI_CORE_WHOLE; core <= DPCRI_CORE_TURNS; core++) {
         dpcri_core_let_be((dpcri_core)core);
         compare_pieces(s, span, kernel, got, bytes);
     }

@@ -579,8 +579,8 @@ def numbers(array: np.ndarray, contiguous: int) -> np.ndarray:
 def flush_denormals(flush: bool = True) -> Optional[bool]:
     """Sets whether numbers below 1.2e-38 (float32; 2.2e-308 in float64) become 0 in what this thread computes, here and in NumPy.
 
-    States and gradients that die away end among such numbers and stay there, and many processors, Intel's above all, take up to a
-    hundred times as long with them. The package computes as the thread that calls does, on all its threads; PyTorch's
+    States and gradients that die away end among such numbers and stay there, and many processors, Intel's above all, take up to ten
+    times as long with them. The package computes as the thread that calls does, on all its threads; PyTorch's
     `torch.set_flush_denormal` sets the same.
 
     Parameters
