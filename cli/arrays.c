@@ -90,28 +90,37 @@ char *cli_array_file(const char *path, const char **member) {
     return mark ? strndup(path, (size_t)(mark - path) + 4) : strdup(path);
 }
 
+// The array that is meant, and why there is none. Of an npz one member alone is read, where its name is known: what
+// else lies in the file may be anything.
+static int find_array(dpcr_context *context, const char *what, const char *path, const char *member, dpcr_tensors *file,
+                      const dpcr_array **array) {
+    const char *const name = member ? member : what;
+    dpcr_error error = {0};
+    dpcr_status code = dpcr_npy_read_named(context, path, &name, 1, file, &error);
+    const dpcr_tensor *found = dpcr_tensors_find(file, name);
+    if (code == DPCR_OK && !member && !found) {
+        if (file->count == 0) {
+            dpcr_tensors_free(context, file);
+            code = dpcr_npy_read(context, path, file, &error);
+        }
+        if (file->count == 1) found = &file->items[0];
+    }
+    if (code != DPCR_OK) return cli_fail_error(&error, CLI_READING);
+    if (!found && member) return cli_fail(CLI_INPUT, "'%s' has no member '%s'", path, member);
+    if (!found)
+        return cli_fail(CLI_INPUT, "'%s' has %lld arrays; '%s:NAME' says which is %s", path, (long long)file->count,
+                        path, what);
+    *array = &found->array;
+    return CLI_DONE;
+}
+
 int cli_array_read(dpcr_context *context, const char *what, const char *path, dpcr_tensors *file,
                    const dpcr_array **array) {
     const char *member = NULL;
     char *copy = cli_array_file(path, &member);
     if (!copy) return cli_fail_memory("a file name");
-    dpcr_error error = {0};
-    int status = CLI_DONE;
-    if (strcmp(copy, "-") != 0 && !cli_readable(what, copy))
-        status = CLI_INPUT;
-    else if (dpcr_npy_read(context, copy, file, &error) != DPCR_OK)
-        status = cli_fail_error(&error, CLI_READING);
-    if (!status) {
-        const dpcr_tensor *found = member ? dpcr_tensors_find(file, member) : file->count == 1 ? &file->items[0] : NULL;
-        if (!found && !member) found = dpcr_tensors_find(file, what);
-        if (found)
-            *array = &found->array;
-        else if (member)
-            status = cli_fail(CLI_INPUT, "'%s' has no member '%s'", copy, member);
-        else
-            status = cli_fail(CLI_INPUT, "'%s' has %lld arrays; '%s:NAME' says which is %s", copy,
-                              (long long)file->count, copy, what);
-    }
+    int status = CLI_INPUT;
+    if (!strcmp(copy, "-") || cli_readable(what, copy)) status = find_array(context, what, copy, member, file, array);
     free(copy);
     return status;
 }

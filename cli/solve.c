@@ -136,10 +136,13 @@ static bool ends_with(const char *text, const char *end) {
 static int read_npz(dpcr_context *context, const solve *s, inputs *in) {
     dpcr_error error = {0};
     if (!cli_readable("the input", s->input)) return CLI_INPUT;
-    if (dpcr_npy_read(context, s->input, &in->files[0], &error) != DPCR_OK) return cli_fail_error(&error, CLI_READING);
+    static const char *const names[] = {"A", "b", "indptr", "indices", "z0"};
+    const int64_t count = s->transposed ? 4 : 5;
+    if (dpcr_npy_read_named(context, s->input, names, count, &in->files[0], &error) != DPCR_OK)
+        return cli_fail_error(&error, CLI_READING);
     in->a = member(in, "A");
     in->b = member(in, "b");
-    in->z0 = s->transposed ? NULL : member(in, "z0");
+    in->z0 = member(in, "z0");
     in->indptr = member(in, "indptr");
     in->indices = member(in, "indices");
     if (!in->a || !in->b)
@@ -282,7 +285,7 @@ static int tell(const solve *s, const dpcr_chain_shape *shape, const dpcr_chain_
     }
     cli_set_text(&r, "sentence", dpcr_chain_plan_sentence(plan));
     cli_set_text(&r, "output", s->output);
-    if (strcmp(s->output, "-") != 0)
+    if (!cli_is_stdout(s->output))
         cli_say(&s->common, "%lld steps, batch %lld, width %lld, %s: %s, depth %lld, %.3g s, in '%s'\n",
                 (long long)shape->length, (long long)shape->batch, (long long)shape->transition.rows,
                 dpcr_structure_name(shape->transition.structure), dpcr_scheme_name(report->scheme),
@@ -436,9 +439,9 @@ static int refuse(solve *s, const char *kind) {
     if (s->z0 && s->transposed)
         return cli_fail(CLI_USAGE, "--z0 beside --transposed: that chain starts with the last b alone");
     if (count_stdin(s) > 1) return cli_fail(CLI_USAGE, "standard input ('-') holds one array only");
-    const bool to_stdout = !strcmp(s->output, "-");
+    const bool to_stdout = cli_is_stdout(s->output);
     if (to_stdout && s->common.json) return cli_fail(CLI_USAGE, "--json and --output - both want standard output");
-    if (to_stdout && s->common.csv && !strcmp(s->common.csv, "-"))
+    if (to_stdout && cli_is_stdout(s->common.csv))
         return cli_fail(CLI_USAGE, "--csv - and --output - both want standard output");
     const cli_file written[] = {{"--output", s->output}, {"--csv", s->common.csv}};
     const cli_file read[] = {{"--input", s->input}, {"--A", s->a},           {"--b", s->b},

@@ -405,7 +405,7 @@ static void damage_never_changes_numbers(void **state) {
         dpcr_tensors t;
         bytes[i] ^= (unsigned char)(1u << i % 8);
         const dpcri_source source = dpcri_source_memory("damaged", bytes, count);
-        const dpcr_status status = dpcri_npy_read_source(s->context, &source, &t, &s->error);
+        const dpcr_status status = dpcri_npy_read_source(s->context, &source, NULL, &t, &s->error);
         bytes[i] ^= (unsigned char)(1u << i % 8);
         if (status != DPCR_OK) {
             assert_int_equal(status, DPCR_ERROR_FORMAT);
@@ -467,6 +467,52 @@ static void refuses_names_that_stand_twice(void **state) {
 }
 
 // "-" is standard output, then standard input, here both a file; read in order, as a pipe is.
+// The members that are asked for, whatever the others are.
+static void reads_members_by_name(void **state) {
+    scratch *s = *state;
+    float x[1], y[6];
+    dpcr_tensor items[] = {{"a", numbers(x, DPCR_F32, SHAPE(1))}, {"b", numbers(y, DPCR_F32, SHAPE(2, 3))}};
+    dpcr_tensors tensors = {.count = 2, .items = items}, t;
+    assert_int_equal(dpcr_npz_write(scratch_path(s, "x"), &tensors, &s->error), DPCR_OK);
+    size_t count = 0;
+    unsigned char *bytes = load_file(s->path, &count), *dtype = bytes;
+    while (memcmp(dtype, "<f4", 3) != 0) dtype++;
+    dtype[1] = 'U';  // of a
+    unsigned char *other = find_record(bytes, count, "PK\1\2");
+    const char *path = scratch_write(s, "x", bytes, count);
+    const int64_t before = s->memory.live;
+    const char *const names[] = {"z0", "b"}, *const bad[] = {"b", "a"}, *const nothing[] = {"bb", "", "b.npy"};
+    assert_int_equal(dpcr_npy_read_named(s->context, path, names, 2, &t, &s->error), DPCR_OK);
+    assert_int_equal(t.count, 1);
+    assert_string_equal(t.items[0].name, "b");
+    assert_numbers(&t.items[0].array, DPCR_F32, SHAPE(2, 3));
+    dpcr_tensors_free(s->context, &t);
+    for (int n = 0; n <= 3; n += 3) {
+        assert_int_equal(dpcr_npy_read_named(s->context, path, n ? nothing : NULL, n, &t, &s->error), DPCR_OK);
+        assert_int_equal(t.count, 0);
+        dpcr_tensors_free(s->context, &t);
+    }
+    assert_refused(s, dpcr_npy_read_named(s->context, path, bad, 2, &t, &s->error), DPCR_ERROR_FORMAT,
+                   "npz member 'a': npy header: got dtype '<U4'");
+    other[46] = 'a';  // twice: nobody's matter who wants neither
+    path = scratch_write(s, "x", bytes, count);
+    assert_int_equal(dpcr_npy_read_named(s->context, path, names, 2, &t, &s->error), DPCR_OK);
+    assert_int_equal(t.count, 0);
+    dpcr_tensors_free(s->context, &t);
+    assert_refused(s, dpcr_npy_read_named(s->context, path, bad, 2, &t, &s->error), DPCR_ERROR_FORMAT,
+                   "member 'a' stands twice");
+    free(bytes);
+    assert_int_equal(dpcr_npy_read_named(s->context, FIXTURES "/numpy_f4.npy", names, 2, &t, &s->error), DPCR_OK);
+    assert_int_equal(t.count, 1);
+    assert_numbers(&t.items[0].array, DPCR_F32, SHAPE(3, 4));
+    dpcr_tensors_free(s->context, &t);
+    assert_int_equal(s->memory.live, before);
+    const char *const gap[] = {"a", NULL};
+    assert_refused(s, dpcr_npy_read_named(s->context, path, gap, 2, &t, &s->error), DPCR_ERROR_ARGUMENT, "NULL");
+    assert_refused(s, dpcr_npy_read_named(s->context, path, NULL, 1, &t, &s->error), DPCR_ERROR_ARGUMENT, "NULL");
+    assert_refused(s, dpcr_npy_read_named(s->context, path, gap, -1, &t, &s->error), DPCR_ERROR_ARGUMENT, "negative");
+}
+
 static void standard_streams(void **state) {
     scratch *s = *state;
     double memory[10000];
@@ -548,6 +594,7 @@ int main(void) {
         scratch_test(refuses_bad_archives),
         scratch_test(damage_never_changes_numbers),
         scratch_test(refuses_names_that_stand_twice),
+        scratch_test(reads_members_by_name),
         scratch_test(standard_streams),
         scratch_test(full_disk_leaves_the_old_file),
         scratch_test(out_of_memory),

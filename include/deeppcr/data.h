@@ -69,6 +69,10 @@ DPCR_API const char *dpcr_tensors_metadata(const dpcr_tensors *tensors, const ch
 // deflated. Whole numbers (i1 to i8, u1, u2, u8) and b1 come as float64, none beyond 2^53. `path` "-" is standard input
 // (npy only).
 DPCR_API dpcr_status dpcr_npy_read(dpcr_context *context, const char *path, dpcr_tensors *tensors, dpcr_error *error);
+// The same of an npz's members of these `count` names alone, in the file's order; those that it lacks are not in
+// `tensors`, and what else it holds may be anything. An npy file has no names: its array comes as by dpcr_npy_read.
+DPCR_API dpcr_status dpcr_npy_read_named(dpcr_context *context, const char *path, const char *const *names,
+                                         int64_t count, dpcr_tensors *tensors, dpcr_error *error);
 // Writes one array (.npy), or several (.npz, stored), to a temporary file beside `path`, synced, then renamed. "-" is
 // standard output.
 DPCR_API dpcr_status dpcr_npy_write(const char *path, const dpcr_array *array, dpcr_error *error);

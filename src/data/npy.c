@@ -304,10 +304,10 @@ static bool is_zip(const dpcri_source *source) {
     return dpcri_source_read_some(source, 0, start, sizeof start, &got, NULL) == DPCR_OK && memcmp(start, "PK", 2) == 0;
 }
 
-dpcr_status dpcri_npy_read_source(dpcr_context *context, const dpcri_source *source, dpcr_tensors *tensors,
-                                  dpcr_error *error) {
+dpcr_status dpcri_npy_read_source(dpcr_context *context, const dpcri_source *source, const dpcri_names *wanted,
+                                  dpcr_tensors *tensors, dpcr_error *error) {
     *tensors = (dpcr_tensors){0};
-    if (is_zip(source)) return dpcri_npz_read_source(context, source, tensors, error);
+    if (is_zip(source)) return dpcri_npz_read_source(context, source, wanted, tensors, error);
     dpcri_stream stream;
     dpcr_status status = dpcri_stream_open(&stream, context, source, 0, source->size, DPCRI_PLAIN, error);
     if (status != DPCR_OK) return status;
@@ -323,16 +323,33 @@ done:
     return status;
 }
 
+static dpcr_status read_path(dpcr_context *context, const char *path, const dpcri_names *wanted, dpcr_tensors *tensors,
+                             dpcr_error *error) {
+    dpcri_source source;
+    dpcr_status status = dpcri_source_open(&source, path, false, error);
+    if (status != DPCR_OK) return status;
+    status = dpcri_npy_read_source(context, &source, wanted, tensors, error);
+    dpcri_source_close(&source);
+    return status;
+}
+
 dpcr_status dpcr_npy_read(dpcr_context *context, const char *path, dpcr_tensors *tensors, dpcr_error *error) {
     if (tensors) *tensors = (dpcr_tensors){0};
     if (!context || !path || !tensors)
         return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "npy_read: context, path or tensors is NULL");
-    dpcri_source source;
-    dpcr_status status = dpcri_source_open(&source, path, false, error);
-    if (status != DPCR_OK) return status;
-    status = dpcri_npy_read_source(context, &source, tensors, error);
-    dpcri_source_close(&source);
-    return status;
+    return read_path(context, path, NULL, tensors, error);
+}
+
+dpcr_status dpcr_npy_read_named(dpcr_context *context, const char *path, const char *const *names, int64_t count,
+                                dpcr_tensors *tensors, dpcr_error *error) {
+    if (tensors) *tensors = (dpcr_tensors){0};
+    bool given = names || count == 0;
+    for (int64_t i = 0; given && i < count; i++) given = names[i];
+    if (!context || !path || !tensors || !given || count < 0)
+        return dpcri_fail(error, DPCR_ERROR_ARGUMENT,
+                          "npy_read_named: context, path, tensors or a name is NULL, or count is negative");
+    const dpcri_names wanted = {names, count};
+    return read_path(context, path, &wanted, tensors, error);
 }
 
 // ---- writing ----

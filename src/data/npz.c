@@ -170,9 +170,21 @@ static const char *quote_member(const member *m, dpcri_quoted *quoted) {
     return dpcri_quote(text, quoted);
 }
 
-// One entry of the directory at *at; steps over it.
+// Of all members, or of those that somebody asked for.
+static bool is_wanted(const member *m, const dpcri_names *wanted) {
+    if (!wanted) return true;
+    for (int64_t i = 0; i < wanted->count; i++) {
+        const size_t length = strlen(wanted->names[i]);
+        if (m->name_length == length + 4 && !memcmp(m->raw_name, wanted->names[i], length) &&
+            !memcmp(m->raw_name + length, ".npy", 4))
+            return true;
+    }
+    return false;
+}
+
+// One entry of the directory at *at; steps over it. Nothing is looked at of members that nobody wants.
 static dpcr_status read_member(const dpcri_source *source, const unsigned char **at, const unsigned char *end,
-                               member *m, dpcr_error *error) {
+                               const dpcri_names *wanted, member *m, bool *take, dpcr_error *error) {
     const unsigned char *central = *at;
     if (end - central < CENTRAL_BYTES || get32(central) != central_magic)
         return dpcri_source_bad(source, error, "npz: an entry of the directory is damaged");
@@ -188,6 +200,8 @@ static dpcr_status read_member(const dpcri_source *source, const unsigned char *
                   .unpacked = get32(central + 24),
                   .local_at = get32(central + 42)};
     *at = central + CENTRAL_BYTES + name_length + extra_length + comment_length;
+    *take = is_wanted(m, wanted);
+    if (!*take) return DPCR_OK;
     dpcri_quoted quoted;
     if (!read_zip64_extra(m->raw_name + name_length, extra_length, m))
         return dpcri_source_bad(source, error, "npz member '%s': its zip64 field is damaged", quote_member(m, &quoted));
@@ -260,14 +274,18 @@ done:
 
 // Members that share their bytes could unpack to far more than a file of this size may: their sum is bounded.
 static dpcr_status read_members(dpcr_context *context, const dpcri_source *source, const unsigned char *bytes,
-                                const directory *found, member *members, dpcr_tensors *tensors, dpcr_error *error) {
+                                const directory *found, const dpcri_names *wanted, member *members,
+                                dpcr_tensors *tensors, dpcr_error *error) {
     const unsigned char *at = bytes, *end = bytes + found->bytes;
     int64_t packed = 0;
     dpcr_status status = DPCR_OK;
     for (int64_t i = 0; i < found->count; i++) {
-        DPCR_TRY(read_member(source, &at, end, &members[i], error));
-        DPCR_TRY(copy_name(context, &members[i], &tensors->items[i].name, error));
-        if (!dpcri_add(packed, members[i].packed, &packed) || packed > source->size)
+        member *m = &members[tensors->count];
+        bool take = false;
+        DPCR_TRY(read_member(source, &at, end, wanted, m, &take, error));
+        if (!take) continue;
+        DPCR_TRY(copy_name(context, m, &tensors->items[tensors->count++].name, error));
+        if (!dpcri_add(packed, m->packed, &packed) || packed > source->size)
             DPCR_TRY(dpcri_source_bad(
                 source, error, "npz: the members' sizes exceed the file's %lld bytes (cut short, or they overlap)",
                 (long long)source->size));
@@ -291,18 +309,17 @@ static dpcr_status check_names(dpcr_context *context, const dpcri_source *source
     return dpcri_source_bad(source, error, "npz member '%s' stands twice", dpcri_quote(twice, &quoted));
 }
 
-static dpcr_status read_all(dpcr_context *context, const dpcri_source *source, const directory *found,
-                            dpcr_tensors *tensors, dpcr_error *error) {
+static dpcr_status read_directory(dpcr_context *context, const dpcri_source *source, const directory *found,
+                                  const dpcri_names *wanted, dpcr_tensors *tensors, dpcr_error *error) {
     dpcr_status status;
     unsigned char *bytes = dpcri_alloc(context, (size_t)found->bytes);
     member *members = dpcri_alloc(context, (size_t)found->count * sizeof *members);
     tensors->items = dpcri_alloc_zero(context, (size_t)found->count * sizeof *tensors->items);
     if (!bytes || !members || !tensors->items) DPCR_TRY(dpcri_no_memory(error, "npz directory", found->bytes));
-    tensors->count = found->count;
     DPCR_TRY(dpcri_source_read(source, found->at, bytes, (size_t)found->bytes, "npz directory", error));
-    DPCR_TRY(read_members(context, source, bytes, found, members, tensors, error));
-    DPCR_TRY(check_names(context, source, tensors, error));
-    for (int64_t i = 0; i < found->count; i++)
+    DPCR_TRY(read_members(context, source, bytes, found, wanted, members, tensors, error));
+    if (tensors->count > 0) DPCR_TRY(check_names(context, source, tensors, error));
+    for (int64_t i = 0; i < tensors->count; i++)
         DPCR_TRY(load_member(context, source, &members[i], &tensors->items[i], error));
 done:
     dpcri_free(context, members);
@@ -310,8 +327,8 @@ done:
     return status;
 }
 
-dpcr_status dpcri_npz_read_source(dpcr_context *context, const dpcri_source *source, dpcr_tensors *tensors,
-                                  dpcr_error *error) {
+dpcr_status dpcri_npz_read_source(dpcr_context *context, const dpcri_source *source, const dpcri_names *wanted,
+                                  dpcr_tensors *tensors, dpcr_error *error) {
     directory found = {0};
     dpcr_status status;
     *tensors = (dpcr_tensors){0};
@@ -322,7 +339,7 @@ dpcr_status dpcri_npz_read_source(dpcr_context *context, const dpcri_source *sou
     if (found.count == 0 && found.bytes != 0)
         DPCR_TRY(dpcri_source_bad(source, error, "npz: got a directory of %lld bytes for no members",
                                   (long long)found.bytes));
-    if (found.count > 0) DPCR_TRY(read_all(context, source, &found, tensors, error));
+    if (found.count > 0) DPCR_TRY(read_directory(context, source, &found, wanted, tensors, error));
 done:
     if (status != DPCR_OK) dpcr_tensors_free(context, tensors);
     return status;

@@ -34,10 +34,16 @@ const char *dpcri_names_twice(const char **names, int64_t count);
 // ---- the readers on memory, for the tests and the fuzzers; what the public ones do once the file is open ----
 dpcr_status dpcri_safetensors_read_source(dpcr_context *context, const dpcri_source *source, dpcr_tensors *tensors,
                                           dpcr_error *error);
-dpcr_status dpcri_npy_read_source(dpcr_context *context, const dpcri_source *source, dpcr_tensors *tensors,
-                                  dpcr_error *error);
-dpcr_status dpcri_npz_read_source(dpcr_context *context, const dpcri_source *source, dpcr_tensors *tensors,
-                                  dpcr_error *error);
+// Of an npz the members of these names alone; NULL: all of them.
+typedef struct dpcri_names {
+    const char *const *names;
+    int64_t count;
+} dpcri_names;
+
+dpcr_status dpcri_npy_read_source(dpcr_context *context, const dpcri_source *source, const dpcri_names *wanted,
+                                  dpcr_tensors *tensors, dpcr_error *error);
+dpcr_status dpcri_npz_read_source(dpcr_context *context, const dpcri_source *source, const dpcri_names *wanted,
+                                  dpcr_tensors *tensors, dpcr_error *error);
 dpcr_status dpcri_idx_read_sources(dpcr_context *context, const dpcri_source *images, const dpcri_source *labels,
                                    int64_t classes, dpcr_dataset *dataset, dpcr_error *error);
 
