@@ -15,7 +15,7 @@
 
 #include "kern/cuda/simt.h"
 
-#if defined(__SANITIZE_ADDRESS__)
+#if defined(__SANITIZE_ADDRESS__) && !defined(SIMT_ASAN)
 #define SIMT_ASAN 1
 #elif defined(__has_feature)
 #if __has_feature(address_sanitizer)
