@@ -458,7 +458,7 @@ int cli_bench_diffusion(int argc, char **argv) {
     b.file = positional[0];
     if (!b.file)
         status = cli_fail(CLI_USAGE, "which model? wanted the file that 'train denoiser --save' writes");
-    else if (b.resume && (!b.common.csv || !strcmp(b.common.csv, "-")))
+    else if (b.resume && (!b.common.csv || cli_is_stdout(b.common.csv)))
         status = cli_fail(CLI_USAGE, "--resume: wanted the file of --csv, whose points are kept");
     else if (!cli_readable("the model", b.file))
         status = CLI_INPUT;

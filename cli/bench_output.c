@@ -265,7 +265,7 @@ void bench_say_limits(const bench *b, const bench_limits *limits) {
 
 // That they cannot be written either is no news.
 void bench_keep(const bench *b, const bench_point *points, int count, int threads) {
-    if (!b->common.csv || !strcmp(b->common.csv, "-") || count == 0) return;
+    if (!b->common.csv || cli_is_stdout(b->common.csv) || count == 0) return;
     cli_silence(true);
     (void)write_csv(b, points, count, NULL, threads);
     cli_silence(false);

@@ -285,6 +285,8 @@ bool cli_readable(const char *what, const char *path);
 // Can cli_write_file write `path` (its folder, a link's file's, takes files)? Tells it otherwise and returns false
 // (exit code 4).
 bool cli_writable(const char *what, const char *path);
+// Is an output at `path` (NULL: none) standard output, by "-" or by any name of where that goes, such as /dev/stdout?
+bool cli_is_stdout(const char *path);
 // Can checkpoints, each in the place of the one before, be kept at `path` (NULL: none are)? Tells it otherwise and
 // returns the exit code: 2 for a stream, which would get them all one after another, else as cli_writable.
 int cli_check_save(const char *path);

@@ -67,7 +67,7 @@ static int tell(const conversion *c, const dpcr_tensors *tensors) {
     }
     cli_set_bool(&result, "peepholes", dpcr_tensors_find(tensors, "weight_ch_l0") != NULL);
     cli_set_text(&result, "output", c->output);
-    if (strcmp(c->output, "-") != 0)
+    if (!cli_is_stdout(c->output))
         cli_say(&c->common,
                 "%s, %lld layer%s%s, inputs %lld, hidden %lld, %s, in %s: 'deeppcr solve %s --weights' runs it\n", kind,
                 (long long)layers, layers > 1 ? "s" : "", both ? ", both directions" : "", (long long)ih->shape[1],
@@ -110,7 +110,7 @@ static int convert_sound(conversion *c) {
     cli_set_int(&r, "hop", c->features.hop);
     cli_set_int(&r, "coefficients", c->features.coefficients);
     cli_set_text(&r, "output", c->output);
-    if (!status && strcmp(c->output, "-") != 0)
+    if (!status && !cli_is_stdout(c->output))
         cli_say(&c->common, "%lld frames of %lld features in %s\n", (long long)features.shape[0],
                 (long long)features.shape[1], c->output);
     if (!status) status = cli_finish(&c->common, &r, CLI_DONE);
@@ -120,13 +120,13 @@ static int convert_sound(conversion *c) {
 }
 
 static int refuse(const conversion *c) {
-    const bool to_stdout = c->output && !strcmp(c->output, "-");
+    const bool to_stdout = cli_is_stdout(c->output);
     if (!c->model || !c->output)
         return cli_fail(CLI_USAGE, "wanted MODEL.onnx and OUT.safetensors, or RECORDING and OUT.npy");
     if (c->features.given && !cli_sound_name(c->model))
         return cli_fail(CLI_USAGE, "--frame, --hop, --coefficients and --seconds are for recordings");
     if (c->node && cli_sound_name(c->model)) return cli_fail(CLI_USAGE, "--node is for ONNX models");
-    if (to_stdout + c->common.json + (c->common.csv && !strcmp(c->common.csv, "-")) > 1)
+    if (to_stdout + c->common.json + cli_is_stdout(c->common.csv) > 1)
         return cli_fail(CLI_USAGE, "standard output is wanted twice (--json, --csv - or '-')");
     if (!to_stdout && !cli_writable("the output", c->output)) return CLI_RESOURCES;
     const cli_file files[] = {{"the input", c->model}, {"the output", c->output}, {"--csv", c->common.csv}};

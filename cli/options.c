@@ -93,7 +93,7 @@ static error_t parse_common(int key, char *arg, struct argp_state *state) {
         case ARGP_KEY_END:
             if (!cli_device_settle(c)) return EINVAL;
             if (!c->csv) return 0;
-            if (strcmp(c->csv, "-") != 0) return taken(cli_writable("the CSV table", c->csv));
+            if (!cli_is_stdout(c->csv)) return taken(cli_writable("the CSV table", c->csv));
             if (c->json) cli_fail(CLI_USAGE, "--json and --csv - both want standard output");
             return taken(!c->json);
         default: return ARGP_ERR_UNKNOWN;

@@ -141,6 +141,14 @@ static bool is_stream(const char *path) {
     return false;
 }
 
+// A device that no one reads, such as /dev/null, may stand beside it.
+bool cli_is_stdout(const char *path) {
+    struct stat named, own;
+    if (!path || !strcmp(path, "-")) return path;
+    return stat(path, &named) == 0 && fstat(STDOUT_FILENO, &own) == 0 && own.st_dev == named.st_dev &&
+           own.st_ino == named.st_ino && (!S_ISCHR(own.st_mode) || isatty(STDOUT_FILENO));
+}
+
 // 0 where files can be made beside `path`, else errno's code.
 static int check_folder(const char *path) {
     const char *slash = strrchr(path, '/');
@@ -250,7 +258,7 @@ bool cli_spares(const cli_file *written, size_t count, const cli_file *read, siz
 // ---- text ----
 
 void cli_say(const cli_common *common, const char *format, ...) {
-    if (common->json || common->quiet || (common->csv && !strcmp(common->csv, "-"))) return;
+    if (common->json || common->quiet || cli_is_stdout(common->csv)) return;
     static bool told;  // where it runs: before everything else
     if (!told && cli_device_sentence()) printf("device: %s\n", cli_device_sentence());
     told = true;

@@ -396,8 +396,10 @@ static int act_validate(cli_schedule *s, cli_result *r) {
     dpcr_error error = {0};
     const int status = get_schedule(s);
     if (status) return status;
-    if (dpcr_schedule_validate(s->context, &s->schedule, s->options.memory_limit, &error) != DPCR_OK)
-        return cli_fail_error(&error, CLI_READING);
+    if (dpcr_schedule_validate(s->context, &s->schedule, s->options.memory_limit, &error) != DPCR_OK) {
+        const bool own = !s->from && error.status == DPCR_ERROR_FORMAT;  // no file, but a limit beside it
+        return own ? cli_fail(CLI_USAGE, "%s", error.text) : cli_fail_error(&error, CLI_READING);
+    }
     set_shape(s, r);
     cli_set_bool(r, "valid", true);
     cli_say(&s->common, "valid: %lld ranks, %lld stages, %lld microbatches, %lld actions, no deadlock\n",
@@ -486,7 +488,7 @@ static int act_simulate(cli_schedule *s, cli_result *r) {
 static int act_draw(cli_schedule *s, cli_result *r) {
     dpcr_simulation x = {0};
     if (!s->svg && !s->png && !s->trace) s->svg = "-";
-    if (s->common.json && ((s->svg && !strcmp(s->svg, "-")) || (s->trace && !strcmp(s->trace, "-"))))
+    if (s->common.json && (cli_is_stdout(s->svg) || cli_is_stdout(s->trace)))
         return cli_fail(CLI_USAGE, "--json and a picture both want standard output; name a file with --svg");
     int status = simulate(s, &x);
     if (!status) status = cli_schedule_draw(s, &x);

@@ -97,7 +97,7 @@ static int measure(const profiling *p, dpcr_context *context, const dpcr_model *
     cli_set_int(&r, "workers", p->workers);
     cli_set_text(&r, "unit", "seconds");
     cli_set(&r, "layers", layers_of(&profile));
-    const bool to_stdout = p->out && !strcmp(p->out, "-");
+    const bool to_stdout = cli_is_stdout(p->out);
     int status = CLI_DONE;
     if (p->out) status = write_profile(p, &r);
     if (!status && p->common.csv) status = write_csv(&p->common, &profile);
@@ -130,9 +130,9 @@ int cli_schedule_measure(int argc, char **argv) {
     if (!cli_read_architecture(positional[0], "", &p.network.options.architecture)) return CLI_USAGE;
     const cli_file written[] = {{"--out", p.out}, {"--csv", p.common.csv}};
     if (!cli_distinct(written, 2)) return CLI_USAGE;
-    if (p.out && p.common.csv && !strcmp(p.out, "-") && !strcmp(p.common.csv, "-"))
+    if (cli_is_stdout(p.out) && cli_is_stdout(p.common.csv))
         return cli_fail(CLI_USAGE, "--out and --csv both want standard output");
-    if (p.out && strcmp(p.out, "-") != 0 && !cli_writable("the profile", p.out)) return CLI_RESOURCES;
+    if (p.out && !cli_is_stdout(p.out) && !cli_writable("the profile", p.out)) return CLI_RESOURCES;
     dpcr_context *context = cli_context_create(&p.common, &status);
     if (!context) return status;
     dpcr_model *model = cli_model_create(context, &p.network, p.common.seed, &status);

@@ -193,7 +193,7 @@ static int tell(const biquads *b, const work *w) {
     cli_set_real(&r, "seconds", w->seconds);
     cli_set_real(&r, "ns_per_sample", samples > 0 ? 1e9 * w->seconds / samples : 0);
     if (b->output) cli_set_text(&r, "output", b->output);
-    if (!b->output || strcmp(b->output, "-") != 0)
+    if (!cli_is_stdout(b->output))
         cli_say(&b->common, "%lld channel%s of %lld samples, order %lld: %.3g s, %.2f ns a sample\n",
                 (long long)w->channels, w->channels == 1 ? "" : "s", (long long)w->length,
                 (long long)(2 * dpcr_filter_sections(w->filter)), w->seconds,
@@ -230,16 +230,16 @@ static int run(dpcr_context *context, const biquads *b) {
 
 static int refuse(const biquads *b) {
     const char *const outputs[] = {b->output, b->final}, *const inputs[] = {b->sos, b->input, b->zi};
-    int from_stdin = 0, to_stdout = b->common.json + (b->common.csv && !strcmp(b->common.csv, "-"));
+    int from_stdin = 0, to_stdout = b->common.json + cli_is_stdout(b->common.csv);
     if (!b->sos) return cli_fail(CLI_USAGE, "no --sos: wanted the filter's sections [n][6]");
     if (!b->input) return cli_fail(CLI_USAGE, "no --input: wanted signals [samples] or [channels][samples]");
     if (!b->output && !b->final) return cli_fail(CLI_USAGE, "no --output and no --final: nothing would be kept");
     for (size_t i = 0; i < 3; i++) from_stdin += inputs[i] && !strcmp(inputs[i], "-");
-    for (size_t i = 0; i < 2; i++) to_stdout += outputs[i] && !strcmp(outputs[i], "-");
+    for (size_t i = 0; i < 2; i++) to_stdout += cli_is_stdout(outputs[i]);
     if (from_stdin > 1) return cli_fail(CLI_USAGE, "standard input ('-') holds one array only");
     if (to_stdout > 1) return cli_fail(CLI_USAGE, "standard output is wanted twice (--json, --csv - or '-')");
     for (size_t i = 0; i < 2; i++)
-        if (outputs[i] && strcmp(outputs[i], "-") != 0 && !cli_writable("the output", outputs[i])) return CLI_RESOURCES;
+        if (outputs[i] && !cli_is_stdout(outputs[i]) && !cli_writable("the output", outputs[i])) return CLI_RESOURCES;
     const cli_file written[] = {{"--output", b->output}, {"--final", b->final}, {"--csv", b->common.csv}};
     const cli_file read[] = {{"--sos", b->sos}, {"--input", b->input}, {"--zi", b->zi}};
     return cli_distinct(written, 3) && cli_spares(written, 3, read, 3) ? CLI_DONE : CLI_USAGE;

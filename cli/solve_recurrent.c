@@ -436,7 +436,7 @@ static int tell(const recurrent *r, work *w) {
     if (w->plan) cli_set_int(&result, "tape_bytes", (json_int_t)dpcr_recurrent_plan_tape(w->plan));
     cli_set(&result, "chains", chains_json(w));
     if (r->output) cli_set_text(&result, "output", r->output);
-    if (!r->output || strcmp(r->output, "-") != 0)
+    if (!cli_is_stdout(r->output))
         cli_say(&r->common, "%s, %lld layer%s%s, hidden %lld, %lld steps, batch %lld: %s, %.3g s%s%s%s\n",
                 dpcr_recurrent_kind_name(o->kind), (long long)o->layers, o->layers > 1 ? "s" : "",
                 o->bidirectional ? ", both directions" : "", (long long)o->hidden,
@@ -650,14 +650,14 @@ static int refuse(recurrent *r) {
         return cli_fail(CLI_USAGE, back ? "--grad-output and --grad-final want --grads FILE, where the gradients go"
                                         : "--grads wants --grad-output or --grad-final, where the gradients come from");
     for (size_t i = 0; i < sizeof inputs / sizeof inputs[0]; i++) from_stdin += inputs[i] && !strcmp(inputs[i], "-");
-    for (size_t i = 0; i < sizeof outputs / sizeof outputs[0]; i++) to_stdout += outputs[i] && !strcmp(outputs[i], "-");
-    to_stdout += r->common.json + (r->common.csv && !strcmp(r->common.csv, "-"));
+    for (size_t i = 0; i < sizeof outputs / sizeof outputs[0]; i++) to_stdout += cli_is_stdout(outputs[i]);
+    to_stdout += r->common.json + cli_is_stdout(r->common.csv);
     if (r->recompute && !r->grads) return cli_fail(CLI_USAGE, "--recompute is of going back: it wants --grads");
     if (from_stdin > 1) return cli_fail(CLI_USAGE, "standard input ('-') holds one array only");
     if (to_stdout > 1) return cli_fail(CLI_USAGE, "standard output is wanted twice (--json, --csv - or '-')");
-    if (r->grads && !strcmp(r->grads, "-")) return cli_fail(CLI_USAGE, "--grads wants a file");
+    if (cli_is_stdout(r->grads)) return cli_fail(CLI_USAGE, "--grads wants a file");
     for (size_t i = 0; i < sizeof outputs / sizeof outputs[0]; i++)
-        if (outputs[i] && strcmp(outputs[i], "-") != 0 && !cli_writable("the output", outputs[i])) return CLI_RESOURCES;
+        if (outputs[i] && !cli_is_stdout(outputs[i]) && !cli_writable("the output", outputs[i])) return CLI_RESOURCES;
     if (!spares_inputs(r)) return CLI_USAGE;
     const int status = refuse_device(r);
     return status ? status : refuse_ranks(r);

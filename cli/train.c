@@ -216,7 +216,7 @@ static int run(train *t, dpcr_architecture architecture) {
     int status = cli_report_check(&t->report);
     if (status) return status;
     const char *trace = t->pipeline.trace;
-    if (trace && strcmp(trace, "-") && !cli_writable("the trace", trace)) return CLI_RESOURCES;
+    if (trace && !cli_is_stdout(trace) && !cli_writable("the trace", trace)) return CLI_RESOURCES;
     const cli_file written[] = {
         {"--save", t->options.save}, {"--log", t->report.log_path}, {"--csv", t->common.csv}, {"--trace", trace}};
     const cli_file read[] = {{"--resume", t->options.resume}, {"--trace", trace}},
@@ -287,8 +287,8 @@ static int settle_device(train *t) {
 // The trace alone is there then.
 static int settle_output(train *t) {
     const char *trace = t->pipeline.trace, *csv = t->common.csv;
-    if (!trace || strcmp(trace, "-")) return CLI_DONE;
-    if (t->common.json || (csv && !strcmp(csv, "-")))
+    if (!cli_is_stdout(trace)) return CLI_DONE;
+    if (t->common.json || cli_is_stdout(csv))
         return cli_fail(CLI_USAGE, "standard output is wanted twice (--json, --csv - or --trace -)");
     t->common.quiet = true;
     return CLI_DONE;

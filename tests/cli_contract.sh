@@ -131,6 +131,8 @@ refused 2 'no --b' solve linear --A x.npy
 refused 2 'no --output' solve linear --A x.npy --b y.npy
 refused 2 'both want standard output' solve linear --A x.npy --b y.npy --output - --json
 refused 2 'both want standard output' info --json --csv -
+refused 2 'both want standard output' solve linear --A x.npy --b y.npy --output /dev/stdout --json
+refused 2 'both want standard output' info --json --csv /dev/stdout
 refused 2 'holds one array only' solve linear --A - --b - --output "$folder/z.npy"
 refused 2 'which network' eval
 refused 2 'named twice' eval a --load b

@@ -121,6 +121,7 @@ refused 5 "line 2, cell 2 '1X0'" validate --from "$folder/bad.csv"
 refused 5 "wait for each other" validate --from "$folder/dead.csv"
 refused 5 "wait for each other" simulate --from "$folder/dead.csv"
 refused 5 "0F3 makes it hold 4 activations" validate --from $golden/gpipe_p4_m8.csv --activations 3
+refused 2 "makes it hold 2 activations" validate --schedule gpipe --ranks 4 --microbatches 8 --activations 1
 refused 5 "cannot read the schedule" validate --from "$folder/none.csv"
 refused 5 "cannot read the profile" simulate --profile "$folder/none.json"
 refused 5 "line 1" simulate --profile "$folder/bad.csv"

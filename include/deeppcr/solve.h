@@ -262,7 +262,8 @@ DPCR_API dpcr_status dpcr_guess_find(const char *name, dpcr_guess *guess, dpcr_e
 
 // Positive: the result is the sequential chain's. Negative: it is not, and the call has said so.
 typedef enum dpcr_reason {
-    DPCR_REASON_CONVERGED = 1,       // residuals and error estimate below the tolerance
+    DPCR_REASON_CONVERGED = 1,       // residuals below the tolerance and the error estimate, which is relative to
+                                     // max(1, |z|), at most atol + rtol
     DPCR_REASON_RESIDUAL_ONLY = 2,   // residuals below the tolerance; no error estimate could confirm it
     DPCR_REASON_EXACT = 3,           // the loop's result by construction: equal numbers, the sign of a zero aside
     DPCR_REASON_SEQUENTIAL = 4,      // the method was the loop

@@ -44,6 +44,7 @@ REFUSED = [
     (lambda: chain(A, B, B[0], True), "z0"), (lambda: deeppcr.linear_chain_vjp(A, COMPLEX, B), "z's dtype"),
     (lambda: deeppcr.linear_chain_vjp(A, TEXT, B), "z's dtype"), (lambda: deeppcr.linear_chain_vjp(A, B, None), "g's dtype"),
     (lambda: deeppcr.linear_chain_vjp(A, B, B, scheme=["pcr"]), "scheme"),
+    (lambda: deeppcr.linear_chain_vjp(A, B, B[:2]), "z's shape"), (lambda: deeppcr.linear_chain_vjp(A, B[:2], B), "z's shape"),
     (lambda: deeppcr.linear_chain_jvp(A, B, np.zeros(7)), "dA's shape"), (lambda: deeppcr.linear_chain_jvp(A, B, None, A), "db's shape"),
     (lambda: deeppcr.linear_chain_jvp(A, B, dz0=np.zeros(3)), "dz0's shape"), (lambda: deeppcr.linear_chain_jvp(A, B, "x"), "dA's dtype"),
     *[(lambda o=o: chain(A, B, out=o), "out") for o in (B[:3], B.astype(float), np.broadcast_to(B[0], (4, 2)), [1])],

@@ -410,6 +410,8 @@ class _Gradients:
                  dz0: Optional[ARRAY], scheme: str, structure: Optional[str], chunk: int) -> None:  # fmt: skip
         for name, array in (("z", z), ("g", g)):
             library.real(array, name)
+        if z.shape[:1] != g.shape[:1]:  # before A is held to g, which would tell of names that nobody wrote
+            raise ArgumentError.of("z's shape", z.shape, f"g's, {g.shape}")
         p = problem(A, g, z0, False, scheme, structure, chunk)
         self.dtype, self.dims, shape = p.b.dtype, p.dims, p.b.shape
         self.shape = _shape(p)
