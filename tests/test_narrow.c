@@ -15,9 +15,9 @@
 
 #include "kern/narrow.h"
 
-enum { LONGEST = 100, MOST_LANES = 100, W = DPCRI_NARROW_WIDTH };
+enum { LONGEST = 100, MOST_LANES = 100, W = DPCRI_NARROW_WIDTH, WIDEST = 17 };
 
-enum { WEIGHTS, BIASES, IN, STATES, TAPE, USES, MOST_BYTES = 1 << 20 };
+enum { WEIGHTS, BIASES, IN, STATES, TAPE, USES, MOST_BYTES = 1 << 22 };
 #include "guarded.h"
 #include "sampled.h"
 
@@ -230,7 +230,7 @@ static void check_splits(const dpcri_narrow_kernels *k, dpcr_dtype dtype, int64_
     for (int64_t rows = 1; rows <= 3; rows += 2) {
         chain c = chain_make(dtype, w, activation, residual, layout, diagonal, STEPS, rows);
         char *states = malloc((size_t)(STEPS * rows * w) * e), *slopes = malloc((size_t)(STEPS * rows * w) * e);
-        double start[3 * W];
+        double start[3 * WIDEST];
         assert_non_null(states);
         assert_non_null(slopes);
         fill(&c.n, start, rows * w, 1);
@@ -293,6 +293,21 @@ static void loop_is_the_chain(void **state) {
 static void lanes_are_the_loop(void **state) {
     (void)state;
     combinations(check_splits);
+}
+
+// Vectors of components, and two lanes a vector where they fill half of it: a lane alone is never one of two.
+static void wide_lanes_are_the_loop(void **state) {
+    (void)state;
+    static const int64_t widths[] = {5, 6, 7, 8, 9, 16, 17};
+    for (int level = 0; level < DPCRI_ISA_COUNT; level++)
+        for (int dtype = DPCR_F32; dtype <= DPCR_F64; dtype++) {
+            const dpcri_narrow_kernels *k = dpcri_narrow_kernels_at((dpcri_isa)level, (dpcr_dtype)dtype);
+            for (size_t i = 0; k && i < sizeof widths / sizeof *widths; i++)
+                for (int a = DPCRI_ACT_IDENTITY; a <= DPCRI_ACT_SIGMOID; a++)
+                    for (int form = 0; form < 2 * LAYOUTS; form++)
+                        if ((a == DPCRI_ACT_TANH && form == 0) || ((int)i + a + 2 * form) % 7 == 0)
+                            check_splits(k, (dpcr_dtype)dtype, widths[i], a, form & 1, form / 2, 1);
+        }
 }
 
 static void batches_give_the_loops_bits(void **state) {
@@ -459,6 +474,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(loop_is_the_chain),
         cmocka_unit_test(lanes_are_the_loop),
+        cmocka_unit_test(wide_lanes_are_the_loop),
         cmocka_unit_test(batches_give_the_loops_bits),
         cmocka_unit_test(tanh_is_as_accurate_as_stated),
         cmocka_unit_test(limits_are_the_functions_own),

@@ -18,10 +18,15 @@ static int64_t parts_of(const dpcri_narrow *n, const dpcri_narrow_kernels *k) {
     return (n->width + k->vector - 1) / k->vector;
 }
 
+// States of a wide diagonal step in one vector.
+static int64_t states_of(const dpcri_narrow *n, const dpcri_narrow_kernels *k) {
+    return k->halves && 2 * n->width <= k->vector ? 2 : 1;
+}
+
 int64_t dpcri_narrow_lanes(const dpcri_narrow *n) {
     const dpcri_narrow_kernels *k = dpcri_narrow_kernels_get(n->dtype);
     if (n->width <= DPCRI_NARROW_WIDTH) return k->lanes[dpcri_narrow_form_of(n)][n->width];
-    return parts_of(n, k) >= STRANDS ? 1 : STRANDS / parts_of(n, k);
+    return parts_of(n, k) >= STRANDS ? 1 : states_of(n, k) * STRANDS / parts_of(n, k);
 }
 
 // What an activation takes of the table's tanh: ReLU waits half as long, or less (bench mlp --layers 4096 --width 1, 2,
@@ -37,7 +42,7 @@ static double loop_part(const dpcri_narrow *n) {
 double dpcri_narrow_loop_seconds(const dpcri_narrow *n) {
     const dpcri_narrow_kernels *k = dpcri_narrow_kernels_get(n->dtype);
     if (n->width <= DPCRI_NARROW_WIDTH) return loop_part(n) * k->loop_seconds[n->diagonal ? 1 : n->width];
-    const double filled = dpcri_narrow_lane_seconds(n);
+    const double filled = dpcri_narrow_lane_seconds(n) * (double)states_of(n, k);
     const double waits = k->loop_seconds[0] * (n->activation > DPCRI_ACT_RELU ? dpcri_kernels_slower().vectors : 1);
     return filled > waits ? filled : waits;
 }
@@ -49,5 +54,5 @@ double dpcri_narrow_lane_seconds(const dpcri_narrow *n) {
         const double part = n->activation > DPCRI_ACT_RELU ? 1 : 0.82;  // what ReLU leaves of the work
         return slower * part * k->lane_seconds[dpcri_narrow_form_of(n)][n->width];
     }
-    return slower * k->lane_seconds[0][0] * (double)parts_of(n, k);
+    return slower * k->lane_seconds[0][0] * (double)parts_of(n, k) / (double)states_of(n, k);
 }

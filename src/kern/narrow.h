@@ -66,6 +66,7 @@ typedef struct dpcri_narrow_kernels {
     // By form and width: lanes that one call of advance runs side by side at its best.
     int64_t lanes[DPCRI_NARROW_FORMS][DPCRI_NARROW_WIDTH + 1];
     int64_t vector;  // lanes of one vector
+    bool halves;     // two states of a wide diagonal that fit in halves go in one vector
     // Measured seconds of a step by width, [0] a vector of a wide diagonal: alone, and a lane's share by form.
     double loop_seconds[DPCRI_NARROW_WIDTH + 1], lane_seconds[DPCRI_NARROW_FORMS][DPCRI_NARROW_WIDTH + 1];
     void (*advance)(const dpcri_narrow *chain, const dpcri_narrow_run *run);

@@ -34,7 +34,7 @@
 #define SECONDS(loop, registers, tiles) .loop_seconds = {EACH loop}, .lane_seconds = {{EACH registers}, {EACH tiles}}
 #define EACH(w0, w1, w2, w3, w4) w0, w1, w2, w3, w4
 #if defined(__AVX512F__)
-#define COSTS_F32                                                                                   \
+#define COSTS_F32                                                                                  \
     SECONDS((6.9e-9, 6.9e-9, 7.9e-9, 8.5e-9, 8.8e-9), (2.6e-9, 0.2e-9, 0.42e-9, 0.75e-9, 0.95e-9), \
             (2.6e-9, 0.45e-9, 0.9e-9, 1.65e-9, 2.4e-9))
 #define COSTS_F64                                                                      \
@@ -62,6 +62,7 @@
 #define ROWS DPCRI_LEVEL(dpcri_narrow_rows_f32)
 #define COSTS COSTS_F32
 #define IN_REGISTERS (DPCRI_VECTOR_BYTES > 16)
+#define HALVES (DPCRI_VECTOR_BYTES == 64)
 #define PART 4
 #define PARTS (DPCRI_VECTOR_BYTES / 16)
 #define X1 f1
@@ -79,6 +80,7 @@
 #undef ROWS
 #undef PART
 #undef IN_REGISTERS
+#undef HALVES
 #undef COSTS
 #undef X1
 #undef X2
@@ -95,6 +97,7 @@
 #define ROWS DPCRI_LEVEL(dpcri_narrow_rows_f64)
 #define COSTS COSTS_F64
 #define IN_REGISTERS 0
+#define HALVES 0
 #define PART 2
 #define X1 d2
 #define X2 d2

@@ -63,6 +63,24 @@ DPCRI_INLINE void vf_store_n(float *p, vf v, int n) {
 DPCRI_INLINE void vd_store_n(double *p, vd v, int n) {
     _mm512_mask_storeu_pd(p, (__mmask8)((1u << n) - 1u), (__m512d)v);
 }
+// n numbers, half a vector at most, of two places in its two halves.
+DPCRI_INLINE vf vf_load_two(const float *p, const float *q, int n) {
+    if (n == VF / 2) return (vf)_mm512_insertf32x8(_mm512_castps256_ps512(_mm256_loadu_ps(p)), _mm256_loadu_ps(q), 1);
+    const __mmask8 some = (__mmask8)((1u << n) - 1u);
+    return (vf)_mm512_insertf32x8(_mm512_castps256_ps512(_mm256_maskz_loadu_ps(some, p)),
+                                  _mm256_maskz_loadu_ps(some, q), 1);
+}
+DPCRI_INLINE void vf_store_two(float *p, float *q, vf v, int n) {
+    const __m256 low = _mm512_castps512_ps256((__m512)v), high = _mm512_extractf32x8_ps((__m512)v, 1);
+    const __mmask8 some = (__mmask8)((1u << n) - 1u);
+    if (n == VF / 2) {
+        _mm256_storeu_ps(p, low);
+        _mm256_storeu_ps(q, high);
+    } else {
+        _mm256_mask_storeu_ps(p, some, low);
+        _mm256_mask_storeu_ps(q, some, high);
+    }
+}
 DPCRI_INLINE vf vf_sqrt(vf x) { return (vf)_mm512_sqrt_ps((__m512)x); }
 DPCRI_INLINE vd vd_sqrt(vd x) { return (vd)_mm512_sqrt_pd((__m512d)x); }
 #else
