@@ -483,8 +483,8 @@ static void sweeps_that_were_allowed_are_remembered(void **state) {
     dpcr_context_destroy(context);
 }
 
-// The plan of a measurement gives the same bits as one that asks for what it chose.
-// Threads share a call of chunks that go one after another, and not one of which each is a place of vectors.
+// Threads share a call of chunks that go one after another or may do so, and not one of which each is a place of
+// vectors.
 static void threads_share_calls_of_lanes_in_turn(void **state) {
     (void)state;
     dpcr_steps steps = {.size = sizeof steps,
@@ -497,8 +497,14 @@ static void threads_share_calls_of_lanes_in_turn(void **state) {
     assert_int_equal(dpcri_overlap_lanes(&steps, 16, 1), 16);
     steps.lanes = 16;
     assert_int_equal(dpcri_overlap_lanes(&steps, 16, 2), 16);
+    steps.lanes = 0;
+    assert_int_equal(dpcri_overlap_lanes(&steps, 16, 2), 8);
+    assert_int_equal(dpcri_overlap_lanes(&steps, 32, 2), 16);
+    steps.concurrent = 0;
+    assert_int_equal(dpcri_overlap_lanes(&steps, 16, 2), 16);
 }
 
+// The plan of a measurement gives the same bits as one that asks for what it chose.
 static void measured_plans_can_be_pinned(void **state) {
     (void)state;
     dpcr_context *context = solving_context(2);

@@ -73,7 +73,9 @@ int64_t dpcri_overlap_chunks(const dpcr_steps *steps, int64_t length, int64_t wa
 
 int64_t dpcri_overlap_lanes(const dpcr_steps *steps, int64_t chunks, int64_t threads) {
     const int64_t lanes = dpcri_overlap_call(steps), share = (chunks + threads - 1) / most(threads, 1);
-    return !fills_vectors(steps) && steps->concurrent ? most(least(lanes, share), 1) : lanes;
+    // Callbacks that do not tell may go through their lanes one after another: half of them then take half as long.
+    const bool parted = steps->concurrent && (steps->lanes == 0 || !fills_vectors(steps));
+    return parted ? most(least(lanes, share), 1) : lanes;
 }
 
 // From the shape of one sequence and the options alone. Where chunks would lie on the same cache sets, those of half

@@ -211,8 +211,8 @@ size_t dpcri_shooting_bytes(const dpcr_solve_plan *plan, dpcr_error *error);
 // Whether backward by the scheme overlap is served.
 bool dpcri_backward_can_overlap(const dpcr_steps *steps);
 enum { DPCRI_VECTOR_LANES = 16 };  // callbacks that like as many run them as places of vectors
-// Chunks that one call of overlap's takes, going on or back: no more than leave every thread some, but where they are
-// the places of vectors. A chunk's bits hang on neither: each is the loop's.
+// Chunks that one call of overlap's takes, going on or back: no more than leave every thread some, but where the
+// callback tells lanes that are the places of vectors. A chunk's bits hang on neither: each is the loop's.
 int64_t dpcri_overlap_lanes(const dpcr_steps *steps, int64_t chunks, int64_t threads);
 // Whether the plan goes back by the callback adjoint_window, and how many times faster so many threads are than one.
 bool dpcri_backward_by_windows(const dpcr_solve_plan *plan);
