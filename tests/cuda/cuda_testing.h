@@ -20,7 +20,6 @@ extern "C" {
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "../sampled.h"
 #include "kern/cuda/simt.h"
 
 namespace {

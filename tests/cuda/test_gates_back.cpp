@@ -166,12 +166,10 @@ void variants_are_the_definitions(void **) {
     uneven_matches<varied<3>>(DPCRI_DEVICE_LSTM, 1e-13);
     for (int variant = 1; variant < 4; variant++) {
         for (int64_t width = 1; width <= 40; width += 1 + variant) {
-            if (!sampled(40 * variant + width)) continue;
             trained<double> one(DPCRI_DEVICE_LSTM, 1 + width % 6, 1 + width % 3, 3, width, 0.9);
             vary_cell(one, variant);
             one.matches(1e-13);
         }
-        if (TESTS_SANITIZED && variant < 3) continue;  // which is both
         trained<float> wide(DPCRI_DEVICE_LSTM, 40, 15, 20, 33, 0.9);
         wide.back = true;
         vary_cell(wide, variant);
@@ -179,7 +177,7 @@ void variants_are_the_definitions(void **) {
         for (const double size : {0.5, 12.0}) back_is_the_loop(DPCRI_DEVICE_LSTM, size, seed, variant);
         packed_is_apart(DPCRI_DEVICE_LSTM, variant);
         for (const dpcri_device_way way : {DPCRI_DEVICE_LOOP, DPCRI_DEVICE_OVERLAP})
-            if (sampled(2 * variant + way)) parts_are_apart(DPCRI_DEVICE_LSTM, way, true, variant);
+            parts_are_apart(DPCRI_DEVICE_LSTM, way, true, variant);
         trained<float> n(DPCRI_DEVICE_LSTM, 24, 30, 5, 3, 0.8);
         vary_cell(n, variant);
         assert_any_order(n);
@@ -200,7 +198,6 @@ void what_is_cut_is_the_definitions(void **) {
     uint64_t seed = 0;
     for (const dpcri_device_gates kind : kinds) {
         uneven_matches<varied<8>>(kind, 1e-13);
-        if (TESTS_SANITIZED && kind == DPCRI_DEVICE_RNN_RELU) continue;
         for (const int64_t width : {1, 2, 4, 33}) {
             trained<double> one(kind, 7, 2, 3, width, 0.9);
             vary_cell(one, 8);
@@ -209,7 +206,7 @@ void what_is_cut_is_the_definitions(void **) {
         for (const double size : {0.5, 12.0}) back_is_the_loop(kind, size, seed, 8);
         packed_is_apart(kind, 8);
         for (const dpcri_device_way way : {DPCRI_DEVICE_LOOP, DPCRI_DEVICE_OVERLAP})
-            if (sampled(2 * kind + way)) parts_are_apart(kind, way, true, 8);
+            parts_are_apart(kind, way, true, 8);
     }
     uneven_matches<varied<9>>(DPCRI_DEVICE_LSTM, 1e-13);
     uneven_matches<varied<10>>(DPCRI_DEVICE_LSTM, 1e-13);
@@ -240,7 +237,7 @@ void sequences_are_apart(void **) {
 void parts_of_sequences_are_apart(void **) {
     for (const dpcri_device_gates kind : kinds)
         for (const dpcri_device_way way : {DPCRI_DEVICE_LOOP, DPCRI_DEVICE_OVERLAP})
-            if (sampled(2 * kind + way)) parts_are_apart(kind, way);
+            parts_are_apart(kind, way);
 }
 
 // Gradients add onto what is there; what is not wanted is left out; what does not come in is zero.

@@ -26,7 +26,6 @@ void widths_and_blocks(void **) {
     for (const dpcri_device_gates kind : kinds)
         for (const int64_t hidden : {5, 8, 9, 31, 33, 64, 65, 100})
             for (int most = 1; most <= 8; most += 1 + (int)(seed % 3), seed++) {
-                if (!sampled((int64_t)seed)) continue;
                 trained_case<float> n(kind, 2 + (int64_t)(seed % 3), 1 + (int64_t)(seed % 7), 3, hidden, 0.9);
                 n.back = seed % 2 == 1;
                 vary_cell(n, kind == DPCRI_DEVICE_LSTM ? (int)(seed % 4) : 0);
@@ -40,10 +39,8 @@ void widths_and_blocks(void **) {
 }
 
 void items_and_chunks(void **) {
-    int64_t run = 0;
     for (const dpcri_device_gates kind : kinds)
         for (const int64_t rows : {1, 2, 3, 4, 5, 8, 16, 17}) {
-            if (!sampled(run++)) continue;
             trained_case<double> n(kind, 12, rows, 2, 19, 0.8);
             const dpcri_device_recurrent f = n.forward(DPCRI_DEVICE_LOOP);
             assert_int_equal(blocks_of(f) > 0, rows <= 16);
