@@ -200,8 +200,8 @@ double cli_now(void);  // seconds of a monotonic clock
 
 // "file.npz:name": the file, to be freed, and the member; else the whole path and NULL. NULL: no memory.
 char *cli_array_file(const char *path, const char **member);
-// Reads an array of floating-point numbers: "file.npz:name" is member `name`, a file with one array needs no name, "-"
-// is standard input. `what` is it in messages. `file` owns the numbers. Returns the exit code.
+// Reads an array of floating-point numbers: "file.npz:name" is member `name`, "file.npz" its member `what`, or else its
+// only array, "-" is standard input. `what` is it in messages. `file` owns the numbers. Returns the exit code.
 int cli_array_read(dpcr_context *context, const char *what, const char *path, dpcr_tensors *file,
                    const dpcr_array **array);
 

@@ -550,10 +550,10 @@ static int refuse(const generate *t) {
     if ((t->out || t->path) && !cli_png_served()) return cli_png_write(t->out ? t->out : t->path, 0, 0, 1, NULL);
     for (int i = 0; i < 4; i++) {
         if (!outputs[i]) continue;
-        if (!strcmp(outputs[i], "-")) return cli_fail(CLI_USAGE, "pictures go to files, not to standard output");
+        if (cli_is_stdout(outputs[i])) return cli_fail(CLI_USAGE, "pictures go to files, not to standard output");
         if (!cli_writable("the output", outputs[i])) return CLI_RESOURCES;
     }
-    if (t->wisdom && !strcmp(t->wisdom, "-")) return cli_fail(CLI_USAGE, "--wisdom -: wanted a file");
+    if (cli_is_stdout(t->wisdom)) return cli_fail(CLI_USAGE, "--wisdom %s: wanted a file", t->wisdom);
     if (t->wisdom && !cli_writable("the wisdom", t->wisdom)) return CLI_RESOURCES;
     const cli_file written[] = {{"--out", t->out},           {"--path", t->path},      {"--samples", t->samples},
                                 {"--path-out", t->path_out}, {"--csv", t->common.csv}, {"--wisdom", t->wisdom}};

@@ -141,12 +141,12 @@ static bool is_stream(const char *path) {
     return false;
 }
 
-// A device that no one reads, such as /dev/null, may stand beside it.
+// A device, such as /dev/null or the terminal, which is standard error's too, may stand beside it.
 bool cli_is_stdout(const char *path) {
     struct stat named, own;
     if (!path || !strcmp(path, "-")) return path;
     return stat(path, &named) == 0 && fstat(STDOUT_FILENO, &own) == 0 && own.st_dev == named.st_dev &&
-           own.st_ino == named.st_ino && (!S_ISCHR(own.st_mode) || isatty(STDOUT_FILENO));
+           own.st_ino == named.st_ino && !S_ISCHR(own.st_mode);
 }
 
 // 0 where files can be made beside `path`, else errno's code.

@@ -417,7 +417,7 @@ static int refuse(const plan *p) {
                         "--measure times this machine; with --cores and the like there is --planning estimate");
     if (planning == DPCR_PLANNING_WISDOM && !p->wisdom)
         return cli_fail(CLI_USAGE, "--planning wisdom needs --wisdom FILE");
-    if (p->wisdom && !strcmp(p->wisdom, "-")) return cli_fail(CLI_USAGE, "--wisdom -: wanted a file");
+    if (cli_is_stdout(p->wisdom)) return cli_fail(CLI_USAGE, "--wisdom %s: wanted a file", p->wisdom);
     if (planning == DPCR_PLANNING_WISDOM && !cli_readable("the wisdom", p->wisdom)) return CLI_INPUT;
     if (p->wisdom && planning == DPCR_PLANNING_MEASURE && !cli_writable("the wisdom", p->wisdom)) return CLI_RESOURCES;
     const cli_file csv = {"--csv", p->common.csv}, wisdom = {"--wisdom", p->wisdom};

@@ -488,8 +488,10 @@ static int act_simulate(cli_schedule *s, cli_result *r) {
 static int act_draw(cli_schedule *s, cli_result *r) {
     dpcr_simulation x = {0};
     if (!s->svg && !s->png && !s->trace) s->svg = "-";
-    if (s->common.json && (cli_is_stdout(s->svg) || cli_is_stdout(s->trace)))
-        return cli_fail(CLI_USAGE, "--json and a picture both want standard output; name a file with --svg");
+    const bool drawn = cli_is_stdout(s->svg) || cli_is_stdout(s->trace);
+    if (drawn && (s->common.json || cli_is_stdout(s->common.csv)))
+        return cli_fail(CLI_USAGE, "%s and a picture both want standard output; name a file with --svg",
+                        s->common.json ? "--json" : "--csv -");
     int status = simulate(s, &x);
     if (!status) status = cli_schedule_draw(s, &x);
     if (!status) {

@@ -184,7 +184,7 @@ static bool run_plot(int script, char **png, size_t *bytes) {
 static int write_png(const chart *c, const char *title, const char *path) {
     char *png = NULL;
     size_t bytes = 0;
-    if (!strcmp(path, "-")) return cli_fail(CLI_USAGE, "--png -: wanted a file");
+    if (cli_is_stdout(path)) return cli_fail(CLI_USAGE, "--png %s: wanted a file", path);
     if (!cli_writable("the picture", path)) return CLI_RESOURCES;
     FILE *script = tmpfile();  // not closed on exec: gnuplot reads it
     if (!script) return cli_fail(CLI_RESOURCES, "cannot write a temporary file: %s", strerror(errno));

@@ -117,6 +117,8 @@ refused 2 "both give the times" simulate --times 1,1,1 --profile vgg16
 refused 2 "a range is for compare" simulate --ranks 2-4
 refused 2 "needs --profile" partition
 refused 2 "both want standard output" draw --json
+refused 2 "both want standard output" draw --csv -
+refused 2 "wanted a file" draw --png /dev/stdout
 refused 5 "line 2, cell 2 '1X0'" validate --from "$folder/bad.csv"
 refused 5 "wait for each other" validate --from "$folder/dead.csv"
 refused 5 "wait for each other" simulate --from "$folder/dead.csv"

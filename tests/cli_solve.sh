@@ -124,6 +124,8 @@ with zipfile.ZipFile(path("in.npz"), "w", zipfile.ZIP_DEFLATED) as archive:
     archive.writestr("start.npy", npy((1, 1), [10], "f"))
     archive.writestr("labels.npy", npy((1,), [10]).replace(b"<f8", b"<U2"))  # not for us, like any other file
     archive.writestr("notes.txt", "whose chain this is")
+with zipfile.ZipFile(path("notes.npz"), "w") as archive:
+    archive.writestr("notes.txt", "whose chain this is")
 assert solve("--input", path("in.npz"))[1][1] == (1, 4, 21, 148)
 members = ["--A", path("in.npz:A"), "--b", path("in.npz:b"), "--z0", path("in.npz:start")]
 assert solve(*members)[1][1] == (21, 64, 321, 2248)
@@ -225,6 +227,7 @@ for files, wanted, text in (
         (["--A", a, "--b", b, "--z0", b, "--transposed"], 2, "--transposed"),
         (["--A", a, "--b", "-"], 5, ""),
         (["--A", path("in.npz:nothing"), "--b", b], 5, "no member 'nothing'"),
+        (["--A", path("notes.npz"), "--b", b], 5, "no member 'A', and"),
         (["--A", path("in.npz:labels"), "--b", b], 5, "npz member 'labels': npy header: got dtype '<U2'"),
         (["--input", path("z.npz")], 5, "no array 'A'"),
         (["--input", path("in.npz"), "--A", a], 2, "--input"),

@@ -343,11 +343,13 @@ dpcr_status dpcr_npy_read(dpcr_context *context, const char *path, dpcr_tensors 
 dpcr_status dpcr_npy_read_named(dpcr_context *context, const char *path, const char *const *names, int64_t count,
                                 dpcr_tensors *tensors, dpcr_error *error) {
     if (tensors) *tensors = (dpcr_tensors){0};
+    if (count < 0)
+        return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "npy_read_named: got %lld names, wanted 0 or more",
+                          (long long)count);
     bool given = names || count == 0;
     for (int64_t i = 0; given && i < count; i++) given = names[i];
-    if (!context || !path || !tensors || !given || count < 0)
-        return dpcri_fail(error, DPCR_ERROR_ARGUMENT,
-                          "npy_read_named: context, path, tensors or a name is NULL, or count is negative");
+    if (!context || !path || !tensors || !given)
+        return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "npy_read_named: context, path, tensors or a name is NULL");
     const dpcri_names wanted = {names, count};
     return read_path(context, path, &wanted, tensors, error);
 }
