@@ -14,7 +14,7 @@ field() {  # key, argument...: a member of the JSON object
     shift
     cases=$((cases + 1))
     "$program" "$@" --json >"$folder/stdout" 2>"$folder/stderr" </dev/null || complain "'$*': exit $?: $(head -c 300 "$folder/stderr")"
-    python3 -c 'import json, sys; print(json.load(open(sys.argv[1]))[sys.argv[2]])' "$folder/stdout" "$key" 2>/dev/null ||
+    jq -rc --arg key "$key" 'if has($key) then .[$key] else error end' "$folder/stdout" 2>/dev/null ||
         complain "'$*' has no $key: $(head -c 300 "$folder/stdout")"
 }
 # FILE, PART: whether FILE holds the states of here.npy, within PART of the largest.
@@ -60,7 +60,7 @@ refused 4 'there is no cuda:1; there is 1' solve --device cuda:1
 
 # The stand-in: listed, and verbs that do not run on it say so.
 export DEEPPCR_FAKE_DEVICES=2
-holds "'model': 'stand-in on the host'" "$(field devices info)"
+holds '"model":"stand-in on the host"' "$(field devices info)"
 holds "copy_bandwidth" "$(field devices info)"
 holds "cuda:1" "$(field devices info --device cuda:1)"
 "$program" info | grep -q 'compute_capability 9.0' || complain "info's text lists no device"
@@ -77,7 +77,7 @@ network="resnet --layers 600 --width 2 --batch 1 --threads 1"
 holds 'overlap: overlapped chunks in one launch on cuda:0 (stand-in on the host)' "$(field sentence plan $network --device cuda)"
 holds 'on cuda:0 (stand-in on the host), measured; ' "$(field sentence plan $network --device cuda --measure --budget 0.05 --wisdom "$folder/there.wisdom")"
 holds 'known from an earlier measurement; ' "$(field sentence plan $network --device cuda --planning wisdom --wisdom "$folder/there.wisdom")"
-holds "'measured_seconds': " "$(field candidates plan $network --device cuda --wisdom "$folder/there.wisdom")"
+holds '"measured_seconds":' "$(field candidates plan $network --device cuda --wisdom "$folder/there.wisdom")"
 refused 2 'nothing is known of this chain on cuda:0' plan $network --seed 2 --batch 3 --device cuda --planning wisdom --wisdom "$folder/there.wisdom"
 refused 2 'nothing is known of this chain on cuda:0' plan ${network/resnet/mlp} --device cuda --planning wisdom --wisdom "$folder/there.wisdom"
 refused 2 'nothing is known of this chain on cuda:0' plan $network --activation relu --device cuda --planning wisdom --wisdom "$folder/there.wisdom"
@@ -201,7 +201,7 @@ for words in 'gru overlap' 'gru sequential' 'lstm overlap' 'rnn newton' 'rnn ove
         [ -f "$stand_ins/lib$module.so" ] || continue
         rm -f "$folder/there.npy"
         export DEEPPCR_CUDA_MODULE=$stand_ins/lib$module.so
-        holds "'method': '$2'" "$(field chains $network --output "$folder/there.npy" --device cuda --method "$2")"
+        holds "\"method\":\"$2\"" "$(field chains $network --output "$folder/there.npy" --device cuda --method "$2")"
         $python -c '
 import sys
 import numpy as np
@@ -236,7 +236,7 @@ for words in 'gru overlap' 'gru sequential --lengths 90,31' 'lstm overlap --leng
         [ -f "$stand_ins/lib$module.so" ] || continue
         rm -f "$folder/there.npy" "$folder/there.st"
         export DEEPPCR_CUDA_MODULE=$stand_ins/lib$module.so
-        holds "'backward_sweeps': " "$(field chains $network --output "$folder/there.npy" --grads "$folder/there.st" --device cuda --method "$2")"
+        holds '"backward_sweeps":' "$(field chains $network --output "$folder/there.npy" --grads "$folder/there.st" --device cuda --method "$2")"
         $python - "$folder" <<'PYTHON' || complain "$words on $module: other gradients than the processor's"
 import json
 import struct
@@ -273,7 +273,7 @@ for words in 'mlp --width 6 --batch 3|sequential' 'resnet --width 20 --batch 35|
         [ -f "$stand_ins/lib$module.so" ] || continue
         export DEEPPCR_CUDA_MODULE=$stand_ins/lib$module.so
         layers="check --layers 12 ${words%%|*} --device cuda"
-        holds 'True' "$(field agrees $layers --method "${words#*|}")"
+        holds 'true' "$(field agrees $layers --method "${words#*|}")"
         holds "${words#*|}" "$(field method $layers --method "${words#*|}")"
     done
 done
