@@ -236,8 +236,7 @@ void sequences_are_apart(void **) {
 
 void parts_of_sequences_are_apart(void **) {
     for (const dpcri_device_gates kind : kinds)
-        for (const dpcri_device_way way : {DPCRI_DEVICE_LOOP, DPCRI_DEVICE_OVERLAP})
-            parts_are_apart(kind, way);
+        for (const dpcri_device_way way : {DPCRI_DEVICE_LOOP, DPCRI_DEVICE_OVERLAP}) parts_are_apart(kind, way);
 }
 
 // Gradients add onto what is there; what is not wanted is left out; what does not come in is zero.
