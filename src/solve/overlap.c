@@ -54,12 +54,10 @@ static int64_t overlap_groups(int64_t length, int64_t lanes, int64_t warm_up) {
 
 int64_t dpcri_overlap_call(const dpcr_steps *steps) { return steps->lanes > 1 ? steps->lanes : LANES; }
 
-// Whether lanes are places of vectors, so that a call of few takes as long as one of all: not where they are told to go
-// one after another.
+// Whether lanes are places of vectors, so that a call of few takes as long as one of all: where as many are told.
 static bool fills_vectors(const dpcr_steps *steps) {
     enum { NARROW = 4 };  // states that are narrow; elementwise steps', too
-    return steps->lanes != 1 && dpcri_overlap_call(steps) >= DPCRI_VECTOR_LANES &&
-           (steps->width <= NARROW || steps->jacobian.structure != DPCR_DENSE);
+    return steps->lanes >= DPCRI_VECTOR_LANES && (steps->width <= NARROW || steps->jacobian.structure != DPCR_DENSE);
 }
 
 int64_t dpcri_overlap_chunks(const dpcr_steps *steps, int64_t length, int64_t warm_up) {
@@ -73,9 +71,7 @@ int64_t dpcri_overlap_chunks(const dpcr_steps *steps, int64_t length, int64_t wa
 
 int64_t dpcri_overlap_lanes(const dpcr_steps *steps, int64_t chunks, int64_t threads) {
     const int64_t lanes = dpcri_overlap_call(steps), share = (chunks + threads - 1) / most(threads, 1);
-    // Callbacks that do not tell may go through their lanes one after another: half of them then take half as long.
-    const bool parted = steps->concurrent && (steps->lanes == 0 || !fills_vectors(steps));
-    return parted ? most(least(lanes, share), 1) : lanes;
+    return !fills_vectors(steps) && steps->concurrent ? most(least(lanes, share), 1) : lanes;
 }
 
 // From the shape of one sequence and the options alone. Where chunks would lie on the same cache sets, those of half
