@@ -103,8 +103,8 @@ static int find_array(dpcr_context *context, const char *what, const char *path,
             dpcr_tensors_free(context, file);
             code = dpcr_npy_read(context, path, file, &error);
             if (code == DPCR_ERROR_FORMAT)
-                return cli_fail(CLI_INPUT, "'%s' has no member '%s', and '%s:NAME' names no other: %s", path, name,
-                                path, error.text);
+                return cli_fail(CLI_INPUT, "'%s' has no member '%s' ('%s:NAME' takes another): %s", path, name, path,
+                                error.text);
         }
         if (file->count == 1) found = &file->items[0];
     }

@@ -130,23 +130,23 @@ bool cli_readable(const char *what, const char *path) {
     return false;
 }
 
+// Does the path name what `fd`, which is written to, goes to? *own: that.
+static bool is_of(const char *path, int fd, struct stat *own) {
+    struct stat named;
+    return stat(path, &named) == 0 && fstat(fd, own) == 0 && own->st_dev == named.st_dev &&
+           own->st_ino == named.st_ino && (fcntl(fd, F_GETFL) & O_ACCMODE) != O_RDONLY;
+}
+
 // Does the path name standard output or error, or the file that one goes to?
 static bool is_stream(const char *path) {
-    struct stat named, own;
-    if (!strcmp(path, "-")) return true;
-    for (int fd = STDOUT_FILENO; fd <= STDERR_FILENO && stat(path, &named) == 0; fd++)
-        if (fstat(fd, &own) == 0 && own.st_dev == named.st_dev && own.st_ino == named.st_ino &&
-            (fcntl(fd, F_GETFL) & O_ACCMODE) != O_RDONLY)
-            return true;
-    return false;
+    struct stat own;
+    return !strcmp(path, "-") || is_of(path, STDOUT_FILENO, &own) || is_of(path, STDERR_FILENO, &own);
 }
 
 // A device, such as /dev/null or the terminal, which is standard error's too, may stand beside it.
 bool cli_is_stdout(const char *path) {
-    struct stat named, own;
-    if (!path || !strcmp(path, "-")) return path;
-    return stat(path, &named) == 0 && fstat(STDOUT_FILENO, &own) == 0 && own.st_dev == named.st_dev &&
-           own.st_ino == named.st_ino && !S_ISCHR(own.st_mode);
+    struct stat own;
+    return path && (!strcmp(path, "-") || (is_of(path, STDOUT_FILENO, &own) && !S_ISCHR(own.st_mode)));
 }
 
 // 0 where files can be made beside `path`, else errno's code.

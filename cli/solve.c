@@ -137,7 +137,7 @@ static int read_npz(dpcr_context *context, const solve *s, inputs *in) {
     dpcr_error error = {0};
     if (!cli_readable("the input", s->input)) return CLI_INPUT;
     static const char *const names[] = {"A", "b", "indptr", "indices", "z0"};
-    const int64_t count = s->transposed ? 4 : 5;
+    const int64_t count = s->transposed ? 4 : 5;  // whose z0, the last, is nobody's
     if (dpcr_npy_read_named(context, s->input, names, count, &in->files[0], &error) != DPCR_OK)
         return cli_fail_error(&error, CLI_READING);
     in->a = member(in, "A");

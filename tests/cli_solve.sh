@@ -227,7 +227,7 @@ for files, wanted, text in (
         (["--A", a, "--b", b, "--z0", b, "--transposed"], 2, "--transposed"),
         (["--A", a, "--b", "-"], 5, ""),
         (["--A", path("in.npz:nothing"), "--b", b], 5, "no member 'nothing'"),
-        (["--A", path("notes.npz"), "--b", b], 5, "no member 'A', and"),
+        (["--A", path("notes.npz"), "--b", b], 5, "no member 'A' ("),
         (["--A", path("in.npz:labels"), "--b", b], 5, "npz member 'labels': npy header: got dtype '<U2'"),
         (["--input", path("z.npz")], 5, "no array 'A'"),
         (["--input", path("in.npz"), "--A", a], 2, "--input"),
