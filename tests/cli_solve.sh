@@ -5,7 +5,7 @@
 set -u
 . "$(dirname "$0")/program.bash"
 python3 - "$program" "$folder" <<'PYTHON'
-import math, os, random, struct, zipfile
+import math, os, random, shutil, struct, zipfile
 
 from program import always, answer, folder, get_npy, npy, path, put, put_npy, read_npy, refused, run
 
@@ -124,9 +124,15 @@ with zipfile.ZipFile(path("in.npz"), "w", zipfile.ZIP_DEFLATED) as archive:
     archive.writestr("start.npy", npy((1, 1), [10], "f"))
     archive.writestr("labels.npy", npy((1,), [10]).replace(b"<f8", b"<U2"))  # not for us, like any other file
     archive.writestr("notes.txt", "whose chain this is")
+with zipfile.ZipFile(path("two.npz"), "w") as archive:
+    archive.writestr("first.npy", npy((4, 1), [2, 3, 5, 7])), archive.writestr("second.npy", npy((4, 1), [1, 1, 1, 1]))
 with zipfile.ZipFile(path("notes.npz"), "w") as archive:
     archive.writestr("notes.txt", "whose chain this is")
 assert solve("--input", path("in.npz"))[1][1] == (1, 4, 21, 148)
+shutil.copy(path("in.npz"), path("back.npz"))
+with zipfile.ZipFile(path("back.npz"), "a") as archive:  # its z0 is for the way forward alone
+    archive.writestr("z0.npy", npy((1, 1), [10]).replace(b"<f8", b"<U2"))
+assert solve("--input", path("back.npz"), "--transposed")[1][1] == (124, 41, 8, 1)
 members = ["--A", path("in.npz:A"), "--b", path("in.npz:b"), "--z0", path("in.npz:start")]
 assert solve(*members)[1][1] == (21, 64, 321, 2248)
 assert solve("--A", path("in.npz"), "--b", path("in.npz"))[1][1] == (1, 4, 21, 148)
@@ -228,6 +234,8 @@ for files, wanted, text in (
         (["--A", a, "--b", "-"], 5, ""),
         (["--A", path("in.npz:nothing"), "--b", b], 5, "no member 'nothing'"),
         (["--A", path("notes.npz"), "--b", b], 5, "no member 'A' ("),
+        (["--A", path("two.npz"), "--b", b], 5, "two.npz' has 2 arrays; '%s:NAME' says which is A" % path("two.npz")),
+        (["--input", path("back.npz")], 5, "npz member 'z0': npy header: got dtype '<U2'"),
         (["--A", path("in.npz:labels"), "--b", b], 5, "npz member 'labels': npy header: got dtype '<U2'"),
         (["--input", path("z.npz")], 5, "no array 'A'"),
         (["--input", path("in.npz"), "--A", a], 2, "--input"),
