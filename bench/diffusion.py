@@ -80,6 +80,7 @@ def main():
     program, python = programs(a.build, "bench_sampler")
     keep, machine, at = surroundings(), processor(), commit()
     path = pathlib.Path(a.out) / f"{a.name}.csv"
+    path.parent.mkdir(parents=True, exist_ok=True)
     rows = {}
     if path.exists():
         with open(path, newline="") as file:

@@ -343,7 +343,7 @@ def table(folder, name, columns):
     if name == "recurrent-para":
         others = {"dense": "our GRU's or LSTM's loop", "torch": "PyTorch's nn.GRU"}
         return recurrent_part_table(folder / f"{name}.csv", ["newton", "overlap"], others)
-    if name in ("recurrent", "recurrent-zen4"):
+    if name in ("recurrent", "recurrent-xeon", "recurrent-zen4"):
         return recurrent_table(folder / f"{name}.csv")
     if name.startswith("diffusion-windows"):
         return windows_table(folder / f"{name}.csv")

@@ -70,6 +70,8 @@ def main():
     a = parser.parse_args()
     if a.most >= 0 and not a.folder:
         parser.error("--most wants a --folder that keeps what was run")
+    out = pathlib.Path(a.out)
+    out.parent.mkdir(parents=True, exist_ok=True)
     told = {mode: [part_of(a, mode, k) for k in range(1, a.parts + 1)] for mode in a.modes}
     missing = sum(part is None for parts in told.values() for part in parts)
     if missing:
@@ -82,7 +84,6 @@ def main():
         rows += [{"mode": mode} | c for c in cases]
         print(f"{mode}: {run['cases']} cases, regret median {100 * run['median_regret']:.2f} %, p95 {100 * run['p95_regret']:.2f} %, "
               f"max {100 * run['max_regret']:.1f} %, {run['seconds']:.0f} s")  # fmt: skip
-    out = pathlib.Path(a.out)
     told = {"machine": processor(), "commit": commit(), "command": f"bench/planner.py --parts {a.parts}", "threads": a.threads, "runs": runs}
     out.write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
     with open(out.with_suffix(".csv"), "w", newline="", encoding="utf-8") as file:

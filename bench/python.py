@@ -194,6 +194,7 @@ def main():
     commit = subprocess.run(["git", "describe", "--always", "--dirty", "--exclude", "*"], capture_output=True, text=True).stdout.strip()
     machine = processor()
     file, rows = pathlib.Path(a.out), []
+    file.parent.mkdir(parents=True, exist_ok=True)
     if file.exists():
         rows = list(csv.DictReader(file.open()))
     for work, (make, target) in ROWS.items():

@@ -125,6 +125,7 @@ def main():
     parser.add_argument("--out", default=str(here / "results" / "performance"))
     a = parser.parse_args()
     program, python = programs(a.build, "bench_recurrent")
+    pathlib.Path(a.out).mkdir(parents=True, exist_ok=True)
     keep, machine, at = surroundings(), processor(), commit()
     for table in a.tables:
         name, points = tables[table]

@@ -58,6 +58,7 @@ def main():
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--out", default=str(here / "results" / "torch_threads.csv"))
     a = parser.parse_args()
+    pathlib.Path(a.out).parent.mkdir(parents=True, exist_ok=True)
     torch.manual_seed(0)
     torch.set_num_threads(a.threads)
     gru, x = deeppcr.torch.GRU(HIDDEN, HIDDEN), torch.randn(LENGTH, 1, HIDDEN)
