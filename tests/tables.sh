@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
 # tables.sh BUILD_DIR: the tables of docs/performance.md and docs/performance/ are what the files of bench/results/ say, every file of
-# bench/results/performance/ is in a page, and a figure that was changed by hand is found.
+# bench/results/performance/ is in a page, every one of bench/results/ in the repository, and a figure changed by hand is found.
 set -u
 build=${1:?usage: tables.sh BUILD_DIR}
 command -v python3 >/dev/null || { echo "tables: skipped: no python3"; exit 77; }
@@ -26,6 +26,11 @@ for file in bench/results/performance/*; do
     name=${file##*/}
     grep -qE "<!-- table: ${name%.*}( |-->)|bench/results/performance/$name" "${pages[@]}" || complain "$file is in no page"
 done
+if git rev-parse --is-inside-work-tree >/dev/null 2>&1; then
+    while read -r file; do complain "$file is not in the repository: a table of it would be missing from a clone"; done < <(
+        git ls-files --others bench/results
+    )
+fi
 cp "$work/linear.md" "$work/right"
 sed -i '0,/^| 1 | 2^12 | 1 | [0-9]/s//&9/' "$work/linear.md"
 cmp -s "$work/right" "$work/linear.md" && complain "no figure to change in linear.md"

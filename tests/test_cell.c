@@ -13,6 +13,7 @@
 #include <string.h>
 
 #include "deeppcr/deeppcr.h"
+#include "noise.h"
 #include "sampled.h"
 
 enum { L = 23, B = 3 };
@@ -30,15 +31,7 @@ typedef struct fixture {
 static double at(dpcr_dtype dtype, const void *data, int64_t i) {
     return dtype == DPCR_F64 ? ((const double *)data)[i] : (double)((const float *)data)[i];
 }
-static void put(dpcr_dtype dtype, void *data, int64_t i, double x) {
-    if (dtype == DPCR_F64)
-        ((double *)data)[i] = x;
-    else
-        ((float *)data)[i] = (float)x;
-}
-static void fill(dpcr_dtype dtype, void *data, int64_t n, double size) {
-    for (int64_t i = 0; i < n; i++) put(dtype, data, i, size * (2.0 * rand() / RAND_MAX - 1));
-}
+static void fill(dpcr_dtype dtype, void *data, int64_t n, double size) { noise_fill(dtype, data, n, size); }
 
 static fixture make(dpcr_dtype dtype, dpcr_cell_kind kind, int64_t w, dpcr_activation activation, double scale, int own,
                     int64_t length, int64_t batch) {

@@ -19,6 +19,7 @@ enum { LONGEST = 100, MOST_LANES = 100, W = DPCRI_NARROW_WIDTH, WIDEST = 17 };
 
 enum { WEIGHTS, BIASES, IN, STATES, TAPE, USES, MOST_BYTES = 1 << 22 };
 #include "guarded.h"
+#include "noise.h"
 #include "sampled.h"
 
 static double at(const dpcri_narrow *n, const void *data, int64_t i) {
@@ -31,8 +32,6 @@ static void put(const dpcri_narrow *n, void *data, int64_t i, double x) {
     else
         ((float *)data)[i] = (float)x;
 }
-
-static double uniform(double size) { return size * (2.0 * rand() / RAND_MAX - 1); }
 
 static double value(int activation, double u) {
     switch (activation) {
@@ -78,7 +77,7 @@ typedef struct chain {
 } chain;
 
 static void fill(const dpcri_narrow *n, void *data, int64_t count, double size) {
-    for (int64_t i = 0; i < count; i++) put(n, data, i, uniform(size));
+    noise_fill(n->dtype, data, count, size);
 }
 
 static chain chain_make(dpcr_dtype dtype, int64_t w, int activation, int residual, int layout, int diagonal,
@@ -168,6 +167,11 @@ static void same(const chain *c, const char *what, const void *got, const void *
             (int)c->n.bias_step, (int)lanes, (int)steps, (int)lane, (int)step, at(&c->n, got, 0), at(&c->n, wanted, 0));
 }
 
+static void check_untouched(const char *out, const char *tape, int64_t first, int64_t end, size_t element) {
+    for (size_t byte = (size_t)first * element; byte < (size_t)end * element; byte++)
+        if (out[byte] != 7 || tape[byte] != 7) fail_msg("written between the steps or rows");
+}
+
 // lanes of `steps` steps each, `stride` apart, and rows of a batch; gap: between steps, and with `apart` between the
 // rows too; keep: 1 states, 2 slopes, 4 last.
 static void check_lanes(const dpcri_narrow_kernels *k, const chain *c, int64_t lanes, int64_t stride, int64_t steps,
@@ -214,11 +218,14 @@ static void check_lanes(const dpcri_narrow_kernels *k, const chain *c, int64_t l
                  steps);
     }
     // Nothing but the states' own places was written.
-    for (int64_t x = 0; gap > 0 && x < lanes * lane; x++) {
-        const int64_t l = x % lane / step, in_step = x % lane % step;
-        if (l < steps && in_step < rows * row && in_step % row < w) continue;
-        for (size_t byte = (size_t)x * e; byte < (size_t)(x + 1) * e; byte++)
-            if (out[byte] != 7 || tape[byte] != 7) fail_msg("written between the steps or rows");
+    for (int64_t i = 0; gap > 0 && i < lanes; i++) {
+        const int64_t end = (i + 1) * lane;
+        for (int64_t l = 0; l < steps; l++) {
+            const int64_t here = i * lane + l * step;
+            for (int64_t r = 0; r < rows; r++) check_untouched(out, tape, here + r * row + w, here + (r + 1) * row, e);
+            check_untouched(out, tape, here + rows * row, here + step, e);
+        }
+        check_untouched(out, tape, i * lane + steps * step, end, e);
     }
 }
 
@@ -332,8 +339,7 @@ static void activation_bounds(const dpcri_narrow_kernels *k, dpcr_dtype dtype) {
     const double zero[2] = {0};
     dpcri_narrow n = {
         .dtype = dtype, .width = 1, .activation = DPCRI_ACT_TANH, .weight = zero, .bias = x, .bias_step = 1};
-    for (int64_t i = 0; i < POINTS; i++)
-        put(&n, x, i, i % 2 ? uniform(12) : pow(10, uniform(5)) * (i % 4 ? 1 : -1) * 1e-4);
+    for (int64_t i = 0; i < POINTS; i++) put(&n, x, i, i % 2 ? noise(12) : pow(10, noise(5)) * (i % 4 ? 1 : -1) * 1e-4);
     dpcri_narrow_run run = {.lanes = POINTS, .stride = 1, .steps = 1, .rows = 1, .in = zero, .last = y, .last_lane = 1};
     k->advance(&n, &run);
     double absolute = 0, relative = 0, largest = 0;

@@ -12,6 +12,7 @@
 
 #include "eights.h"
 #include "kern/nn_kernels.h"
+#include "noise.h"
 
 enum { ROWS = 41, WIDEST = 80, ROOM = ROWS * (WIDEST + 3) + 64, SQUARE = WIDEST * (WIDEST + 1) };
 
@@ -21,9 +22,7 @@ typedef struct buffers {
     float g1[ROOM], g2[ROOM], e1[ROOM], e2[ROOM], kept1[ROOM], kept2[ROOM], sums1[SQUARE], sums2[SQUARE];
 } buffers;
 
-static void fill(float *x, size_t n, float size) {
-    for (size_t i = 0; i < n; i++) x[i] = size * ((float)rand() / (float)RAND_MAX - 0.5f);
-}
+static void fill(float *x, size_t n, float size) { noise_fill(DPCR_F32, x, (int64_t)n, size / 2); }
 
 static void same_rows(const char *what, const float *a, int64_t a_row, const float *b, int64_t b_row, int64_t rows,
                       int64_t w) {
@@ -179,7 +178,6 @@ static void fused_equals_separate(void **state) {
     static const int64_t widths[] = {1, 5, 8, 16, 17, 31, 32, 33, 48, 64, 80};
     static const int activations[] = {DPCRI_ACT_TANH, DPCRI_ACT_RELU, DPCRI_ACT_SILU};
     buffers *b = calloc(1, sizeof *b);
-    srand(7);
     for (int level = 0; level < DPCRI_ISA_COUNT; level++) {
         const dpcri_nn_kernels *k = dpcri_nn_kernels_at((dpcri_isa)level, DPCR_F32);
         for (size_t w = 0; k && w < sizeof widths / sizeof *widths; w++)

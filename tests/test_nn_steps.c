@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "kern/nn_kernels.h"
+#include "noise.h"
 #include "sampled.h"
 
 enum { MOST_LANES = 9, MOST_ROWS = 8, STEPS = 3, GAP = 1 };
@@ -24,25 +25,24 @@ typedef struct numbers {
     int64_t count;
 } numbers;
 
-static numbers make(int64_t count, size_t element) {
+static numbers room_for(int64_t count, size_t element) {
     const size_t page = (size_t)sysconf(_SC_PAGESIZE), room = ((size_t)count * element + page - 1) / page * page;
     numbers n = {.bytes = room + page, .element = element, .count = count};
     n.pages = mmap(NULL, n.bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     assert_true(n.pages != MAP_FAILED);
     assert_int_equal(mprotect((char *)n.pages + room, page, PROT_NONE), 0);
     n.data = (char *)n.pages + room - (size_t)count * element;
-    for (int64_t i = 0; i < count; i++) {
-        const double x = (double)rand() / RAND_MAX - 0.5;
-        if (element == sizeof(float))
-            ((float *)n.data)[i] = (float)x;
-        else
-            ((double *)n.data)[i] = x;
-    }
+    return n;
+}
+
+static numbers make(int64_t count, size_t element) {
+    const numbers n = room_for(count, element);
+    noise_fill(element == sizeof(float) ? DPCR_F32 : DPCR_F64, n.data, count, 0.5);
     return n;
 }
 
 static numbers copy_of(numbers from) {
-    const numbers n = make(from.count, from.element);
+    const numbers n = room_for(from.count, from.element);
     memcpy(n.data, from.data, (size_t)n.count * n.element);
     return n;
 }
@@ -279,7 +279,6 @@ static void many_steps_equal_single_ones(void **state) {
         1, 2, 3, 4, 5, 7, 8, 9, 12, 15, 16, 17, 24, 31, 32, 33, 48, 64, 65, 100, DPCRI_STEPS_WIDTH};
     static const int64_t rows[] = {1, 2, 3, 4, 5, 6, 7, 8}, lanes[] = {1, 2, 3, 4, 5, 6, 7, 8, MOST_LANES};
     int64_t run = 0;
-    srand(11);
     for (int level = 0; level < DPCRI_ISA_COUNT; level++)
         for (int dtype = DPCR_F32; dtype <= DPCR_F64; dtype++) {
             const dpcri_nn_kernels *k = dpcri_nn_kernels_at((dpcri_isa)level, (dpcr_dtype)dtype);
@@ -299,7 +298,6 @@ static void many_steps_equal_single_ones(void **state) {
 static void gradients_take_any_number_of_short_width(void **state) {
     (void)state;
     static const int64_t rows[] = {DPCRI_STEPS_ROWS + 1, 16, 33};
-    srand(12);
     for (int level = 0; level < DPCRI_ISA_COUNT; level++)
         for (int dtype = DPCR_F32; dtype <= DPCR_F64; dtype++) {
             const dpcri_nn_kernels *k = dpcri_nn_kernels_at((dpcri_isa)level, (dpcr_dtype)dtype);
