@@ -5,7 +5,8 @@
 // same loop in chunks (backward_overlap.c). Chunked, where the callback adjoint_window is there: by it
 // (backward_windows.c). By another scheme, or overlap without the callback adjoint: exact Jacobians (never a
 // quasi-Newton's approximation) and one linear solve. Parameter gradients of a step are summed over all rows in order:
-// by one task, or part after part (backward_rows.c). Source: BPPSA (arXiv 1907.10134), DeepPCR; docs/math/backward.md.
+// by one task, beside the loop where that is one thread's (backward_beside.c), or part after part (backward_rows.c).
+// Source: BPPSA (arXiv 1907.10134), DeepPCR; docs/math/backward.md.
 #include <math.h>
 #include <stdatomic.h>
 #include <string.h>
@@ -188,15 +189,21 @@ static void linearise_piece(void *argument, int64_t task) {
     linearise_range(b, begin ? begin : 1, end - (begin ? begin : 1));
 }
 
-static void gradient_range(dpcri_backward *b, int64_t first, int64_t count) {
+void dpcri_backward_gradient(dpcri_backward *b, int64_t first, int64_t count, int64_t row, int64_t rows,
+                             const dpcr_array *adjoints) {
     if (count <= 0) return;
     const dpcr_steps *steps = &b->plan->steps;
-    const dpcr_span span = dpcri_span(first, count, 1, 1, 0, steps->batch);
-    const dpcr_array in = dpcri_inputs(&b->t, first, count, 0, steps->batch);
-    const dpcr_array lambda = dpcri_slice(&b->lambda, first - b->lo, count, 0, steps->batch);
+    const dpcr_span span = dpcri_span(first, count, 1, 1, row, rows);
+    const dpcr_array in = dpcri_inputs(&b->t, first, count, row, rows);
     dpcr_array tape;
-    if (b->tape) tape = dpcri_slice(b->tape, first, count, 0, steps->batch);
-    note(b, steps->gradient(steps->user, &span, &in, b->tape ? &tape : NULL, b->from_tape ? NULL : &lambda));
+    if (b->tape) tape = dpcri_slice(b->tape, first, count, row, rows);
+    note(b, steps->gradient(steps->user, &span, &in, b->tape ? &tape : NULL, adjoints));
+}
+
+static void gradient_range(dpcri_backward *b, int64_t first, int64_t count) {
+    const int64_t batch = b->plan->steps.batch;
+    const dpcr_array lambda = dpcri_slice(&b->lambda, first - b->lo, count, 0, batch);
+    dpcri_backward_gradient(b, first, count, 0, batch, b->from_tape ? NULL : &lambda);
 }
 
 static void gradient_piece(void *argument, int64_t task) {
@@ -314,6 +321,8 @@ static dpcr_status run_windows(dpcri_backward *b, dpcr_error *error) {
     const int64_t window = composes_whole ? steps->length : b->plan->backward_window;
     int64_t windows = 0;
     if (by_loop(b->plan) && dpcri_backward_goes_by_rows(b)) return dpcri_backward_rows(b, error);
+    if (by_loop(b->plan) && !lines_stay(b->plan) && dpcri_backward_goes_beside(b))
+        return dpcri_backward_beside(b, error);
     for (b->hi = steps->length; b->hi > 0; b->hi = b->lo) {
         b->lo = b->hi > window ? b->hi - window : 0;
         const int64_t shape[3] = {b->hi - b->lo, batch, steps->width};

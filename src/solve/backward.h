@@ -49,6 +49,15 @@ int64_t dpcri_backward_piece(const dpcr_steps *steps);
 // Whether adjoint states that nobody else wants have room beside the windows: one of them at least.
 bool dpcri_backward_fits(const dpcr_steps *steps);
 
+// Gradients of the parameters of steps first .. first + count - 1 (0 alone), of these rows of the batch, of adjoints
+// [count][rows][w]; NULL: from the tape.
+void dpcri_backward_gradient(dpcri_backward *b, int64_t first, int64_t count, int64_t row, int64_t rows,
+                             const dpcr_array *adjoints);
+
+// By the loop on one thread, the parameters' gradients beside it by the others.
+bool dpcri_backward_goes_beside(const dpcri_backward *b);
+dpcr_status dpcri_backward_beside(dpcri_backward *b, dpcr_error *error);
+
 // By the loop, where the gradients are taken from the tape: a thread takes its sequences through many windows, each
 // window's gradients right after its adjoint loop.
 bool dpcri_backward_goes_by_rows(const dpcri_backward *b);

@@ -11,17 +11,6 @@
 
 enum { MOST_PARTS = 64, PART_ROWS = 8 };  // parts are whole tiles of the usual products
 
-// Of sequences row .. row + rows - 1.
-static void gradient_of_rows(dpcri_backward *b, int64_t first, int64_t count, int64_t row, int64_t rows) {
-    if (count <= 0) return;
-    const dpcr_steps *steps = &b->plan->steps;
-    const dpcr_span span = dpcri_span(first, count, 1, 1, row, rows);
-    const dpcr_array in = dpcri_inputs(&b->t, first, count, row, rows);
-    const dpcr_array tape = dpcri_slice(b->tape, first, count, row, rows);
-    const int code = steps->gradient(steps->user, &span, &in, &tape, NULL);
-    if (code != 0) b->code = code;
-}
-
 static int64_t window_below(const dpcri_backward *b, int64_t hi) {
     return hi > b->plan->backward_window ? hi - b->plan->backward_window : 0;
 }
@@ -36,8 +25,8 @@ static void adjoint_of_rows(dpcri_backward *b, int64_t lo, int64_t hi, int64_t r
 
 static void gradients_of_rows(dpcri_backward *b, int64_t lo, int64_t hi, int64_t row, int64_t rows) {
     const int64_t from = lo ? lo : 1;
-    if (lo == 0) gradient_of_rows(b, 0, 1, row, rows);
-    gradient_of_rows(b, from, hi - from, row, rows);
+    if (lo == 0) dpcri_backward_gradient(b, 0, 1, row, rows, NULL);
+    dpcri_backward_gradient(b, from, hi - from, row, rows, NULL);
 }
 
 // ---- sums of their own ----

@@ -65,16 +65,6 @@ static void tell(void *user) {
     atomic_store_explicit(&own->t->done, own->window + 1, memory_order_release);
 }
 
-static void window_gradient(dpcri_backward *b, int64_t first, int64_t count, const dpcr_array *adjoints) {
-    const dpcr_steps *steps = &b->plan->steps;
-    const dpcr_span span = dpcri_span(first, count, 1, 1, 0, 1);
-    const dpcr_array in = dpcri_inputs(&b->t, first, count, 0, 1);
-    dpcr_array tape;
-    if (b->tape) tape = dpcri_slice(b->tape, first, count, 0, 1);
-    const int code = steps->gradient(steps->user, &span, &in, b->tape ? &tape : NULL, adjoints);
-    if (code != 0) b->code = code;
-}
-
 // The places of a window's adjoint states [count][1][w]: the pass's, or the thread's own.
 static dpcr_array places(const team *t, int64_t first, int64_t count, void *memory) {
     const dpcri_backward *b = t->b;
@@ -110,7 +100,7 @@ static void run_steps(turn *own, int64_t first, int64_t count, void *memory) {
     }
     if (t->b->code != 0) return;  // run_window gives up
     tell(own);
-    if (t->gradients) window_gradient(t->b, first, count, &states);
+    if (t->gradients) dpcri_backward_gradient(t->b, first, count, 0, 1, &states);
 }
 
 // Whoever waits for a window that is not done goes on in his turn all the same: what the pass writes is then worth
