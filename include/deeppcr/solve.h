@@ -221,6 +221,10 @@ typedef struct dpcr_steps {
     // different steps. Threads then take about as many rows each back through many windows, where the batch has so many
     // a thread. 0: all rows at once, which a gradient of your own wants unless it adds like that.
     int64_t gradient_rows;
+
+    // Seconds of gradient a step on one thread: however few rows it has, and a row where there are many (the larger of
+    // the two counts). 0: gradients are left out of what the way back is reckoned to take.
+    double gradient_latency, gradient_lane_seconds;
 } dpcr_steps;
 
 // ---- methods and options ----

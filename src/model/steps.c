@@ -550,16 +550,34 @@ static double activation_flops(dpcr_activation activation) {
     }
 }
 
+// Narrower vectors take so many times as long to read weights (Zen 3).
+static const double longer[DPCRI_ISA_COUNT] = {3.4, 2, 1};
+
+// What `count` weights a step make a row wait for, in floats that the third cache gives or the second one has.
+static double weights_to_wait_for(const dpcr_model *m, double count) {
+    const double real = (double)m->program.kernels->element / 4;
+    const dpcri_slower slower = dpcri_kernels_slower();
+    const bool near = (double)m->options.layers * count * 4 * real < 1.25 * (double)dpcri_cache_bytes(2);
+    return count * real * longer[dpcri_isa_level()] * (near ? slower.nearer : slower.weights);
+}
+
+// To add to a step's sums takes one row as long as to go back through its weights (bench mlp --layers 1024 --width 1 to
+// 64 --batch 1 to 256 --threads 1, with and without gradients, Xeon; the planner's grid on a Zen 5).
+static void set_gradient_costs(const dpcr_model *m, double count, dpcr_steps *steps) {
+    const double real = (double)m->program.kernels->element / 4;
+    steps->gradient_latency = 1e-9 * (1.5 + 0.055 * weights_to_wait_for(m, count));
+    steps->gradient_lane_seconds =
+        1e-9 * real * longer[dpcri_isa_level()] * dpcri_kernels_slower().lanes * (0.6 + 0.009 * count);
+}
+
 // One row of the fused form. Measured with AVX-512 (deeppcr bench mlp --layers 1024 --threads 1, float, ReLU and tanh;
 // the weights of wide layers come from L3): a chain of w fmas alone, and what lanes side by side take; bytes of weights
-// beyond that, for which narrower vectors take longer (Zen 3).
+// beyond that.
 static void set_costs(const dpcr_model *m, dpcr_steps *steps) {
-    static const double longer[DPCRI_ISA_COUNT] = {3.4, 2, 1};
     const dpcri_program *p = &m->program;
     const double w = (double)p->width, real = (double)p->kernels->element / 4;
     const dpcri_slower slower = dpcri_kernels_slower();
-    const bool near = (double)m->options.layers * w * w * 4 * real < 1.25 * (double)dpcri_cache_bytes(2);
-    const double weights = w * w * real * longer[dpcri_isa_level()] * (near ? slower.nearer : slower.weights);
+    const double weights = weights_to_wait_for(m, w * w);
     const double activation = p->layers[1].activation == DPCRI_ACT_RELU ? 0 : 4;
     const int64_t lane = p->kernels->columns / 2;  // numbers a vector
     steps->lanes = p->width > 2 * lane ? 2 : p->width > lane ? 4 : 8;
@@ -608,6 +626,7 @@ static void fill_steps(dpcr_model *model, int64_t batch, dpcr_steps *steps) {
                           .jvp = jvp,
                           .adjoint = adjoint,
                           .gradient = gradient};
+    set_gradient_costs(model, products / 2, steps);
     if (in_one_call(&model->program, 1)) set_costs(model, steps);
     dpcri_narrow narrow;
     const bool served = dpcri_program_narrow(&model->program, model->parameters, &narrow);

@@ -54,8 +54,7 @@ bool dpcri_backward_fits(const dpcr_steps *steps);
 void dpcri_backward_gradient(dpcri_backward *b, int64_t first, int64_t count, int64_t row, int64_t rows,
                              const dpcr_array *adjoints);
 
-// By the loop on one thread, the parameters' gradients beside it by the others.
-bool dpcri_backward_goes_beside(const dpcri_backward *b);
+// By the loop on one thread, the parameters' gradients beside it by the others (dpcri_gradients_go).
 dpcr_status dpcri_backward_beside(dpcri_backward *b, dpcr_error *error);
 
 // By the loop, where the gradients are taken from the tape: a thread takes its sequences through many windows, each

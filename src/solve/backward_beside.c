@@ -131,19 +131,6 @@ static void take_part(void *argument, int64_t number) {
     help(t);
 }
 
-// ---- which way ----
-
-// Threads for the loop, and to make gradients. Of several blocks of sequences each may have a thread; to take them all
-// on one is slower even where blocks share pages: the gradients' thread then waits for as many lines as it adds up
-// (512 layers of width 32, batch 16, on a Xeon: 0.53 ms, and 0.51).
-static int64_t threads_of(const dpcri_backward *b) {
-    const dpcr_steps *steps = &b->plan->steps;
-    if (!steps->gradient || steps->gradient_whole || !steps->concurrent || dpcri_backward_blocks(b->plan) > 1) return 1;
-    return dpcri_threads_at_hand(b->plan->context);
-}
-
-bool dpcri_backward_goes_beside(const dpcri_backward *b) { return threads_of(b) > 1; }
-
 dpcr_status dpcri_backward_beside(dpcri_backward *b, dpcr_error *error) {
     const int64_t window = b->plan->backward_window, length = b->plan->steps.length;
     const int64_t slots = least(window, MOST_UNITS);
@@ -152,6 +139,6 @@ dpcr_status dpcri_backward_beside(dpcri_backward *b, dpcr_error *error) {
     t.units = (length + t.unit - 1) / t.unit;
     t.piece = least(b->gradient_piece, t.unit);
     t.pieces = (t.unit + t.piece - 1) / t.piece;
-    dpcri_parallel(b->plan->context, threads_of(b), take_part, &t);
+    dpcri_parallel(b->plan->context, dpcri_threads_at_hand(b->plan->context), take_part, &t);
     return dpcri_backward_failure(b, error);
 }

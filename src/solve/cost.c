@@ -266,31 +266,7 @@ static double adjoint_row(const dpcri_outlook *o) {
     return o->steps->adjoint_lane_seconds > 0 ? o->steps->adjoint_lane_seconds : row_seconds(o);
 }
 
-// Without the callback adjoint the loop is the linear chain of Jacobians in order.
-double dpcri_cost_adjoint_loop(const dpcri_outlook *o) {
-    if (!o->steps->adjoint && o->steps->linearise) return dpcri_cost_backward(o, DPCR_SCHEME_SEQUENTIAL);
-    const double timed = length_of(o) * rows_step(o, o->costs.adjoint_block, adjoint_step(o), adjoint_row(o));
-    // Timed in the loop's blocks; its own may be smaller, of which more threads find one.
-    const double block = less(batch_of(o), (double)dpcri_back_block(o->steps)), blocks = ceil(batch_of(o) / block);
-    const double share = ceil(blocks / less(blocks, threads_of(o))) * block / batch_of(o);
-    const double compute = block < block_rows(o) && block_rows(o) >= batch_of(o) ? timed * less(1, share) : timed;
-    const double bytes = length_of(o) * batch_of(o) * 2 * state_bytes(o);
-    return rows_floor(o, compute, block, bytes);
-}
-
-static double adjoint_overlap_by(const dpcri_outlook *o, double threads, int64_t chunk, int64_t warm_up) {
-    const double lane = o->steps->lanes > 1 || o->costs.adjoint_lane > 0
-                            ? less(adjoint_step(o), adjoint_row(o))
-                            : more(adjoint_step(o) / batch_of(o), adjoint_row(o));
-    const double bytes = length_of(o) * batch_of(o) * 2 * state_bytes(o);
-    return overlap_seconds(o, threads, (double)chunk, (double)warm_up, adjoint_step(o), lane, bytes);
-}
-
-double dpcri_cost_adjoint_overlap(const dpcri_outlook *o, int64_t chunk, int64_t warm_up) {
-    return adjoint_overlap_by(o, threads_of(o), chunk, warm_up);
-}
-
-double dpcri_cost_backward(const dpcri_outlook *o, dpcr_scheme scheme) {
+static double backward_by(const dpcri_outlook *o, dpcr_scheme scheme) {
     if (scheme == DPCR_SCHEME_CHUNKED && o->steps->adjoint_window && o->steps->adjoint) {
         const double step = o->steps->adjoint_window_seconds > 0 ? o->steps->adjoint_window_seconds : adjoint_step(o);
         // Sequences of a batch lie apart: every one passes over the cache lines of all.
@@ -303,6 +279,59 @@ double dpcri_cost_backward(const dpcri_outlook *o, dpcr_scheme scheme) {
            2 * call_seconds * ceil(more(1, length_of(o) / 256) / threads_of(o));
 }
 
+// Of the whole chain, on one thread; 0: not told.
+static double gradient_seconds(const dpcri_outlook *o) {
+    const dpcr_steps *s = o->steps;
+    if (!s->gradient || s->gradient_whole) return 0;
+    return length_of(o) * more(s->gradient_latency, batch_of(o) * s->gradient_lane_seconds);
+}
+
+// By tasks of a size (gradient_steps of backward.c): few small ones are no matter of many threads.
+double dpcri_cost_shared_gradients(const dpcri_outlook *o) {
+    const double tasks = floor(length_of(o) * batch_of(o) * o->steps->flops / 30000);
+    return gradient_seconds(o) / more(1, less(threads_of(o), tasks));
+}
+
+double dpcri_cost_with_gradients(const dpcri_outlook *o, bool loop, double seconds) {
+    const double all = gradient_seconds(o), shared = dpcri_cost_shared_gradients(o), threads = threads_of(o);
+    if (!loop || all == 0) return seconds + shared;
+    switch (dpcri_gradients_go(o->steps, dpcri_loop_back_window(o->steps), (int64_t)threads)) {
+        case DPCRI_GRADIENTS_ALONE: return seconds + all;
+        case DPCRI_GRADIENTS_BESIDE: return more(seconds, (seconds + all) / threads);
+        default: return seconds + shared;
+    }
+}
+
+// Without the callback adjoint the loop is the linear chain of Jacobians in order.
+static double adjoint_loop(const dpcri_outlook *o) {
+    if (!o->steps->adjoint && o->steps->linearise) return backward_by(o, DPCR_SCHEME_SEQUENTIAL);
+    const double timed = length_of(o) * rows_step(o, o->costs.adjoint_block, adjoint_step(o), adjoint_row(o));
+    // Timed in the loop's blocks; its own may be smaller, of which more threads find one.
+    const double block = less(batch_of(o), (double)dpcri_back_block(o->steps)), blocks = ceil(batch_of(o) / block);
+    const double share = ceil(blocks / less(blocks, threads_of(o))) * block / batch_of(o);
+    const double compute = block < block_rows(o) && block_rows(o) >= batch_of(o) ? timed * less(1, share) : timed;
+    const double bytes = length_of(o) * batch_of(o) * 2 * state_bytes(o);
+    return rows_floor(o, compute, block, bytes);
+}
+
+double dpcri_cost_adjoint_loop(const dpcri_outlook *o) { return dpcri_cost_with_gradients(o, true, adjoint_loop(o)); }
+
+static double adjoint_overlap_by(const dpcri_outlook *o, double threads, int64_t chunk, int64_t warm_up) {
+    const double lane = o->steps->lanes > 1 || o->costs.adjoint_lane > 0
+                            ? less(adjoint_step(o), adjoint_row(o))
+                            : more(adjoint_step(o) / batch_of(o), adjoint_row(o));
+    const double bytes = length_of(o) * batch_of(o) * 2 * state_bytes(o);
+    return overlap_seconds(o, threads, (double)chunk, (double)warm_up, adjoint_step(o), lane, bytes);
+}
+
+double dpcri_cost_adjoint_overlap(const dpcri_outlook *o, int64_t chunk, int64_t warm_up) {
+    return dpcri_cost_with_gradients(o, false, adjoint_overlap_by(o, threads_of(o), chunk, warm_up));
+}
+
+double dpcri_cost_backward(const dpcri_outlook *o, dpcr_scheme scheme) {
+    return dpcri_cost_with_gradients(o, false, backward_by(o, scheme));
+}
+
 // ---- a caller who comes now and then ----
 
 static double overlap_alone(const dpcri_outlook *o, const dpcr_candidate *c) {
@@ -310,7 +339,8 @@ static double overlap_alone(const dpcri_outlook *o, const dpcr_candidate *c) {
     if (c->chunk) shape.options.chunk = c->chunk;
     shape.options.warm_up = c->warm_up;
     const int64_t n = dpcri_overlap_chunk(&shape);
-    return c->backward ? adjoint_overlap_by(o, 1, n, c->warm_up) : overlap_by(o, 1, n, c->warm_up);
+    return c->backward ? adjoint_overlap_by(o, 1, n, c->warm_up) + gradient_seconds(o)
+                       : overlap_by(o, 1, n, c->warm_up);
 }
 
 // Threads that a candidate shares its work among, at most.
@@ -330,6 +360,9 @@ static double shared_among(const dpcri_outlook *o, const dpcr_candidate *c) {
 double dpcri_cost_asleep(const dpcri_outlook *o, const dpcr_candidate *c) {
     const bool chunks = c->backward ? c->scheme == DPCR_SCHEME_OVERLAP && dpcri_backward_can_overlap(o->steps)
                                     : c->method == DPCR_METHOD_OVERLAP;
-    const double alone = chunks ? overlap_alone(o, c) : c->seconds * shared_among(o, c);
+    const bool loop_back = c->backward && c->scheme == DPCR_SCHEME_SEQUENTIAL;
+    const double alone = chunks      ? overlap_alone(o, c)
+                         : loop_back ? adjoint_loop(o) * shared_among(o, c) + gradient_seconds(o)
+                                     : c->seconds * shared_among(o, c);
     return less(c->seconds + o->machine.wake, more(alone, c->seconds));
 }

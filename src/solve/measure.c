@@ -2,8 +2,8 @@
 // Measuring: every candidate solves the whole chain at hand, in interleaved rounds, in memory that lives until the plan
 // is made. For training the best of both directions run again in pairs, each backward pass after its forward one, which
 // leaves the tape where its threads are. The driver checks every result, so a candidate that cannot solve this chain
-// falls back, and is slow. The parameters' gradients are left alone: they cost every candidate the same and belong to
-// the caller.
+// falls back, and is slow. The parameters' gradients, which are the caller's, are left alone: what they would add is
+// reckoned, and told by the clock that a race goes by.
 #include <math.h>
 #include <string.h>
 
@@ -11,6 +11,8 @@
 #include "solve/planner.h"
 
 typedef struct trials {
+    const dpcri_outlook *outlook;
+    double reckoned;  // seconds, so far
     dpcr_context *context;
     dpcri_watch *watch;
     bool backward, taped;  // taped: forward leaves a tape
@@ -40,13 +42,27 @@ static dpcr_solve_options options_of(const dpcri_outlook *o, const dpcr_candidat
     return options;
 }
 
+static double clock_of_trials(void *argument) {
+    const trials *t = argument;
+    return dpcri_seconds() + t->reckoned;
+}
+
+static dpcr_status run_back(trials *t, const dpcr_solve_plan *plan) {
+    const double start = dpcri_seconds();
+    const dpcr_status status = dpcr_solve_backward(plan, &t->z0, &t->z, t->tape.data ? &t->tape : NULL, NULL, &t->last,
+                                                   NULL, NULL, t->workspace, t->workspace_bytes, NULL, NULL);
+    const double seconds = dpcri_seconds() - start;
+    const bool loop = dpcr_solve_plan_backward(plan) == DPCR_SCHEME_SEQUENTIAL;
+    t->reckoned += dpcri_cost_with_gradients(t->outlook, loop, seconds) - seconds;
+    return status;
+}
+
 static bool run_trial(void *argument, int64_t i) {
     trials *t = argument;
     const dpcr_array *tape = t->tape.data ? &t->tape : NULL;
     dpcr_solve_report report = {.size = sizeof report};
     if (!t->plans[i] || dpcri_watch_stopped(t->watch)) return false;
-    const dpcr_status status = t->backward ? dpcr_solve_backward(t->plans[i], &t->z0, &t->z, tape, NULL, &t->last, NULL,
-                                                                 NULL, t->workspace, t->workspace_bytes, NULL, NULL)
+    const dpcr_status status = t->backward ? run_back(t, t->plans[i])
                                            : dpcr_solve_execute(t->plans[i], &t->z0, &t->z, t->taped ? tape : NULL,
                                                                 t->workspace, t->workspace_bytes, &report, NULL);
     if (dpcri_watch_heard(t->watch, status) || status != DPCR_OK) return false;
@@ -136,7 +152,8 @@ static void sort_measured(dpcr_candidate *candidates, int64_t count, int64_t win
 }
 
 bool dpcri_measure(const dpcri_outlook *o, bool backward, dpcr_candidate *candidates, int64_t count, double seconds) {
-    trials t = {.context = o->context,
+    trials t = {.outlook = o,
+                .context = o->context,
                 .watch = o->watch,
                 .backward = backward,
                 .taped = o->options->consume_tape,
@@ -160,7 +177,7 @@ bool dpcri_measure(const dpcri_outlook *o, bool backward, dpcr_candidate *candid
             ready = !dpcri_watch_heard(o->watch, status) && status == DPCR_OK;
             dpcri_free(o->context, space);
         }
-        if (ready) winner = dpcri_race(count, run_trial, &t, seconds, dpcri_race_seconds, median);
+        if (ready) winner = dpcri_race(count, run_trial, &t, seconds, clock_of_trials, median);
     }
     for (int64_t i = 0; winner >= 0 && i < count; i++) candidates[i].measured = median[i] < HUGE_VAL ? median[i] : 0;
     if (winner >= 0) sort_measured(candidates, count, winner);
@@ -182,14 +199,13 @@ static bool run_pair(void *argument, int64_t i) {
     trials *t = p->t;
     dpcr_solve_plan *back = p->back[i % 2];
     if (!back || !run_trial(t, i / 2)) return false;
-    const dpcr_status status = dpcr_solve_backward(back, &t->z0, &t->z, t->tape.data ? &t->tape : NULL, NULL, &t->last,
-                                                   NULL, NULL, t->workspace, t->workspace_bytes, NULL, NULL);
+    const dpcr_status status = run_back(t, back);
     return !dpcri_watch_heard(t->watch, status) && status == DPCR_OK;
 }
 
 int dpcri_measure_pairs(const dpcri_outlook *o, const dpcr_candidate forward[2], const dpcr_candidate backward[2],
                         double seconds, double median[4]) {
-    trials t = {.context = o->context, .watch = o->watch, .taped = true, .count = 2};
+    trials t = {.outlook = o, .context = o->context, .watch = o->watch, .taped = true, .count = 2};
     pairs p = {.t = &t};
     int winner = -1;
     for (int i = 0; i < 2; i++) {
@@ -199,7 +215,7 @@ int dpcri_measure_pairs(const dpcri_outlook *o, const dpcr_candidate forward[2],
         options.consume_tape = o->options->consume_tape;
         p.back[i] = make_plan(&t, o, &options);
     }
-    if (allocate(&t, o)) winner = (int)dpcri_race(4, run_pair, &p, seconds, dpcri_race_seconds, median);
+    if (allocate(&t, o)) winner = (int)dpcri_race(4, run_pair, &p, seconds, clock_of_trials, median);
     for (int i = 0; i < 2; i++) dpcr_solve_plan_destroy(t.plans[i]), dpcr_solve_plan_destroy(p.back[i]);
     dpcri_free(o->context, t.memory);
     return winner;

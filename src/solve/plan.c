@@ -180,6 +180,15 @@ int64_t dpcri_back_block(const dpcr_steps *steps) {
     return mixes(steps) ? fair_block(steps, dpcri_rows_of_line(steps)) : dpcri_row_block(steps);
 }
 
+// What the gradients of a window read should lie in cache from its adjoint loop.
+int64_t dpcri_loop_back_window(const dpcr_steps *steps) {
+    const int64_t numbers = steps->width + (steps->gradient_whole ? steps->tape_values : 0);
+    const int64_t bytes = steps->batch * numbers * (int64_t)dpcr_dtype_size(steps->dtype),
+                  state = bytes > 0 ? bytes : 1;
+    const int64_t first_cache = (32 << 10) / state, most = first_cache > 256 ? first_cache : 256;
+    return clamp((256 << 10) / state, 1, clamp(steps->length, 1, most));
+}
+
 dpcr_status dpcri_plan_derive(dpcr_solve_plan *plan, dpcr_error *error) {
     const dpcr_steps *steps = &plan->steps;
     dpcr_status status = dpcri_method_transition(steps, &plan->options, &plan->transition, error);
@@ -389,12 +398,7 @@ dpcr_status dpcr_solve_plan_create(dpcr_context *context, const dpcr_steps *step
     made->window = made->options.window ? clamp(made->options.window, 1, length) : length;
     made->backward_window = length;
     if (made->options.backward == DPCR_SCHEME_SEQUENTIAL) {
-        // What the gradients of a window read should lie in cache from its adjoint loop.
-        const int64_t numbers = made->steps.width + (made->steps.gradient_whole ? made->steps.tape_values : 0);
-        const int64_t state = made->steps.batch * numbers * (int64_t)dpcr_dtype_size(made->steps.dtype);
-        const int64_t first_cache = (32 << 10) / (state > 0 ? state : 1);
-        made->backward_window =
-            clamp((256 << 10) / (state > 0 ? state : 1), 1, clamp(length, 1, first_cache > 256 ? first_cache : 256));
+        made->backward_window = dpcri_loop_back_window(&made->steps);
     } else if (dpcri_backward_by_windows(made)) {
         // Whole pieces: the bits of a sequence follow from the cuts, and must not depend on what is beside it.
         const int64_t state = made->steps.width * (int64_t)dpcr_dtype_size(made->steps.dtype);

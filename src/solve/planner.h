@@ -61,6 +61,11 @@ double dpcri_cost_adjoint_loop(const dpcri_outlook *o);
 double dpcri_cost_adjoint_overlap(const dpcri_outlook *o, int64_t chunk, int64_t warm_up);
 double dpcri_cost_backward(const dpcri_outlook *o, dpcr_scheme scheme);
 
+// What a way back takes with the parameters' gradients, where without them it takes `seconds`; of the loop; and the
+// least that they add to any way.
+double dpcri_cost_with_gradients(const dpcri_outlook *o, bool loop, double seconds);
+double dpcri_cost_shared_gradients(const dpcri_outlook *o);
+
 // A candidate's seconds where the threads have slept since the last call: as many more as they take to wake, or, of
 // overlap, what one thread takes alone.
 double dpcri_cost_asleep(const dpcri_outlook *o, const dpcr_candidate *c);

@@ -225,6 +225,12 @@ int64_t dpcri_rows_of_line(const dpcr_steps *steps);
 // Sequences that one task of the loop runs: enough for the kernels' rows, and no fewer than a line's.
 int64_t dpcri_row_block(const dpcr_steps *steps);
 int64_t dpcri_back_block(const dpcr_steps *steps);
+// Steps of a window of the adjoint loop.
+int64_t dpcri_loop_back_window(const dpcr_steps *steps);
+// Who makes the parameters' gradients of the adjoint loop: its thread, all threads after each window, or the other
+// threads while it goes on.
+typedef enum dpcri_gradients { DPCRI_GRADIENTS_ALONE, DPCRI_GRADIENTS_AFTER, DPCRI_GRADIENTS_BESIDE } dpcri_gradients;
+dpcri_gradients dpcri_gradients_go(const dpcr_steps *steps, int64_t window, int64_t threads);
 // Fills the derived fields of a plan (transition, linear, piece, row_block) from steps and options; window as set.
 dpcr_status dpcri_plan_derive(dpcr_solve_plan *plan, dpcr_error *error);
 
