@@ -321,6 +321,53 @@ static void heavy_steps_go_back_in_one_chunk_a_thread(void **state) {
     dpcr_context_destroy(context);
 }
 
+static double loop_back_seconds(dpcr_context *context, const dpcr_steps *steps, int threads) {
+    const dpcr_machine m = {.size = sizeof m, .threads = threads, .wake = 1e-9, .region = 1e-6};
+    assert_int_equal(dpcr_context_set_machine(context, &m, NULL), DPCR_OK);
+    dpcr_solve_plan *plan = plan_of(context, steps, DPCR_PLANNING_ESTIMATE);
+    dpcr_candidate each = {.size = sizeof each};
+    double seconds = 0;
+    for (int64_t i = 0; dpcr_solve_plan_candidate(plan, i, &each); i++)
+        if (each.backward && each.scheme == DPCR_SCHEME_SEQUENTIAL) seconds = each.seconds;
+    dpcr_solve_plan_destroy(plan);
+    return seconds;
+}
+
+static int no_gradient(void *user, const dpcr_span *span, const dpcr_array *in, const dpcr_array *tape,
+                       const dpcr_array *adjoints) {
+    (void)user, (void)span, (void)in, (void)tape, (void)adjoints;
+    return 0;
+}
+
+// The parameters' gradients come on top of the loop on one thread, lie beside it on more, as far as they are shorter,
+// and are shared after it where sequences fill the threads.
+static void gradients_are_reckoned(void **state) {
+    (void)state;
+    static const double tenth[2] = {0.1, 0};
+    dpcr_context *context = solving_context(1);  // a machine of several threads is another one: no step is timed
+    chain c = chain_of(step_forgets, 1000, 2, DPCR_F32);
+    c.parameters = tenth, c.batch = 1;
+    dpcr_steps steps = chain_steps(&c);
+    steps.linearise = NULL, steps.gradient = NULL, steps.flops = 5000;
+    steps.latency = steps.lane_seconds = steps.adjoint_latency = steps.adjoint_lane_seconds = 100e-9;
+    const double bare = loop_back_seconds(context, &steps, 1);
+    assert_true(fabs(bare - 100e-6) < 5e-6);
+    steps.gradient_latency = 60e-9;
+    assert_true(loop_back_seconds(context, &steps, 1) == bare);  // of no gradients
+    steps.gradient = no_gradient;
+    assert_true(fabs(loop_back_seconds(context, &steps, 1) - bare - 60e-6) < 1e-9);
+    assert_true(fabs(loop_back_seconds(context, &steps, 2) - bare) < 1e-9);
+    steps.gradient_latency = 300e-9;
+    assert_true(fabs(loop_back_seconds(context, &steps, 2) - (bare + 300e-6) / 2) < 1e-9);
+    steps.flops = 50;  // too few for another thread
+    assert_true(fabs(loop_back_seconds(context, &steps, 2) - bare - 300e-6) < 1e-9);
+    steps.flops = 5000, steps.batch = c.batch = 32, steps.gradient_lane_seconds = 20e-9;
+    const double with = loop_back_seconds(context, &steps, 2);
+    steps.gradient = NULL;
+    assert_true(fabs(with - loop_back_seconds(context, &steps, 2) - 320e-6) < 1e-9);
+    dpcr_context_destroy(context);
+}
+
 // More cores never make a prediction much slower: handing work to more threads takes longer, nothing else does.
 static void predictions_are_in_order(void **state) {
     (void)state;
@@ -718,6 +765,7 @@ int main(void) {
         cmocka_unit_test(a_warm_up_beyond_the_chain_is_the_chain),
         cmocka_unit_test(a_rare_caller_does_not_lose),
         cmocka_unit_test(heavy_steps_go_back_in_one_chunk_a_thread),
+        cmocka_unit_test(gradients_are_reckoned),
         cmocka_unit_test(predictions_are_in_order),
         cmocka_unit_test(both_passes_are_measured_together),
         cmocka_unit_test(measured_plans_are_remembered),
