@@ -557,7 +557,7 @@ static const double longer[DPCRI_ISA_COUNT] = {3.4, 2, 1};
 static double weights_to_wait_for(const dpcr_model *m, double count) {
     const double real = (double)m->program.kernels->element / 4;
     const dpcri_slower slower = dpcri_kernels_slower();
-    const bool near = (double)m->options.layers * count * 4 * real < 1.25 * (double)dpcri_cache_bytes(2);
+    const bool near = (double)m->options.layers * count * 4 * real < slower.reach * (double)dpcri_cache_bytes(2);
     return count * real * longer[dpcri_isa_level()] * (near ? slower.nearer : slower.weights);
 }
 

@@ -31,6 +31,7 @@ typedef struct dpcri_slower {
     double loop, relu;       // loops of tanh and sigmoid; of ReLU, and of layers wider than 8
     double vectors;          // loops of tanh over whole vectors, elementwise
     double sums;             // loops that wait for sums and products alone
+    double reach;            // weights count as the second cache's up to so many times its size
 } dpcri_slower;
 dpcri_slower dpcri_kernels_slower(void);
 
