@@ -10,10 +10,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { ROUNDS = 15, LEAST_ROUNDS = 7, KEY_MODE = 0x6000, KEY_QUICK, KEY_BUDGET, KEY_PART, KEY_ONLY };
+enum { ROUNDS = 15, LEAST_ROUNDS = 7, LOOKS = 3, KEY_MODE = 0x6000, KEY_QUICK, KEY_BUDGET, KEY_PART, KEY_ONLY };
 static const double round_seconds = 100e-6;  // a round of one way lasts at least this
 static const double case_seconds = 0.25;     // of the rounds of a case
-static const double wrong = 0.05;            // a regret that is told
+static const double short_seconds = 2e-3;
+static const double warm_seconds = 10e-3;  // what takes longer has used every cache up anyhow
+static const double wrong = 0.05;          // a regret that is told
 
 typedef struct asked {
     cli_common common;
@@ -93,18 +95,23 @@ static int run_many(planner_subject *s, int way, int runs, double *seconds) {
 typedef struct rounds {
     double times[PLANNER_WAYS][ROUNDS];
     int inner[PLANNER_WAYS];
-    bool in[PLANNER_WAYS];
+    bool in[PLANNER_WAYS], warm[PLANNER_WAYS];
     int count;
 } rounds;
 
-// Twice each, the loop and the choice first; who takes thrice the best is not raced (its time is known well enough).
+// Twice each, the loop and the choice first, and short work more often, for a thread that sleeps makes a look too long;
+// who takes thrice the best is not raced (its time is known well enough).
 static int first_look(planner_subject *s, rounds *r, double *round) {
     double best = HUGE_VAL;
     for (int i = 0; i < s->count; i++) {
-        double cold = 0, warm = 0;
+        double cold = 0;
         int status = run_many(s, i, 1, &cold);
-        warm = cold;
-        if (!status && cold < 6 * best) status = run_many(s, i, 1, &warm);
+        double warm = cold;
+        const int looks = cold < short_seconds ? LOOKS : cold < 6 * best ? 1 : 0;
+        for (int k = 0; k < looks && !status; k++) {
+            status = run_many(s, i, 1, &cold);
+            warm = k == 0 ? cold : fmin(warm, cold);
+        }
         if (status) return status;
         s->ways[i].seconds = warm;
         best = fmin(best, warm);
@@ -114,7 +121,8 @@ static int first_look(planner_subject *s, rounds *r, double *round) {
         const double each = s->ways[i].seconds;
         r->in[i] = i == 0 || s->ways[i].loop ? each < 10 * best : each < 2.5 * best;
         r->inner[i] = each < round_seconds ? (int)fmin(1000, ceil(round_seconds / fmax(each, 1e-9))) : 1;
-        if (r->in[i]) *round += each * (r->inner[i] + (r->inner[i] > 1));
+        r->warm[i] = each < warm_seconds;
+        if (r->in[i]) *round += each * (r->inner[i] + r->warm[i]);
     }
     return CLI_DONE;
 }
@@ -129,8 +137,8 @@ static int race(planner_subject *s, rounds *r) {
         for (int j = 0; j < s->count && !status; j++) {
             const int i = k % 2 ? s->count - 1 - j : j;
             if (!r->in[i]) continue;
-            // Short work finds in the caches what it would find if it ran alone; long work has no such memory.
-            if (r->inner[i] > 1) status = run_many(s, i, 1, &unused);
+            // It finds in the caches, each thread's, what it would find if it ran alone, whoever ran before it.
+            if (r->warm[i]) status = run_many(s, i, 1, &unused);
             if (!status) status = run_many(s, i, r->inner[i], &r->times[i][k]);
         }
     for (int i = 0; i < s->count && !status; i++) {

@@ -696,6 +696,29 @@ static void races_have_the_right_winner(void **state) {
     }
 }
 
+// Who runs after another one finds its data in the wrong thread's cache, and is not told to be slower for it.
+typedef struct movers {
+    int64_t micros[2], moved[2], last;
+} movers;
+
+static bool take_what_others_had(void *argument, int64_t i) {
+    movers *m = argument;
+    race_time += 1e-6 * (double)(m->micros[i] + (i == m->last ? 0 : m->moved[i]));
+    m->last = i;
+    return true;
+}
+
+static void what_others_left_in_caches_does_not_count(void **state) {
+    (void)state;
+    static const int64_t scale[] = {1, 5, 15};
+    for (size_t k = 0; k < sizeof scale / sizeof *scale; k++) {
+        movers m = {.micros = {330 * scale[k], 290 * scale[k]}, .moved = {0, 150 * scale[k]}};
+        double median[2];
+        assert_int_equal(dpcri_race(2, take_what_others_had, &m, 0.2, race_clock, median), 1);
+        for (int i = 0; i < 2; i++) assert_true(fabs(1e6 * median[i] - (double)m.micros[i]) < 1e-3);
+    }
+}
+
 // ---- refusals and refused memory ----
 
 static void wrong_options_are_refused(void **state) {
@@ -775,6 +798,7 @@ int main(void) {
         cmocka_unit_test(run_ups_of_both_ways_are_pinned),
         cmocka_unit_test(linear_chains_are_measured_too),
         cmocka_unit_test(races_have_the_right_winner),
+        cmocka_unit_test(what_others_left_in_caches_does_not_count),
         cmocka_unit_test(wrong_options_are_refused),
         cmocka_unit_test(refused_memory_costs_knowledge_only),
     };
