@@ -601,6 +601,49 @@ static void refusals_name_what_is_wrong(void **state) {
     assert_null(m);
 }
 
+// Planning that measures ways back leaves the gradients as they are; a stand-in's begin at 0 and are the model's own
+// numbers, made from the same parameters.
+static void planning_leaves_gradients_alone(void **state) {
+    (void)state;
+    enum { LAYERS = 300, WIDTH = 8, ROWS = 2, NUMBERS = LAYERS * ROWS * WIDTH };
+    dpcr_model *m = make(&(dpcr_model_options){
+        .architecture = DPCR_RESNET, .layers = LAYERS, .width = WIDTH, .inputs = 5, .outputs = 3, .scale = 0.1});
+    dpcr_steps steps = {.size = sizeof steps};
+    assert_int_equal(dpcr_model_steps(m, ROWS, &steps, NULL), DPCR_OK);
+    int64_t count = 0;
+    dpcr_model_vector(m, &count);
+    float *own = dpcr_model_gradient_vector(m);
+    for (int64_t i = 0; i < count; i++) own[i] = (float)i;
+    const dpcr_solve_options options = {.size = sizeof options,
+                                        .method = DPCR_METHOD_SEQUENTIAL,
+                                        .planning = DPCR_PLANNING_MEASURE,
+                                        .planning_seconds = 0.05};
+    dpcr_solve_plan *plan = NULL;
+    assert_int_equal(dpcr_solve_plan_create(context, &steps, &options, &plan, NULL), DPCR_OK);
+    dpcr_solve_plan_destroy(plan);
+    for (int64_t i = 0; i < count; i++) assert_true(own[i] == (float)i);
+
+    float in[NUMBERS], adjoint[NUMBERS];
+    for (int i = 0; i < NUMBERS; i++) in[i] = sinf((float)i), adjoint[i] = cosf((float)i);
+    const dpcr_array x = array4(in, DPCR_F32, LAYERS, 1, ROWS, WIDTH),
+                     g = array4(adjoint, DPCR_F32, LAYERS, 1, ROWS, WIDTH);
+    const dpcr_span span = span_of(0, LAYERS, 1, ROWS);
+    memset(own, 0, (size_t)count * sizeof *own);
+    const dpcr_rehearsal rehearsal = {.size = sizeof rehearsal};
+    dpcr_model *stand_in = steps.rehearse(steps.user, &rehearsal);
+    assert_non_null(stand_in);
+    const float *others = dpcr_model_gradient_vector(stand_in);
+    assert_true(others != own);
+    for (int64_t i = 0; i < count; i++) assert_true(others[i] == 0);
+    assert_int_equal(steps.gradient(stand_in, &span, &x, NULL, &g), 0);
+    for (int64_t i = 0; i < count; i++) assert_true(own[i] == 0);
+    assert_int_equal(steps.gradient(steps.user, &span, &x, NULL, &g), 0);
+    assert_memory_equal(own, others, (size_t)count * sizeof *own);
+    assert_true(own[0] != 0);
+    steps.rehearsed(stand_in);
+    dpcr_model_destroy(m);
+}
+
 // What steps tell the planner is of a processor that does vectors of 512 bits whole, with units for everything. Where
 // they take two turns, or share units, what fills those takes longer; at other levels nothing does. A sigmoid never
 // waits less than a tanh.
@@ -663,6 +706,7 @@ int main(void) {
         cmocka_unit_test(save_and_load_keep_everything),
         cmocka_unit_test(refused_memory_is_reported_and_nothing_leaks),
         cmocka_unit_test(refusals_name_what_is_wrong),
+        cmocka_unit_test(planning_leaves_gradients_alone),
         cmocka_unit_test(steps_take_longer_on_other_cores),
     };
     return cmocka_run_group_tests(tests, open_context, close_context);

@@ -465,6 +465,82 @@ static void both_passes_are_measured_together(void **state) {
     }
 }
 
+// A chain whose stand-in counts what it is asked for.
+typedef struct rehearsing {
+    chain c;  // what the callbacks take `user` for
+    int64_t gradients, stand_ins, released;
+    struct rehearsing *of;  // a stand-in's
+    bool none, wrong;
+} rehearsing;
+
+static void *take_part_instead(void *user, const dpcr_rehearsal *r) {
+    rehearsing *whose = user;
+    const int64_t L = whose->c.length, R = whose->c.batch, w = whose->c.width;
+    whose->wrong = whose->wrong || whose->of || r->size < sizeof *r || r->z.shape[0] != L || r->z.shape[1] != R ||
+                   r->z.shape[2] != w || r->z0.shape[0] != R || r->z0.shape[1] != w || !r->z.data || r->tape.data;
+    if (whose->none) return NULL;
+    rehearsing *stand_in = malloc(sizeof *stand_in);
+    *stand_in = *whose;
+    stand_in->of = whose;
+    whose->stand_ins++;
+    return stand_in;
+}
+
+static void leave_again(void *stand_in) {
+    rehearsing *of = ((rehearsing *)stand_in)->of;
+    of->released++;
+    free(stand_in);
+}
+
+static int count_gradients(void *user, const dpcr_span *span, const dpcr_array *in, const dpcr_array *tape,
+                           const dpcr_array *adjoints) {
+    rehearsing *whose = user;
+    (void)in, (void)tape, (void)adjoints;
+    if (whose->of)
+        whose->of->gradients += span->lanes;
+    else
+        whose->wrong = true;  // the caller's own
+    return 0;
+}
+
+// Trials of ways back make gradients where a chain has a stand-in, never the caller's, and release it, whoever fails.
+static void trials_rehearse_gradients(void **state) {
+    (void)state;
+    static const double tenth[2] = {0.1, 0};
+    for (int round = 0; round < 6; round++) {
+        const bool none = round == 1, limited = round == 2, whole = round >= 3, pairs = round == 4, fails = round == 5;
+        dpcr_context *context = solving_context(1);
+        rehearsing r = {.c = chain_of(step_forgets, 1500, 2, DPCR_F64), .none = none};
+        r.c.parameters = tenth;
+        dpcr_steps steps = chain_steps(&r.c);
+        steps.user = &r, steps.linearise = NULL, steps.lanes = 4;
+        steps.latency = 1e-3, steps.lane_seconds = 1e-9;  // so that overlap is worth a trial
+        steps.adjoint_latency = 1e-3, steps.adjoint_lane_seconds = 1e-9;
+        steps.gradient = count_gradients, steps.gradient_whole = whole;
+        steps.rehearse = take_part_instead, steps.rehearsed = fails ? NULL : leave_again;
+        const dpcr_solve_options options = {.size = sizeof options,
+                                            .method = pairs || !whole ? DPCR_METHOD_AUTO : DPCR_METHOD_SEQUENTIAL,
+                                            .planning = DPCR_PLANNING_MEASURE,
+                                            .planning_seconds = 0.05,
+                                            .memory_limit = limited ? 1 << 24 : 0,
+                                            .consume_tape = pairs};
+        dpcr_solve_plan *plan = NULL;
+        assert_int_equal(dpcr_solve_plan_create(context, &steps, &options, &plan, NULL), DPCR_OK);
+        dpcr_candidate each = {.size = sizeof each};
+        int64_t timed = 0;
+        for (int64_t i = 0; dpcr_solve_plan_candidate(plan, i, &each); i++) timed += each.backward && each.measured > 0;
+        assert_true(timed >= 2);
+        assert_false(r.wrong);
+        assert_int_equal(r.stand_ins, round == 0 ? 1 : pairs ? 2 : 0);
+        assert_int_equal(r.released, r.stand_ins);
+        assert_true(r.gradients % r.c.length == 0);
+        assert_true(r.gradients > (r.stand_ins ? timed * r.c.length : 0) || r.stand_ins == 0);
+        if (r.stand_ins == 0) assert_int_equal(r.gradients, 0);
+        dpcr_solve_plan_destroy(plan);
+        dpcr_context_destroy(context);
+    }
+}
+
 static void measured_plans_are_remembered(void **state) {
     (void)state;
     dpcr_context *context = solving_context(2);
@@ -791,6 +867,7 @@ int main(void) {
         cmocka_unit_test(gradients_are_reckoned),
         cmocka_unit_test(predictions_are_in_order),
         cmocka_unit_test(both_passes_are_measured_together),
+        cmocka_unit_test(trials_rehearse_gradients),
         cmocka_unit_test(measured_plans_are_remembered),
         cmocka_unit_test(sweeps_that_were_allowed_are_remembered),
         cmocka_unit_test(threads_share_calls_of_lanes_in_turn),

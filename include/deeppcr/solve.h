@@ -100,6 +100,15 @@ typedef struct dpcr_launch {
 // itself, unless `last` was `in`.) adjoint and gradient abort with any code but 0. Arrays are in the
 // chain's dtype, the last dimension contiguous, the others strided; rows are relative to span->row. A callback may be
 // called from several threads at once, with disjoint outputs, when `concurrent` is set.
+// What a way back is tried over; all of it lives until rehearsed is called.
+typedef struct dpcr_rehearsal {
+    size_t size;                         // sizeof(dpcr_rehearsal)
+    const struct dpcr_solve_plan *plan;  // of that way back; NULL: one stand-in serves all ways
+    dpcr_array z0;                       // [R][w]
+    dpcr_array z;                        // [L][R][w]
+    dpcr_array tape;                     // [L][R][tape_values], data NULL: none
+} dpcr_rehearsal;
+
 typedef struct dpcr_steps {
     size_t size;  // sizeof(dpcr_steps) of the caller
     void *user;
@@ -226,6 +235,15 @@ typedef struct dpcr_steps {
     // Seconds of gradient a step on one thread: however few rows it has, and a row where there are many (the larger of
     // the two counts). 0: gradients are left out of what the way back is reckoned to take.
     double gradient_latency, gradient_lane_seconds;
+
+    // For planning that measures. rehearse gives what takes the place of `user` where ways back are tried: the same
+    // steps, but for a gradient that adds to numbers which nobody reads; `user` itself, and the caller's gradients,
+    // stay as they are. rehearsed releases it. With gradient_whole each way back has one of its own, and only where
+    // forward passes lie between (both ways are to be chosen, for training). Without them, or where rehearse returns
+    // NULL, gradients are left out of trials, and what they would take is reckoned by gradient_latency and
+    // gradient_lane_seconds. Not called under the option memory_limit.
+    void *(*rehearse)(void *user, const dpcr_rehearsal *rehearsal);
+    void (*rehearsed)(void *stand_in);
 } dpcr_steps;
 
 // ---- methods and options ----

@@ -603,6 +603,20 @@ static void set_costs(const dpcr_model *m, dpcr_steps *steps) {
 // without fetching a step's sums ahead.
 static int64_t rows_of_gradient(const dpcri_program *p) { return p->width <= p->kernels->short_width ? 0 : p->width; }
 
+// A model of the same parameters with gradients of its own.
+static void *rehearse(void *user, const dpcr_rehearsal *rehearsal) {
+    const dpcr_model *m = user;
+    const size_t bytes = (size_t)m->count * m->program.kernels->element;
+    (void)rehearsal;
+    dpcr_model *stand_in = dpcri_alloc_zero(m->context, sizeof *stand_in + bytes + 128);
+    if (!stand_in) return NULL;
+    *stand_in = *m;
+    stand_in->gradients = (char *)(((uintptr_t)(stand_in + 1) + 63) / 64 * 64);
+    return stand_in;
+}
+
+static void rehearsed(void *stand_in) { dpcri_free(((dpcr_model *)stand_in)->context, stand_in); }
+
 static void fill_steps(dpcr_model *model, int64_t batch, dpcr_steps *steps) {
     const dpcr_model_options *o = &model->options;
     const bool two_layer = o->branch == DPCR_BRANCH_TWO_LAYER;
@@ -625,7 +639,9 @@ static void fill_steps(dpcr_model *model, int64_t batch, dpcr_steps *steps) {
                           .linearise = linearise,
                           .jvp = jvp,
                           .adjoint = adjoint,
-                          .gradient = gradient};
+                          .gradient = gradient,
+                          .rehearse = rehearse,
+                          .rehearsed = rehearsed};
     set_gradient_costs(model, products / 2, steps);
     if (in_one_call(&model->program, 1)) set_costs(model, steps);
     dpcri_narrow narrow;

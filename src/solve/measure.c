@@ -2,8 +2,8 @@
 // Measuring: every candidate solves the whole chain at hand, in interleaved rounds, in memory that lives until the plan
 // is made. For training the best of both directions run again in pairs, each backward pass after its forward one, which
 // leaves the tape where its threads are. The driver checks every result, so a candidate that cannot solve this chain
-// falls back, and is slow. The parameters' gradients, which are the caller's, are left alone: what they would add is
-// reckoned, and told by the clock that a race goes by.
+// falls back, and is slow. The parameters' gradients are the caller's: they are made where the chain has a stand-in for
+// trials (rehearse); else what they would add is reckoned, and told by the clock that a race goes by.
 #include <math.h>
 #include <string.h>
 
@@ -22,6 +22,8 @@ typedef struct trials {
     dpcr_array z0, z, tape, last;
     void *memory, *workspace;
     size_t workspace_bytes;
+    void *stand_ins[DPCRI_CANDIDATES];  // of steps that rehearse
+    int64_t standing;
 } trials;
 
 static dpcr_solve_options options_of(const dpcri_outlook *o, const dpcr_candidate *c, bool backward) {
@@ -52,6 +54,7 @@ static dpcr_status run_back(trials *t, const dpcr_solve_plan *plan) {
     const dpcr_status status = dpcr_solve_backward(plan, &t->z0, &t->z, t->tape.data ? &t->tape : NULL, NULL, &t->last,
                                                    NULL, NULL, t->workspace, t->workspace_bytes, NULL, NULL);
     const double seconds = dpcri_seconds() - start;
+    if (plan->steps.gradient) return status;
     const bool loop = dpcr_solve_plan_backward(plan) == DPCR_SCHEME_SEQUENTIAL;
     t->reckoned += dpcri_cost_with_gradients(t->outlook, loop, seconds) - seconds;
     return status;
@@ -118,10 +121,18 @@ static bool allocate(trials *t, const dpcri_outlook *o) {
     return true;
 }
 
-static dpcr_solve_plan *make_plan(trials *t, const dpcri_outlook *o, const dpcr_solve_options *options) {
+// Whether a trial of a way back makes gradients. Those that are made of a whole window use the tape up, which forward
+// has to leave anew.
+static bool rehearses(const trials *t) {
+    const dpcr_steps *s = t->outlook->steps;
+    return s->gradient && s->rehearse && s->rehearsed && t->outlook->options->memory_limit == 0 &&
+           (!s->gradient_whole || !t->backward);
+}
+
+static dpcr_solve_plan *make_plan(trials *t, const dpcri_outlook *o, const dpcr_solve_options *options, bool back) {
     dpcr_steps steps = *o->steps;
     dpcr_solve_plan *plan = NULL;
-    steps.gradient = NULL;
+    if (!back || !rehearses(t)) steps.gradient = NULL;
     if (dpcr_solve_plan_create(o->context, &steps, options, &plan, NULL) != DPCR_OK) return NULL;
     const size_t bytes = dpcr_solve_plan_workspace(plan);
     if (bytes > t->workspace_bytes) t->workspace_bytes = bytes;
@@ -131,8 +142,36 @@ static dpcr_solve_plan *make_plan(trials *t, const dpcri_outlook *o, const dpcr_
 static void make_plans(trials *t, const dpcri_outlook *o, const dpcr_candidate *candidates) {
     for (int64_t i = 0; i < t->count; i++) {
         const dpcr_solve_options options = options_of(o, &candidates[i], t->backward);
-        t->plans[i] = make_plan(t, o, &options);
+        t->plans[i] = make_plan(t, o, &options, t->backward);
     }
+}
+
+static void *stand_in_for(trials *t, const dpcr_solve_plan *plan) {
+    const dpcr_steps *s = t->outlook->steps;
+    const dpcr_rehearsal r = {.size = sizeof r, .plan = plan, .z0 = t->z0, .z = t->z, .tape = t->tape};
+    void *stand_in = s->rehearse(s->user, &r);
+    if (stand_in) t->stand_ins[t->standing++] = stand_in;
+    return stand_in;
+}
+
+// Gives the ways back their stand-ins; where there is no room for one, none makes gradients.
+static void rehearse(trials *t, dpcr_solve_plan *const back[], int64_t count) {
+    if (!rehearses(t)) return;
+    const bool each = t->outlook->steps->gradient_whole;
+    void *stand_in = each ? NULL : stand_in_for(t, NULL);
+    bool all = true;
+    for (int64_t i = 0; i < count && all; i++) {
+        if (!back[i]) continue;
+        if (each) stand_in = stand_in_for(t, back[i]);
+        all = stand_in != NULL;
+        if (all) back[i]->steps.user = stand_in;
+    }
+    for (int64_t i = 0; i < count && !all; i++)
+        if (back[i]) back[i]->steps.gradient = NULL;
+}
+
+static void rehearsed(const trials *t) {
+    for (int64_t i = 0; i < t->standing; i++) t->outlook->steps->rehearsed(t->stand_ins[i]);
 }
 
 // By what was measured; what was not comes last, as it was predicted. The winner of the race is the first all the same.
@@ -177,10 +216,12 @@ bool dpcri_measure(const dpcri_outlook *o, bool backward, dpcr_candidate *candid
             ready = !dpcri_watch_heard(o->watch, status) && status == DPCR_OK;
             dpcri_free(o->context, space);
         }
+        if (ready && backward) rehearse(&t, t.plans, count);
         if (ready) winner = dpcri_race(count, run_trial, &t, seconds, clock_of_trials, median);
     }
     for (int64_t i = 0; winner >= 0 && i < count; i++) candidates[i].measured = median[i] < HUGE_VAL ? median[i] : 0;
     if (winner >= 0) sort_measured(candidates, count, winner);
+    rehearsed(&t);
     dpcr_solve_plan_destroy(solution);
     for (int64_t i = 0; i < count; i++) dpcr_solve_plan_destroy(t.plans[i]);
     dpcri_free(o->context, t.memory);
@@ -210,12 +251,15 @@ int dpcri_measure_pairs(const dpcri_outlook *o, const dpcr_candidate forward[2],
     int winner = -1;
     for (int i = 0; i < 2; i++) {
         dpcr_solve_options options = options_of(o, &forward[i], false);
-        t.plans[i] = make_plan(&t, o, &options);
+        t.plans[i] = make_plan(&t, o, &options, false);
         options = options_of(o, &backward[i], true);
         options.consume_tape = o->options->consume_tape;
-        p.back[i] = make_plan(&t, o, &options);
+        p.back[i] = make_plan(&t, o, &options, true);
     }
-    if (allocate(&t, o)) winner = (int)dpcri_race(4, run_pair, &p, seconds, clock_of_trials, median);
+    const bool ready = allocate(&t, o);
+    if (ready) rehearse(&t, p.back, 2);
+    if (ready) winner = (int)dpcri_race(4, run_pair, &p, seconds, clock_of_trials, median);
+    rehearsed(&t);
     for (int i = 0; i < 2; i++) dpcr_solve_plan_destroy(t.plans[i]), dpcr_solve_plan_destroy(p.back[i]);
     dpcri_free(o->context, t.memory);
     return winner;
