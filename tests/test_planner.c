@@ -531,7 +531,7 @@ static void trials_rehearse_gradients(void **state) {
         for (int64_t i = 0; dpcr_solve_plan_candidate(plan, i, &each); i++) timed += each.backward && each.measured > 0;
         assert_true(timed >= 2);
         assert_false(r.wrong);
-        assert_int_equal(r.stand_ins, round == 0 ? 1 : pairs ? 2 : 0);
+        assert_true(pairs ? r.stand_ins >= 2 : r.stand_ins == (round == 0));
         assert_int_equal(r.released, r.stand_ins);
         assert_true(r.gradients % r.c.length == 0);
         assert_true(r.gradients > (r.stand_ins ? timed * r.c.length : 0) || r.stand_ins == 0);

@@ -169,6 +169,30 @@ static void scale_network(const job *j, dpcr_recurrent *network) {
     for (int64_t i = 0; i < count; i++) put_number(j->o.dtype, vector, i, j->gain * number_at(j->o.dtype, vector, i));
 }
 
+// A plan for training that times ways back, with the products of their gradients, changes nothing.
+static void rehearse(job *j, dpcr_recurrent *network, const dpcr_recurrent_pass *pass) {
+    dpcr_recurrent_plan_options o = j->plan;
+    dpcr_recurrent_plan *plan = NULL;
+    dpcr_error error = {0};
+    int64_t count = 0;
+    dpcr_recurrent_vector(network, &count);
+    void *gradients = dpcr_recurrent_gradient_vector(network);
+    for (int64_t i = 0; i < count; i++) put_number(j->o.dtype, gradients, i, (double)(i % 1000));
+    o.training = 1, o.sample = pass;
+    o.solve = (dpcr_solve_options){.size = sizeof o.solve,
+                                   .planning = DPCR_PLANNING_MEASURE,
+                                   .planning_seconds = 0.002,
+                                   .warm_up = j->plan.solve.warm_up};
+    const dpcr_status status = dpcr_recurrent_plan_create(network, &o, &plan, &error);
+    check_words(status, &error);
+    dpcr_recurrent_plan_destroy(plan);
+    for (int64_t i = 0; i < count; i++)
+        if (number_at(j->o.dtype, gradients, i) != (double)(i % 1000))
+            wrong("planning changed gradient %lld", (long long)i);
+    dpcr_recurrent_zero_gradients(network);
+    check_arrays(j);
+}
+
 // The network's whole work by a plan, on `threads` threads.
 static result run(job *j, const dpcr_recurrent_plan_options *options, int threads) {
     result r = {.worst = DPCR_REASON_EXACT};
@@ -180,6 +204,7 @@ static result run(job *j, const dpcr_recurrent_plan_options *options, int thread
     dpcr_recurrent_plan_options o = *options;
     const dpcr_recurrent_pass pass = pass_of(j);
     o.sample = draw_chance(50) ? &pass : NULL;
+    if (draw_chance(15)) rehearse(j, network, &pass);
     dpcr_status status = dpcr_recurrent_plan_create(network, &o, &plan, &error);
     check_words(status, &error);
     if (status == DPCR_ERROR_UNSUPPORTED || status == DPCR_ERROR_MEMORY) {

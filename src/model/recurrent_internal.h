@@ -119,6 +119,10 @@ void dpcri_recurrent_carve_tape(const dpcr_recurrent_plan *plan, dpcri_arena *ar
 void dpcri_recurrent_carve_workspace(const dpcr_recurrent_plan *plan, bool backward, dpcri_arena *arena,
                                      dpcri_recurrent_space *space);
 
+// Those pieces of the latter that the sums of one chain want, which has a plan, without recompute.
+void dpcri_recurrent_carve_sums(const dpcr_recurrent_plan *plan, int64_t chain, dpcri_arena *arena,
+                                dpcri_recurrent_space *space);
+
 // The pieces of a call, carved out of the caller's memory; and that this and the pass's arrays are what the plan wants.
 dpcr_status dpcri_recurrent_open(dpcr_recurrent_plan *plan, const char *call, const dpcr_recurrent_pass *pass,
                                  void *tape, void *workspace, size_t workspace_bytes, bool backward,
@@ -158,6 +162,17 @@ void dpcri_recurrent_plan_steps(const dpcr_recurrent_plan *plan, int64_t chain, 
 
 // Plans chain after chain, each over what the loop made of the ones below from `options.sample`.
 dpcr_status dpcri_recurrent_sample(dpcr_recurrent_plan *plan, const dpcr_solve_options *options, dpcr_error *error);
+
+// What a chain is planned over, which its layer's products_user points to meanwhile; and what trials of its ways back
+// take in its place (dpcr_steps.rehearse, rehearsed).
+typedef struct dpcri_recurrent_stage {
+    const dpcr_recurrent_plan *plan;
+    const dpcr_recurrent_pass *pass;
+    const dpcri_recurrent_space *space;
+    int64_t chain;
+} dpcri_recurrent_stage;
+void *dpcri_recurrent_rehearse(void *layer, const dpcr_rehearsal *tried);
+void dpcri_recurrent_rehearsed(void *stand_in);
 
 // Rows of a layer's input: the pass's x, or y of the layer below. And of y of a layer.
 dpcri_grid dpcri_recurrent_input(const dpcr_recurrent_plan *plan, const dpcr_recurrent_pass *pass,

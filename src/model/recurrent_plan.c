@@ -191,6 +191,14 @@ void dpcri_recurrent_carve_workspace(const dpcr_recurrent_plan *plan, bool backw
     space->solve = dpcri_arena_take(arena, arena->overflow ? 0 : (int64_t)space->solve_bytes, 1);
 }
 
+void dpcri_recurrent_carve_sums(const dpcr_recurrent_plan *plan, int64_t chain, dpcri_arena *arena,
+                                dpcri_recurrent_space *space) {
+    const bool cleared = plan->options.packed && !dpcri_recurrent_flow_of(plan, chain).copied;
+    if (cleared) space->reversed = take(plan, arena, plan->layers[chain].inputs);
+    space->before = plan->options.resets ? take(plan, arena, state_of(plan->network)) : NULL;
+    take_blocks(plan, arena, space);
+}
+
 static size_t count_bytes(const dpcr_recurrent_plan *plan, bool tape, bool backward) {
     dpcri_arena arena = {0};
     dpcri_recurrent_space space = {.outputs = plan->outputs, .dropped = plan->dropped, .kept = plan->kept};

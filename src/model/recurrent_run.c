@@ -291,9 +291,16 @@ dpcr_status dpcr_recurrent_execute(dpcr_recurrent_plan *plan, const dpcr_recurre
 
 // ---- planning over a sample ----
 
+// What comes in at h of every step while ways back are tried: of a chain that forgets, where something came in at the
+// last step alone, most adjoints would be so near 0 that processors take ten times as long with them.
+static void fill_ones(dpcr_dtype dtype, int64_t count, void *ones) {
+    const dpcr_array all = dpcr_array_make(ones, dtype, 3, (const int64_t[]){1, 1, count});
+    dpcri_row_ops_of(dtype)->fill(&all, 1);
+}
+
 static dpcr_status sample_chain(dpcr_recurrent_plan *plan, const dpcr_recurrent_pass *pass,
                                 const dpcri_recurrent_space *space, int64_t chain, dpcr_solve_options options,
-                                dpcr_error *error) {
+                                void *ones, dpcr_error *error) {
     const dpcr_recurrent *n = plan->network;
     const int64_t shape[2] = {plan->options.batch, state_of(plan)};
     const dpcr_array start = dpcr_array_make(space->initial, n->options.dtype, 2, shape);
@@ -303,7 +310,14 @@ static dpcr_status sample_chain(dpcr_recurrent_plan *plan, const dpcr_recurrent_
     dpcri_recurrent_multiply(plan, space, chain);
     dpcri_recurrent_join(plan, chain, &pass->h0, &pass->c0, space->initial);
     options.start = &start;
+    dpcri_recurrent_stage stage = {.plan = plan, .pass = pass, .space = space, .chain = chain};
+    if (steps.gradient) steps.rehearse = dpcri_recurrent_rehearse, steps.rehearsed = dpcri_recurrent_rehearsed;
+    plan->layers[chain].products_user = &stage;
+    plan->layers[chain].outer = (dpcri_grid){.data = ones};
     dpcr_status status = dpcr_solve_plan_create(plan->context, &steps, &options, &plan->chains[chain], error);
+    plan->layers[chain].products_user = NULL;
+    plan->layers[chain].outer = (dpcri_grid){0};
+    if (status == DPCR_OK) plan->chains[chain]->steps.rehearse = NULL;  // it was for this stage
     if (status != DPCR_OK || chain / n->directions + 1 == n->options.layers) return status;
     const size_t bytes = dpcr_solve_plan_workspace(plan->chains[chain]);
     void *solve = bytes == SIZE_MAX ? NULL : dpcri_alloc(plan->context, bytes + 64);
@@ -325,7 +339,9 @@ dpcr_status dpcri_recurrent_sample(dpcr_recurrent_plan *plan, const dpcr_solve_o
     const size_t bytes = dpcr_recurrent_plan_workspace(plan),
                  outputs = (size_t)plan->options.length * (size_t)plan->options.batch * (size_t)outputs_of(plan) *
                            plan->network->element;
-    char *memory = bytes == SIZE_MAX ? NULL : dpcri_alloc(plan->context, bytes + outputs + 128);
+    const int64_t hidden = dpcri_recurrent_h(plan->network);
+    const size_t all = (bytes + 63) / 64 * 64 + (outputs + 63) / 64 * 64;
+    char *memory = bytes == SIZE_MAX ? NULL : dpcri_alloc(plan->context, all + (size_t)hidden * plan->network->element);
     if (!memory) {
         status =
             dpcri_fail(error, DPCR_ERROR_MEMORY, "recurrent_plan: no memory to try the network (%zu bytes)", bytes);
@@ -336,7 +352,9 @@ dpcr_status dpcri_recurrent_sample(dpcr_recurrent_plan *plan, const dpcr_solve_o
     pass.ht = pass.ct = (dpcr_array){0};
     DPCR_TRY(
         dpcri_recurrent_open(plan, "recurrent_plan", given ? &pass : NULL, NULL, memory, bytes, false, &space, error));
-    for (int64_t c = 0; c < plan->network->chains; c++) DPCR_TRY(sample_chain(plan, &pass, &space, c, *options, error));
+    fill_ones(plan->network->options.dtype, hidden, memory + all);
+    for (int64_t c = 0; c < plan->network->chains; c++)
+        DPCR_TRY(sample_chain(plan, &pass, &space, c, *options, memory + all, error));
 done:
     plan->options.training = training;
     dpcri_free(plan->context, memory);

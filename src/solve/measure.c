@@ -230,37 +230,58 @@ bool dpcri_measure(const dpcri_outlook *o, bool backward, dpcr_candidate *candid
 
 // ---- pairs ----
 
+enum { THERE = 3, BACK = 4, PAIRS = 6 };
+
+// Loops, what is best alone, the same in the other way's chunks, and in chunks as the driver makes them both ways.
+static const struct { int there, back; } pair_of[PAIRS] = {{0, 0}, {0, 1}, {1, 0}, {1, 1}, {1, 2}, {2, 3}};
+
 typedef struct pairs {
-    trials *t;                 // its plans: the ways forward
-    dpcr_solve_plan *back[2];  // the ways back
+    trials *t;                    // its plans: the ways forward
+    dpcr_solve_plan *back[BACK];  // the ways back
 } pairs;
 
 static bool run_pair(void *argument, int64_t i) {
     const pairs *p = argument;
     trials *t = p->t;
-    dpcr_solve_plan *back = p->back[i % 2];
-    if (!back || !run_trial(t, i / 2)) return false;
+    dpcr_solve_plan *back = p->back[pair_of[i].back];
+    if (!back || !run_trial(t, pair_of[i].there)) return false;
     const dpcr_status status = run_back(t, back);
     return !dpcri_watch_heard(t->watch, status) && status == DPCR_OK;
 }
 
-int dpcri_measure_pairs(const dpcri_outlook *o, const dpcr_candidate forward[2], const dpcr_candidate backward[2],
-                        double seconds, double median[4]) {
-    trials t = {.outlook = o, .context = o->context, .watch = o->watch, .taped = true, .count = 2};
+bool dpcri_measure_pair(const dpcri_outlook *o, const dpcr_candidate forward[2], const dpcr_candidate backward[2],
+                        double seconds, dpcri_pair *best) {
+    const dpcr_candidate *f = &forward[1], *b = &backward[1];
+    const bool chunks = f->method == DPCR_METHOD_OVERLAP && b->scheme == DPCR_SCHEME_OVERLAP;
+    dpcr_candidate there[THERE] = {forward[0], *f, *f}, back[BACK] = {backward[0], *b, *b, *b};
+    there[2].chunk = back[3].chunk = 0;
+    back[2].chunk = f->chunk;
+    const bool wanted[BACK] = {true, true, chunks && f->chunk != b->chunk, chunks && (f->chunk != 0 || b->chunk != 0)};
+    trials t = {.outlook = o, .context = o->context, .watch = o->watch, .taped = true, .count = THERE};
     pairs p = {.t = &t};
-    int winner = -1;
-    for (int i = 0; i < 2; i++) {
-        dpcr_solve_options options = options_of(o, &forward[i], false);
-        t.plans[i] = make_plan(&t, o, &options, false);
-        options = options_of(o, &backward[i], true);
-        options.consume_tape = o->options->consume_tape;
-        p.back[i] = make_plan(&t, o, &options, true);
+    double median[PAIRS];
+    int64_t winner = -1;
+    for (int i = 0; i < THERE; i++) {
+        const dpcr_solve_options options = options_of(o, &there[i], false);
+        if (i < 2 || wanted[3]) t.plans[i] = make_plan(&t, o, &options, false);
     }
-    const bool ready = allocate(&t, o);
-    if (ready) rehearse(&t, p.back, 2);
-    if (ready) winner = (int)dpcri_race(4, run_pair, &p, seconds, clock_of_trials, median);
+    for (int i = 0; i < BACK; i++) {
+        dpcr_solve_options options = options_of(o, &back[i], true);
+        options.consume_tape = o->options->consume_tape;
+        if (wanted[i]) p.back[i] = make_plan(&t, o, &options, true);
+    }
+    if (allocate(&t, o)) {
+        rehearse(&t, p.back, BACK);
+        winner = dpcri_race(PAIRS, run_pair, &p, seconds, clock_of_trials, median);
+    }
     rehearsed(&t);
-    for (int i = 0; i < 2; i++) dpcr_solve_plan_destroy(t.plans[i]), dpcr_solve_plan_destroy(p.back[i]);
+    for (int i = 0; i < THERE; i++) dpcr_solve_plan_destroy(t.plans[i]);
+    for (int i = 0; i < BACK; i++) dpcr_solve_plan_destroy(p.back[i]);
     dpcri_free(o->context, t.memory);
-    return winner;
+    if (winner < 0) return false;
+    *best = (dpcri_pair){.forward = there[pair_of[winner].there],
+                         .backward = back[pair_of[winner].back],
+                         .seconds = median[winner],
+                         .loops = median[0]};
+    return true;
 }

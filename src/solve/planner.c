@@ -442,18 +442,17 @@ static void choose_pair(dpcr_solve_plan *plan, const dpcri_outlook *o, dpcri_kno
     const dpcri_list forward = {plan->candidates, ahead},
                      backward = {plan->candidates + ahead, plan->candidate_count - ahead};
     const double budget = plan->options.planning_seconds > 0 ? plan->options.planning_seconds : 1;
-    double median[4];
     if (!known->chosen[0] || !known->chosen[1] || !(near_loop(&forward) || near_loop(&backward))) return;
     const dpcr_candidate there[2] = {*dpcri_loop_of(&forward), *other_than_loop(&forward)},
                          back[2] = {*dpcri_loop_of(&backward), *other_than_loop(&backward)};
-    const int winner = dpcri_measure_pairs(o, there, back, budget / 2, median);
-    if (winner < 0) return;
-    known->candidate[0] = there[winner / 2], known->candidate[1] = back[winner % 2];
+    dpcri_pair best;
+    if (!dpcri_measure_pair(o, there, back, budget / 2, &best)) return;
+    known->candidate[0] = best.forward, known->candidate[1] = best.backward;
     plan->options = *o->options;
     known->max_sweeps = 0;
     take_forward(plan, o, known, &known->candidate[0], dpcri_candidate_seconds(&there[0]));
     take_backward(plan, o, &known->candidate[1]);
-    dpcri_tell_pair(plan, &there[winner / 2], &back[winner % 2], median[winner], median[0]);
+    dpcri_tell_pair(plan, &best.forward, &best.backward, best.seconds, best.loops);
 }
 
 static double expected_sweeps(const dpcri_contraction *c, int64_t length) {

@@ -131,10 +131,15 @@ double dpcri_try_seconds(const dpcri_outlook *o, dpcr_method method, double most
 // refused or a solve failed, nothing is changed.
 bool dpcri_measure(const dpcri_outlook *o, bool backward, dpcr_candidate *candidates, int64_t count, double seconds);
 
-// Times a forward pass that leaves a tape with the backward pass after it, all four pairs; the winner's index, 2 i + k
-// of forward[i] with backward[k], or -1: memory was refused or no pair ran. median: seconds, HUGE_VAL where not run.
-int dpcri_measure_pairs(const dpcri_outlook *o, const dpcr_candidate forward[2], const dpcr_candidate backward[2],
-                        double seconds, double median[4]);
+// Times a forward pass that leaves a tape with the backward pass after it: all pairs; and of two overlaps those in
+// chunks alike, forward's best and the driver's own, whose tape lies with the threads that take it up. False: memory
+// was refused or no pair ran.
+typedef struct dpcri_pair {
+    dpcr_candidate forward, backward;
+    double seconds, loops;  // the loops': HUGE_VAL where they did not run
+} dpcri_pair;
+bool dpcri_measure_pair(const dpcri_outlook *o, const dpcr_candidate forward[2], const dpcr_candidate backward[2],
+                        double seconds, dpcri_pair *best);
 
 // ---- wisdom.c ----
 
