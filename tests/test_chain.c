@@ -156,8 +156,9 @@ static void overlap_has_the_loops_bits(void **state) {
 // A sequence's bits are those that it has alone; a NaN stays where it is.
 static void sequences_are_alone(void **state) {
     (void)state;
-    static const width widths[] = {{DPCR_DENSE, 2, 0},    {DPCR_DENSE, 8, 0},  {DPCR_DENSE, 11, 0},  {DPCR_BLOCK, 6, 3},
-                                   {DPCR_DIAGONAL, 5, 0}, {DPCR_SCALAR, 3, 0}, {DPCR_IDENTITY, 3, 0}};
+    static const width widths[] = {{DPCR_DENSE, 2, 0},  {DPCR_DENSE, 8, 0},   {DPCR_DENSE, 11, 0},
+                                   {DPCR_BLOCK, 6, 3},  {DPCR_BLOCK, 10, 2},  {DPCR_DIAGONAL, 5, 0},
+                                   {DPCR_SCALAR, 3, 0}, {DPCR_IDENTITY, 3, 0}};
     for (int dtype = DPCR_F32; dtype <= DPCR_F64; dtype++)
         for (size_t i = 0; i < sizeof widths / sizeof *widths; i++)
             for (int v = 0; v < VARIANTS; v++)

@@ -55,6 +55,7 @@ typedef struct shape {
     dpcr_transition t;
     int64_t n, rows;
     bool hazards, has_x, has_r, shared;
+    bool tight;  // nothing between rows
 } shape;
 
 static double draw(const shape *s) {
@@ -70,7 +71,7 @@ static double draw(const shape *s) {
 static void *lines(const shape *s, unsigned char *base, int64_t width, int64_t *step, int64_t *row, bool by_steps,
                    bool numbers) {
     const int64_t size = (int64_t)dpcr_dtype_size(s->dtype), n = by_steps ? s->n : 1;
-    *row = width + GAP + (base == memory.r) + 2 * (base == memory.x);  // no two strides alike
+    *row = width + (s->tight ? 0 : GAP + (base == memory.r) + 2 * (base == memory.x));  // no two strides alike
     *step = s->rows * *row + 1;
     unsigned char *first = base + size;  // off by an element: misaligned for every vector
     const int64_t total = n * *step + 2 * GAP;
@@ -249,7 +250,34 @@ static void chains_side_by_side(void **state) {
                        .has_r = true,
                        .hazards = rows % 2 == 0};
             check_shape(&s);
+            s.tight = true;
+            check_shape(&s);
+            s.n += 4;
+            check_shape(&s);
         }
+}
+
+// Blocks of sequences that lie on, and that do not, and those of one.
+static void blocks_side_by_side(void **state) {
+    (void)state;
+    for (int64_t rows = 1; rows <= 11; rows++)
+        for (int64_t blocks = 1; blocks <= 9; blocks += 2)
+            for (int kind = 0; kind < 12; kind++) {
+                const int64_t k = 2 + kind / 4;
+                shape s = {.dtype = kind % 2 ? DPCR_F64 : DPCR_F32,
+                           .operation = kind / 2 % 2 ? DPCRI_SERIAL_T : DPCRI_SERIAL,
+                           .t = dpcr_transition_square(DPCR_BLOCK, k * blocks, k),
+                           .n = 5,
+                           .rows = rows,
+                           .has_x = rows % 3 != 0,
+                           .has_r = true,
+                           .hazards = rows % 2 == 0};
+                check_shape(&s);
+                s.tight = true;
+                check_shape(&s);
+                s.operation = kind / 2 % 2 ? DPCRI_APPLY_T : DPCRI_APPLY, s.has_x = true;
+                check_shape(&s);
+            }
 }
 
 static void widths(dpcr_dtype dtype, dpcr_structure structure, bool hazards) {
@@ -459,6 +487,7 @@ int main(void) {
         cmocka_unit_test(outer_of_pairs),
         cmocka_unit_test(nothing_is_read_past_the_last_matrix),
         cmocka_unit_test(chains_side_by_side),
+        cmocka_unit_test(blocks_side_by_side),
     };
     return cmocka_run_group_tests(tests, allocate, release);
 }

@@ -79,20 +79,39 @@ static double third_level_bytes_a_ns(double width) {
     return width == 8 ? 74 : least(44 + 4 * width, 64);
 }
 
+// What a core gets of a level's bytes where chains side by side wait for nothing else; from its second-level cache
+// about twice what the third gives (chains of 512 to 32768 steps, 1 to 64 sequences, a Xeon; elsewhere not measured).
+static double batch_bytes_a_ns(const dpcr_chain_shape *s) {
+    const double third = third_level_bytes_a_ns((double)s->transition.rows);
+    const double all = (double)s->length * (double)s->batch * step_bytes(s);
+    return all < near_bytes() ? 2 * third : all < cached_bytes() ? third : is_shared() ? 12 : loop_bytes_a_ns(s);
+}
+
+// Threads among which the loop goes, as src/chain/sequential.c shares sequences out, or components of all.
+static double loop_workers(const dpcr_chain_shape *s, int threads) {
+    const dpcr_structure form = dpcri_kernel_form(&s->transition);
+    const double w = (double)s->transition.rows, batch = (double)s->batch, full = w >= 16 ? 4 : ceil(64 / w);
+    const double pair = most(4, 128 / ((double)dpcr_dtype_size(s->dtype) * w));
+    const double group = form == DPCR_DENSE || form == DPCR_BLOCK ? least(full, pair) : full;
+    const double flops = batch * (double)s->length * dpcr_transition_apply_flops(&s->transition);
+    return form != DPCR_DENSE && w >= 32 && flops >= 2e5 ? threads : least(threads, ceil(batch / group));
+}
+
 static double loop_ns(const dpcr_chain_shape *s, int threads) {
-    const double apply = busy_ns(dpcr_transition_apply_flops(&s->transition)), batch = (double)s->batch;
-    const double workers = least(threads, most(1, batch / 4));
-    const bool elements = s->batch == 1 && dpcri_kernel_form(&s->transition) == DPCR_DIAGONAL;
-    const bool dense = dpcri_kernel_form(&s->transition) == DPCR_DENSE;
-    const double latency = elements ? elements_ns(s)
-                           : dense  ? loop_latency_ns(s)
-                                    : latency_ns(coupled_width(&s->transition));
+    const dpcr_structure form = dpcri_kernel_form(&s->transition);
+    const bool elements = s->batch == 1 && form == DPCR_DIAGONAL, dense = form == DPCR_DENSE;
+    const double apply = form == DPCR_BLOCK ? 0 : busy_ns(dpcr_transition_apply_flops(&s->transition));
+    const double batch = (double)s->batch, workers = loop_workers(s, threads), mixed = coupled_width(&s->transition);
+    // Two of width 2 and more go in vectors (twos.inc), whose step takes longer than that of one alone.
+    const double turns = mixed == 2 && batch * (double)s->transition.rows > 2 ? 1.7 : 1;
+    const double latency = elements ? elements_ns(s) : turns * (dense ? loop_latency_ns(s) : latency_ns(mixed));
     double step = most(latency, apply * batch / workers);
     if (s->batch == 1 && (dense || (elements && is_shared()))) {
         const double all = (double)s->length * step_bytes(s);
         if (all > near_bytes()) step = most(step, step_bytes(s) / third_level_bytes_a_ns((double)s->transition.rows));
         if (all > cached_bytes()) step = most(step, step_bytes(s) / loop_bytes_a_ns(s));
     }
+    if (s->batch > 1 || form == DPCR_BLOCK) step = most(step, step_bytes(s) * batch / (batch_bytes_a_ns(s) * workers));
     return (double)s->length * step;
 }
 
@@ -185,7 +204,8 @@ static double chunked_ns(const dpcr_chain_shape *s, int64_t chunk, int threads) 
     const double workers = least(threads, groups), batch = (double)s->batch;
     const double latency = latency_ns(coupled_width(&s->transition));
     const double passes = passes_of(s);
-    const double step = most(most(latency / DPCRI_SIDE, passes * (2 * apply + compose)), streams_ns(s, 2));
+    double step = most(most(latency / DPCRI_SIDE, passes * (2 * apply + compose)), streams_ns(s, 2));
+    if (batch > 1) step = most(step, 2 * step_bytes(s) / batch_bytes_a_ns(s));  // transitions are read twice
     return step * (double)s->length * batch / workers + chunks * most(latency, apply * batch) + 2 * region_ns;
 }
 

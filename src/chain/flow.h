@@ -63,6 +63,7 @@ dpcri_span dpcri_flow_span(const dpcri_flow *flow, int64_t n, int64_t rows);
 // earlier.
 void dpcri_flow_apply(const dpcri_flow *flow, const dpcri_span *span);
 void dpcri_flow_serial(const dpcri_flow *flow, const dpcri_span *span);
+void dpcri_flow_serial_by(const dpcri_flow *flow, const dpcri_span *span, int64_t steps);  // at most so many at a time
 void dpcri_flow_product(const dpcri_flow *flow, const dpcri_span *span);
 void dpcri_flow_compose(const dpcri_flow *flow, dpcri_span span);
 void dpcri_flow_copy(const dpcri_flow *flow, const dpcri_span *span);  // y = r

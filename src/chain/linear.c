@@ -125,9 +125,12 @@ void dpcri_flow_apply(const dpcri_flow *flow, const dpcri_span *span) {
     call(flow, flow->transposed ? DPCRI_APPLY_T : DPCRI_APPLY, span);
 }
 
-void dpcri_flow_serial(const dpcri_flow *flow, const dpcri_span *span) {
+void dpcri_flow_serial(const dpcri_flow *flow, const dpcri_span *span) { dpcri_flow_serial_by(flow, span, span->n); }
+
+void dpcri_flow_serial_by(const dpcri_flow *flow, const dpcri_span *span, int64_t steps) {
     const dpcri_operation serial = flow->transposed ? DPCRI_SERIAL_T : DPCRI_SERIAL;
-    const int64_t most = flow->watch ? dpcri_watch_steps((double)span->rows * flow->flops) : span->n;
+    const int64_t watched = flow->watch ? dpcri_watch_steps((double)span->rows * flow->flops) : span->n;
+    const int64_t most = watched < steps ? watched : steps;
     dpcri_span rest = *span;
     while (rest.n > most) {  // with a look at the watch in between; each stretch starts from the last one's end
         dpcri_span part = rest;

@@ -7,8 +7,16 @@
 // other scheme must equal. Derivation: docs/math/linear-chains.md.
 #include "chain/flow.h"
 
-// Sequences a group: the kernels interleave four of them, and narrow states join into vectors.
-static int64_t group_rows(const dpcri_flow *flow) { return flow->w >= 16 ? 4 : (64 + flow->w - 1) / flow->w; }
+// Sequences a group: the kernels interleave four of them, and narrow states join into vectors. Of few narrow ones that
+// mix every thread gets some, as long as its states fill pairs of cache lines, which processors fetch together.
+static int64_t group_rows(const dpcri_flow *flow) {
+    const int64_t most = flow->w >= 16 ? 4 : (64 + flow->w - 1) / flow->w,
+                  threads = dpcr_context_threads(flow->context);
+    if (flow->form != DPCR_DENSE && flow->form != DPCR_BLOCK) return most;
+    const int64_t fill = 128 / ((int64_t)flow->size * flow->w), pair = fill > 4 ? fill : 4;
+    const int64_t each = ((flow->rows + threads - 1) / threads + pair - 1) / pair * pair;
+    return each < most ? each : most;
+}
 
 int64_t dpcri_part_width(dpcr_structure form, int64_t block, size_t element) {
     const int64_t line = 64 / (int64_t)element, k = form == DPCR_BLOCK ? block : 1;
@@ -20,6 +28,17 @@ typedef struct job {
     bool by_parts;  // tasks take components of all sequences; else sequences
     int64_t group, groups, tasks;
 } job;
+
+// Narrow chains beside each other share cache lines, and the kernels pass over them a few at a time: stretch by
+// stretch, so that a line is still there for the next ones.
+static int64_t stretch_of(const dpcri_flow *f, const dpcri_span *span) {
+    enum { STRETCH_BYTES = 96 << 10, LEAST_STEPS = 16, ROW_BYTES = 256 };
+    const int64_t k = f->form == DPCR_BLOCK ? f->block : f->w, element = (int64_t)f->size;
+    const bool narrow = (f->form == DPCR_DENSE || f->form == DPCR_BLOCK) && k * k * element <= ROW_BYTES;
+    const int64_t chains = span->rows * (span->w / k), step = chains * (k * k + 2 * k) * element;
+    if (!narrow || chains <= 4) return span->n;
+    return STRETCH_BYTES / step > LEAST_STEPS ? STRETCH_BYTES / step : LEAST_STEPS;
+}
 
 static void run_group(void *argument, int64_t i) {
     const job *j = argument;
@@ -44,7 +63,7 @@ static void run_group(void *argument, int64_t i) {
     span.y = dpcri_at_out(f, f->z, row * f->z_row + part);
     span.y_step = f->z_step;
     span.y_row = f->z_row;
-    dpcri_flow_serial(f, &span);
+    dpcri_flow_serial_by(f, &span, stretch_of(f, &span));
 }
 
 static void carve(const dpcri_flow *flow, const dpcr_chain_options *options, dpcri_arena *arena) {
