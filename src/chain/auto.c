@@ -186,10 +186,19 @@ static double passes_of(const dpcr_chain_shape *s) {
     return dpcri_kernel_form(&s->transition) == DPCR_BLOCK ? 11 : 2.5;
 }
 
+// What a step of one sequence of several moves: whole lines, transitions and b twice, z read and written.
+static double sequences_apart_ns(const dpcr_chain_shape *s) {
+    const double size = (double)dpcr_dtype_size(s->dtype), state = most(64, size * (double)s->transition.rows);
+    const double values = most(64, size * (double)dpcr_transition_values(&s->transition));
+    return s->batch > 1 ? (2 * values + 4 * state) / batch_bytes_a_ns(s) : 0;
+}
+
 static double chunked_ns(const dpcr_chain_shape *s, int64_t chunk, int threads) {
-    if (squares_ns(s, chunk, threads) > 0)
-        return (squares_workers(s, chunk, threads) > 1 ? 1 : 0.1) * region_ns +
-               (double)s->length * squares_ns(s, chunk, threads);
+    if (squares_ns(s, chunk, threads) > 0) {
+        const double workers = squares_workers(s, chunk, threads);
+        const double step = most(squares_ns(s, chunk, threads), sequences_apart_ns(s) * (double)s->batch / workers);
+        return (workers > 1 ? 1 : 0.1) * region_ns + (double)s->length * step;
+    }
     // One thread's time: what further threads add depends on the machine's load more than on the shape.
     if (window_ns(s) > 0 && chunk == dpcri_chunked_steps(dpcri_kernel_form(&s->transition), s->transition.rows)) {
         // A chunk a lane: a window that is not full takes what a full one does.
@@ -204,8 +213,8 @@ static double chunked_ns(const dpcr_chain_shape *s, int64_t chunk, int threads) 
     const double workers = least(threads, groups), batch = (double)s->batch;
     const double latency = latency_ns(coupled_width(&s->transition));
     const double passes = passes_of(s);
-    double step = most(most(latency / DPCRI_SIDE, passes * (2 * apply + compose)), streams_ns(s, 2));
-    if (batch > 1) step = most(step, 2 * step_bytes(s) / batch_bytes_a_ns(s));  // transitions are read twice
+    const double compute = passes * (2 * apply + compose);
+    const double step = most(most(latency / DPCRI_SIDE, compute), most(streams_ns(s, 2), sequences_apart_ns(s)));
     return step * (double)s->length * batch / workers + chunks * most(latency, apply * batch) + 2 * region_ns;
 }
 
