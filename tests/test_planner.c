@@ -508,7 +508,8 @@ static void trials_rehearse_gradients(void **state) {
     (void)state;
     static const double tenth[2] = {0.1, 0};
     for (int round = 0; round < 6; round++) {
-        const bool none = round == 1, limited = round == 2, whole = round >= 3, pairs = round == 4, fails = round == 5;
+        const bool none = round == 1, limited = round == 2, whole = round == 3 || round == 4, pairs = round == 4,
+                   fails = round == 5;
         dpcr_context *context = solving_context(1);
         rehearsing r = {.c = chain_of(step_forgets, 1500, 2, DPCR_F64), .none = none};
         r.c.parameters = tenth;
@@ -539,6 +540,41 @@ static void trials_rehearse_gradients(void **state) {
         dpcr_solve_plan_destroy(plan);
         dpcr_context_destroy(context);
     }
+}
+
+// Where nobody stands in, what gradients would take is added to what was measured, of both passes too.
+static void gradients_are_added_to_trials(void **state) {
+    (void)state;
+    static const double tenth[2] = {0.1, 0};
+    dpcr_context *context = solving_context(1);
+    rehearsing r = {.c = chain_of(step_forgets, 1500, 2, DPCR_F64)};
+    r.c.parameters = tenth;
+    dpcr_steps steps = chain_steps(&r.c);
+    steps.user = &r, steps.linearise = NULL, steps.lanes = 4;
+    steps.latency = 1e-3, steps.lane_seconds = 1e-9;
+    steps.adjoint_latency = 1e-3, steps.adjoint_lane_seconds = 1e-9;
+    steps.gradient = count_gradients, steps.gradient_latency = 10e-6;
+    const dpcr_solve_options options = {
+        .size = sizeof options, .planning = DPCR_PLANNING_MEASURE, .planning_seconds = 0.3, .consume_tape = 1};
+    dpcr_solve_plan *plan = NULL;
+    assert_int_equal(dpcr_solve_plan_create(context, &steps, &options, &plan, NULL), DPCR_OK);
+    assert_false(r.wrong);
+    dpcr_candidate each = {.size = sizeof each};
+    int64_t timed = 0;
+    for (int64_t i = 0; dpcr_solve_plan_candidate(plan, i, &each); i++) {
+        if (!each.backward || !(each.measured > 0)) continue;
+        assert_true(each.measured >= 15e-3);
+        timed++;
+    }
+    assert_true(timed >= 2);
+    const char *loops = strstr(dpcr_solve_plan_sentence(plan), ", the loops ");
+    double seconds = 0;
+    assert_non_null(loops);
+    assert_int_equal(sscanf(loops, ", the loops %lf ms", &seconds), 1);
+    if (!(seconds >= 15)) fail_msg("%s", loops);
+    assert_true(strstr(loops, " ms") != NULL);
+    dpcr_solve_plan_destroy(plan);
+    dpcr_context_destroy(context);
 }
 
 static void measured_plans_are_remembered(void **state) {
@@ -868,6 +904,7 @@ int main(void) {
         cmocka_unit_test(predictions_are_in_order),
         cmocka_unit_test(both_passes_are_measured_together),
         cmocka_unit_test(trials_rehearse_gradients),
+        cmocka_unit_test(gradients_are_added_to_trials),
         cmocka_unit_test(measured_plans_are_remembered),
         cmocka_unit_test(sweeps_that_were_allowed_are_remembered),
         cmocka_unit_test(threads_share_calls_of_lanes_in_turn),

@@ -94,12 +94,6 @@ typedef struct dpcr_launch {
     double alone_seconds, shared_seconds;
 } dpcr_launch;
 
-// All callbacks return 0; a negative code aborts (DPCR_ERROR_CALLBACK, the code is kept in the error). A positive code
-// of advance or linearise makes the span's results not finite, for all its rows: a callback that can tell them apart
-// writes NaN where it cannot go on and returns 0. (Of lanes that advance had together each is then asked for again by
-// itself, unless `last` was `in`.) adjoint and gradient abort with any code but 0. Arrays are in the
-// chain's dtype, the last dimension contiguous, the others strided; rows are relative to span->row. A callback may be
-// called from several threads at once, with disjoint outputs, when `concurrent` is set.
 // What a way back is tried over; all of it lives until rehearsed is called.
 typedef struct dpcr_rehearsal {
     size_t size;                         // sizeof(dpcr_rehearsal)
@@ -109,6 +103,12 @@ typedef struct dpcr_rehearsal {
     dpcr_array tape;                     // [L][R][tape_values], data NULL: none
 } dpcr_rehearsal;
 
+// All callbacks return 0; a negative code aborts (DPCR_ERROR_CALLBACK, the code is kept in the error). A positive code
+// of advance or linearise makes the span's results not finite, for all its rows: a callback that can tell them apart
+// writes NaN where it cannot go on and returns 0. (Of lanes that advance had together each is then asked for again by
+// itself, unless `last` was `in`.) adjoint and gradient abort with any code but 0. Arrays are in the
+// chain's dtype, the last dimension contiguous, the others strided; rows are relative to span->row. A callback may be
+// called from several threads at once, with disjoint outputs, when `concurrent` is set.
 typedef struct dpcr_steps {
     size_t size;  // sizeof(dpcr_steps) of the caller
     void *user;
@@ -241,7 +241,8 @@ typedef struct dpcr_steps {
     // stay as they are. rehearsed releases it. With gradient_whole each way back has one of its own, and only where
     // forward passes lie between (both ways are to be chosen, for training). Without them, or where rehearse returns
     // NULL, gradients are left out of trials, and what they would take is reckoned by gradient_latency and
-    // gradient_lane_seconds. Not called under the option memory_limit.
+    // gradient_lane_seconds, with gradient_whole not at all. Who puts a `user` of their own into the steps of a model
+    // puts NULL here. Not called under the option memory_limit.
     void *(*rehearse)(void *user, const dpcr_rehearsal *rehearsal);
     void (*rehearsed)(void *stand_in);
 } dpcr_steps;

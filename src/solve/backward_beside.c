@@ -64,11 +64,21 @@ static void run_piece(beside *t, int64_t number) {
     if (t->slots > 0) atomic_fetch_add_explicit(&t->finished[unit % t->slots], 1, memory_order_release);
 }
 
+static bool goes_on(beside *t) {
+    if (pthread_equal(pthread_self(), t->caller) && dpcri_cancelled(t->b->plan->context))
+        t->over = t->b->stopped = true;
+    if (t->b->code != 0) t->over = true;
+    return !t->over;
+}
+
+// The caller's thread asks once a unit whether it is to stop, as the loop does.
 static void help(beside *t) {
-    int64_t number;
+    int64_t number, asked = -1;
     while (!t->over && (number = atomic_fetch_add_explicit(&t->next, 1, memory_order_relaxed)) < t->units * t->pieces) {
         for (int64_t i = 0; atomic_load_explicit(&t->done, memory_order_acquire) <= number / t->pieces && !t->over; i++)
             dpcri_wait(i);
+        if (number / t->pieces != asked && !goes_on(t)) return;
+        asked = number / t->pieces;
         if (!t->over) run_piece(t, number);
     }
 }
@@ -85,13 +95,6 @@ static bool help_once(beside *t) {
 }
 
 // ---- the loop ----
-
-static bool goes_on(beside *t) {
-    if (pthread_equal(pthread_self(), t->caller) && dpcri_cancelled(t->b->plan->context))
-        t->over = t->b->stopped = true;
-    if (t->b->code != 0) t->over = true;
-    return !t->over;
-}
 
 static void wait_for_room(beside *t, int64_t unit) {
     if (t->slots == 0 || unit < t->slots) return;
@@ -124,7 +127,8 @@ static void run_loop(beside *t) {
     }
 }
 
-// The loop is the caller's, whose range of tasks begins with it; nobody else comes to it before it has begun.
+// The loop is the caller's, whose range of tasks begins with it: there is a task of gradients for every other thread,
+// which waits for the loop there, so nobody comes to it from behind.
 static void take_part(void *argument, int64_t number) {
     beside *t = argument;
     if (number == 0) run_loop(t);
@@ -139,6 +143,7 @@ dpcr_status dpcri_backward_beside(dpcri_backward *b, dpcr_error *error) {
     t.units = (length + t.unit - 1) / t.unit;
     t.piece = least(b->gradient_piece, t.unit);
     t.pieces = (t.unit + t.piece - 1) / t.piece;
-    dpcri_parallel(b->plan->context, dpcri_threads_at_hand(b->plan->context), take_part, &t);
+    dpcri_parallel(b->plan->context, least(dpcri_threads_at_hand(b->plan->context), 1 + t.units * t.pieces), take_part,
+                   &t);
     return dpcri_backward_failure(b, error);
 }

@@ -240,6 +240,8 @@ typedef struct pairs {
     dpcr_solve_plan *back[BACK];  // the ways back
 } pairs;
 
+static double clock_of_pairs(void *argument) { return clock_of_trials(((const pairs *)argument)->t); }
+
 static bool run_pair(void *argument, int64_t i) {
     const pairs *p = argument;
     trials *t = p->t;
@@ -272,7 +274,7 @@ bool dpcri_measure_pair(const dpcri_outlook *o, const dpcr_candidate forward[2],
     }
     if (allocate(&t, o)) {
         rehearse(&t, p.back, BACK);
-        winner = dpcri_race(PAIRS, run_pair, &p, seconds, clock_of_trials, median);
+        winner = dpcri_race(PAIRS, run_pair, &p, seconds, clock_of_pairs, median);
     }
     rehearsed(&t);
     for (int i = 0; i < THERE; i++) dpcr_solve_plan_destroy(t.plans[i]);

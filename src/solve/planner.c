@@ -343,7 +343,7 @@ static const dpcr_candidate *pick(const dpcri_outlook *o, const dpcri_list *l) {
     double least = loop->seconds;
     if (l->at[0].measured > 0) return &l->at[0];
     for (int64_t i = 0; i < l->count; i++) {
-        const double known = l->at[i].backward ? dpcri_cost_shared_gradients(o) : 0;  // of both, and no matter of doubt
+        const double known = l->at[i].backward ? dpcri_cost_shared_gradients(o) : 0;  // no matter of doubt
         const double seconds = known + doubt_of(o, &l->at[i]) * (l->at[i].seconds - known);
         if (dpcri_is_loop(&l->at[i]) || is_bound(o, &l->at[i]) || !dpcri_wakes_in_time(o, l, &l->at[i])) continue;
         if (seconds < least) best = &l->at[i], least = seconds;
