@@ -32,15 +32,16 @@ typedef struct layout {
 static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 static int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
 
-static int64_t most_chunks(const dpcr_solve_plan *plan, int64_t length) {
+// Of `states`, `length` of which are not z0's: as many as they are cut into forward, for a full call there is one here.
+static int64_t most_chunks(const dpcr_solve_plan *plan, int64_t states, int64_t length) {
     const int64_t chunk = plan->options.backward_chunk ? plan->options.backward_chunk : plan->options.chunk;
-    if (chunk) return most(length / chunk, 1);
+    if (chunk) return most(least(states / chunk, length), 1);
     return dpcri_overlap_chunks(&plan->steps, length, plan->options.backward_warm_up);
 }
 
 // A remainder is run alone, so of the counts near the wanted one the best is the one with the fewest dependent steps.
 static layout layout_of(const dpcr_solve_plan *plan, int64_t lo, int64_t hi) {
-    const int64_t from = lo ? lo : 1, length = most(hi - from, 0), wanted = most_chunks(plan, length);
+    const int64_t from = lo ? lo : 1, length = most(hi - from, 0), wanted = most_chunks(plan, hi - lo, length);
     layout best = {.chunks = wanted, .lanes = dpcri_overlap_call(&plan->steps), .from = from};
     int64_t shortest = INT64_MAX;
     for (int64_t k = wanted; k > 0 && k > wanted - CUTS && 4 * k >= 3 * wanted; k--) {
@@ -59,7 +60,7 @@ typedef struct job {
 } job;
 
 void dpcri_backward_overlap_carve(const dpcr_solve_plan *plan, dpcri_arena *arena, dpcri_backward_space *space) {
-    const int64_t chunks = most_chunks(plan, plan->backward_window);
+    const int64_t chunks = most_chunks(plan, plan->backward_window, plan->backward_window);
     int64_t rows = 0, numbers = 0;
     if (!dpcri_mul(chunks, plan->steps.batch, &rows) || !dpcri_mul(rows, plan->steps.width, &numbers))
         arena->overflow = true;

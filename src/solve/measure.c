@@ -258,7 +258,8 @@ bool dpcri_measure_pair(const dpcri_outlook *o, const dpcr_candidate forward[2],
     dpcr_candidate there[THERE] = {forward[0], *f, *f}, back[BACK] = {backward[0], *b, *b, *b};
     there[2].chunk = back[3].chunk = 0;
     back[2].chunk = f->chunk;
-    const bool wanted[BACK] = {true, true, chunks && f->chunk != b->chunk, chunks && (f->chunk != 0 || b->chunk != 0)};
+    const bool free = chunks && o->options->backward_chunk == 0;  // else the caller's stays
+    const bool wanted[BACK] = {true, true, free && f->chunk != b->chunk, free && (f->chunk != 0 || b->chunk != 0)};
     trials t = {.outlook = o, .context = o->context, .watch = o->watch, .taped = true, .count = THERE};
     pairs p = {.t = &t};
     double median[PAIRS];
