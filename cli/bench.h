@@ -45,6 +45,10 @@ typedef struct bench_race {
     double bytes;  // that the work cannot help moving; 0: not told
 } bench_race;
 
+// Runs of `seconds` each before one that is timed, which then finds in the caches, each thread's, what it would find if
+// it ran alone, whoever ran before it.
+int bench_warm_runs(double seconds);
+
 bench_entrant *bench_race_add(bench_race *race, const char *name);
 // Runs every entrant, looks at the slow ones once and races the others; about `seconds` long. Returns the exit code.
 int bench_race_run(bench_race *race, double seconds);

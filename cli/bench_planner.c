@@ -10,23 +10,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum {
-    ROUNDS = 15,
-    LEAST_ROUNDS = 7,
-    LOOKS = 3,
-    MOST_WARM = 4,
-    KEY_MODE = 0x6000,
-    KEY_QUICK,
-    KEY_BUDGET,
-    KEY_PART,
-    KEY_ONLY
-};
+#include "bench.h"
+
+enum { ROUNDS = 15, LEAST_ROUNDS = 7, LOOKS = 3, KEY_MODE = 0x6000, KEY_QUICK, KEY_BUDGET, KEY_PART, KEY_ONLY };
 static const double round_seconds = 100e-6;  // a round of one way lasts at least this
 static const double case_seconds = 0.25;     // of the rounds of a case
 static const double short_seconds = 2e-3;
-static const double settling_seconds = 1e-3;  // until caches and threads are as one way alone would have them
-static const double warm_seconds = 10e-3;     // what takes longer has used every cache up anyhow
-static const double wrong = 0.05;             // a regret that is told
+static const double wrong = 0.05;  // a regret that is told
 
 typedef struct asked {
     cli_common common;
@@ -133,7 +123,7 @@ static int first_look(planner_subject *s, rounds *r, double *round) {
         const double each = s->ways[i].seconds;
         r->in[i] = i == 0 || s->ways[i].loop ? each < 10 * best : each < 2.5 * best;
         r->inner[i] = each < round_seconds ? (int)fmin(1000, ceil(round_seconds / fmax(each, 1e-9))) : 1;
-        r->warm[i] = each < warm_seconds ? (int)fmin(MOST_WARM, 1 + settling_seconds / fmax(each, 1e-9)) : 0;
+        r->warm[i] = bench_warm_runs(each);
         if (r->in[i]) *round += each * (r->inner[i] + r->warm[i]);
     }
     return CLI_DONE;
@@ -149,7 +139,6 @@ static int race(planner_subject *s, rounds *r) {
         for (int j = 0; j < s->count && !status; j++) {
             const int i = k % 2 ? s->count - 1 - j : j;
             if (!r->in[i]) continue;
-            // It finds in the caches, each thread's, what it would find if it ran alone, whoever ran before it.
             if (r->warm[i]) status = run_many(s, i, r->warm[i], &unused);
             if (!status) status = run_many(s, i, r->inner[i], &r->times[i][k]);
         }

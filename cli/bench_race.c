@@ -10,7 +10,6 @@
 static const double round_seconds = 2e-3;     // a round of one entrant lasts at least this
 static const double look_seconds = 5e-3;      // of a first look, unless one run takes longer
 static const double patience_seconds = 0.02;  // what takes no longer is always worth a look
-static const double warm_seconds = 0.05;      // what takes longer has used every cache up anyhow
 static const double contender = 1.3;          // up to this times the fastest, a look cannot tell who is first
 enum { LOOKS = 5, LEAST_ROUNDS = 5, FAIR_ROUNDS = 7, FEW_ROUNDS = 3, CONTENDERS = 3 };
 
@@ -146,15 +145,16 @@ static int count_rounds(double seconds, double round) {
     return rounds - 1 + rounds % 2;
 }
 
-// One run brings what fits the inner caches back, a few what fits the outer one; what takes longer fits none.
-static int warm_runs(const bench_entrant *e) {
-    if (e->seconds > warm_seconds) return 0;
-    return (int)fmin(4, 1 + round_seconds / e->seconds / 4);
+int bench_warm_runs(double seconds) {
+    enum { MOST = 4 };
+    static const double cached = 0.05;  // what takes longer has used every cache up anyhow
+    static const double settling = 1e-3;
+    return seconds > cached ? 0 : (int)fmin(MOST, 1 + settling / fmax(seconds, 1e-9));
 }
 
 // Where the loop is far ahead and time runs out, a few rounds tell by how much.
 static bool beaten(const bench_race *race, const bench_entrant *e) {
-    return e->seconds > warm_seconds && e->seconds > 4 * race->entrants[0].seconds;
+    return bench_warm_runs(e->seconds) == 0 && e->seconds > 4 * race->entrants[0].seconds;
 }
 
 static int race_contenders(bench_race *race, const int chosen[], int count, double seconds) {
@@ -162,7 +162,7 @@ static int race_contenders(bench_race *race, const int chosen[], int count, doub
     for (int k = 0; k < count; k++) {
         bench_entrant *e = &race->entrants[chosen[k]];
         e->inner = runs_of(e);
-        if (!beaten(race, e)) round += e->seconds * (e->inner + warm_runs(e));
+        if (!beaten(race, e)) round += e->seconds * (e->inner + bench_warm_runs(e->seconds));
     }
     race->rounds = count_rounds(seconds, round);
     for (int r = 0; r < race->rounds; r++)
@@ -171,8 +171,8 @@ static int race_contenders(bench_race *race, const int chosen[], int count, doub
             dpcr_error error = {0};
             double unused;
             if (r >= FEW_ROUNDS && beaten(race, e)) continue;
-            // It finds in the caches what it would find if it ran alone, whoever ran before it.
-            if (run_many(race, e, warm_runs(e), &unused, &error)) return cli_fail_error(&error, CLI_COMPUTING);
+            if (run_many(race, e, bench_warm_runs(e->seconds), &unused, &error))
+                return cli_fail_error(&error, CLI_COMPUTING);
             if (run_many(race, e, e->inner, &e->times[r], &error)) return cli_fail_error(&error, CLI_COMPUTING);
             e->rounds++;
         }

@@ -235,20 +235,26 @@ static void check_all_operations(dpcr_dtype dtype, dpcr_transition t, bool hazar
         }
 }
 
+// Sequences beside each other, of both types and ways.
+static shape loop_of(int kind, dpcr_transition t, int64_t n, int64_t rows) {
+    return (shape){.dtype = kind % 2 ? DPCR_F64 : DPCR_F32,
+                   .operation = kind / 2 % 2 ? DPCRI_SERIAL_T : DPCRI_SERIAL,
+                   .t = t,
+                   .n = n,
+                   .rows = rows,
+                   .has_x = rows % 3 != 0,
+                   .has_r = true,
+                   .hazards = rows % 2 == 0};
+}
+
 // As many chains as fill vectors and calls, and as leave some over.
 static void chains_side_by_side(void **state) {
     (void)state;
+    static const int64_t narrow[] = {2, 3, 4, 8};
     for (int64_t rows = 2; rows <= 19; rows++)
         for (int kind = 0; kind < 48; kind++) {
-            static const int64_t narrow[] = {2, 3, 4, 8};
-            shape s = {.dtype = kind % 2 ? DPCR_F64 : DPCR_F32,
-                       .operation = kind / 2 % 2 ? DPCRI_SERIAL_T : DPCRI_SERIAL,
-                       .t = dpcr_transition_square(DPCR_DENSE, narrow[kind / 4 % 4], 0),
-                       .n = 1 + kind / 16,
-                       .rows = rows,
-                       .has_x = rows % 3 != 0,
-                       .has_r = true,
-                       .hazards = rows % 2 == 0};
+            const dpcr_transition t = dpcr_transition_square(DPCR_DENSE, narrow[kind / 4 % 4], 0);
+            shape s = loop_of(kind, t, 1 + kind / 16, rows);
             check_shape(&s);
             s.tight = true;
             check_shape(&s);
@@ -264,14 +270,7 @@ static void blocks_side_by_side(void **state) {
         for (int64_t blocks = 1; blocks <= 9; blocks += 2)
             for (int kind = 0; kind < 12; kind++) {
                 const int64_t k = 2 + kind / 4;
-                shape s = {.dtype = kind % 2 ? DPCR_F64 : DPCR_F32,
-                           .operation = kind / 2 % 2 ? DPCRI_SERIAL_T : DPCRI_SERIAL,
-                           .t = dpcr_transition_square(DPCR_BLOCK, k * blocks, k),
-                           .n = 5,
-                           .rows = rows,
-                           .has_x = rows % 3 != 0,
-                           .has_r = true,
-                           .hazards = rows % 2 == 0};
+                shape s = loop_of(kind, dpcr_transition_square(DPCR_BLOCK, k * blocks, k), 5, rows);
                 check_shape(&s);
                 s.tight = true;
                 check_shape(&s);

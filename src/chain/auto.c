@@ -87,14 +87,13 @@ static double batch_bytes_a_ns(const dpcr_chain_shape *s) {
     return all < near_bytes() ? 2 * third : all < cached_bytes() ? third : is_shared() ? 12 : loop_bytes_a_ns(s);
 }
 
-// Threads among which the loop goes, as src/chain/sequential.c shares sequences out, or components of all.
+// Threads among which the loop goes.
 static double loop_workers(const dpcr_chain_shape *s, int threads) {
-    const dpcr_structure form = dpcri_kernel_form(&s->transition);
-    const double w = (double)s->transition.rows, batch = (double)s->batch, full = w >= 16 ? 4 : ceil(64 / w);
-    const double pair = most(4, 128 / ((double)dpcr_dtype_size(s->dtype) * w));
-    const double group = form == DPCR_DENSE || form == DPCR_BLOCK ? least(full, pair) : full;
-    const double flops = batch * (double)s->length * dpcr_transition_apply_flops(&s->transition);
-    return form != DPCR_DENSE && w >= 32 && flops >= 2e5 ? threads : least(threads, ceil(batch / group));
+    const dpcr_transition *t = &s->transition;
+    const double flops = (double)s->batch * (double)s->length * dpcr_transition_apply_flops(t);
+    const dpcri_loop_shares shares = dpcri_loop_shares_of(dpcri_kernel_form(t), t->rows, t->block,
+                                                          dpcr_dtype_size(s->dtype), s->batch, flops, threads);
+    return least(threads, (double)shares.groups);
 }
 
 static double loop_ns(const dpcr_chain_shape *s, int threads) {

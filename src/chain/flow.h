@@ -83,6 +83,16 @@ void *dpcri_flow_take(const dpcri_flow *flow, dpcri_arena *arena, int64_t count,
 // Components that mix with no others and fill whole cache lines, so that they can be run apart; 0: all mix.
 int64_t dpcri_part_width(dpcr_structure form, int64_t block, size_t element);
 
+// How the loop is shared out among threads: by groups of sequences, or of components of all sequences.
+typedef struct dpcri_loop_shares {
+    bool by_parts;
+    int64_t group, groups;
+} dpcri_loop_shares;
+
+// w components of `element` bytes in each of `rows` sequences, `flops` altogether.
+dpcri_loop_shares dpcri_loop_shares_of(dpcr_structure form, int64_t w, int64_t block, size_t element, int64_t rows,
+                                       double flops, int64_t threads);
+
 // Tasks for `items` of `flops` each: from the shape alone. Task i of n has the items [lo, hi).
 int64_t dpcri_task_count(int64_t items, double flops);
 void dpcri_task_range(int64_t items, int64_t tasks, int64_t i, int64_t *lo, int64_t *hi);

@@ -9,13 +9,12 @@
 
 // Sequences a group: the kernels interleave four of them, and narrow states join into vectors. Of few narrow ones that
 // mix every thread gets some, as long as its states fill pairs of cache lines, which processors fetch together.
-static int64_t group_rows(const dpcri_flow *flow) {
-    const int64_t most = flow->w >= 16 ? 4 : (64 + flow->w - 1) / flow->w,
-                  threads = dpcr_context_threads(flow->context);
-    if (flow->form != DPCR_DENSE && flow->form != DPCR_BLOCK) return most;
-    const int64_t fill = 128 / ((int64_t)flow->size * flow->w), pair = fill > 4 ? fill : 4;
-    const int64_t each = ((flow->rows + threads - 1) / threads + pair - 1) / pair * pair;
-    return each < most ? each : most;
+static int64_t group_rows(dpcr_structure form, int64_t w, size_t element, int64_t rows, int64_t threads) {
+    const int64_t most = w >= 16 ? 4 : (64 + w - 1) / w;
+    if (form != DPCR_DENSE && form != DPCR_BLOCK) return most;
+    const int64_t fill = 128 / ((int64_t)element * w), pair = fill > 4 ? fill : 4;
+    const int64_t each = ((rows + threads - 1) / threads + pair - 1) / pair * pair;
+    return each < most && each > 0 ? each : most;
 }
 
 int64_t dpcri_part_width(dpcr_structure form, int64_t block, size_t element) {
@@ -23,10 +22,24 @@ int64_t dpcri_part_width(dpcr_structure form, int64_t block, size_t element) {
     return form == DPCR_DENSE ? 0 : line % k == 0 ? line : line * k;
 }
 
+// Of all components: below, handing parts over costs what they win (bench chain --structure diagonal, 64 wide: 1024
+// steps take 4.2 us on one thread, 5.9 in two parts; 32 wide, 4096 steps 15 and 8.8; Zen 5).
+static const double least_shared_flops = 2e5;
+
+dpcri_loop_shares dpcri_loop_shares_of(dpcr_structure form, int64_t w, int64_t block, size_t element, int64_t rows,
+                                       double flops, int64_t threads) {
+    dpcri_loop_shares shares = {.group = group_rows(form, w, element, rows, threads)};
+    shares.groups = (rows + shares.group - 1) / shares.group;
+    const int64_t part = dpcri_part_width(form, block, element);
+    shares.by_parts = part > 0 && flops >= least_shared_flops && shares.groups < threads && w >= 2 * part;
+    if (shares.by_parts) shares.group = part, shares.groups = (w + part - 1) / part;
+    return shares;
+}
+
 typedef struct job {
     const dpcri_flow *flow;
-    bool by_parts;  // tasks take components of all sequences; else sequences
-    int64_t group, groups, tasks;
+    dpcri_loop_shares shares;
+    int64_t tasks;
 } job;
 
 // Narrow chains beside each other share cache lines, and the kernels pass over them a few at a time: stretch by
@@ -43,15 +56,16 @@ static int64_t stretch_of(const dpcri_flow *f, const dpcri_span *span) {
 static void run_group(void *argument, int64_t i) {
     const job *j = argument;
     const dpcri_flow *f = j->flow;
-    const int64_t all = j->by_parts ? f->w : f->rows;
+    const bool by_parts = j->shares.by_parts;
+    const int64_t all = by_parts ? f->w : f->rows, group = j->shares.group;
     int64_t lo = 0, hi = 0;
-    dpcri_task_range(j->groups, j->tasks, i, &lo, &hi);
-    lo *= j->group;
-    hi = hi * j->group < all ? hi * j->group : all;
-    const int64_t row = j->by_parts ? 0 : lo, part = j->by_parts ? lo : 0;
+    dpcri_task_range(j->shares.groups, j->tasks, i, &lo, &hi);
+    lo *= group;
+    hi = hi * group < all ? hi * group : all;
+    const int64_t row = by_parts ? 0 : lo, part = by_parts ? lo : 0;
     const int64_t values = f->form == DPCR_BLOCK ? f->block : f->form == DPCR_DIAGONAL ? 1 : 0;  // of a component
-    dpcri_span span = dpcri_flow_span(f, f->n, j->by_parts ? f->rows : hi - lo);
-    if (j->by_parts) span.w = span.cols = hi - lo;
+    dpcri_span span = dpcri_flow_span(f, f->n, by_parts ? f->rows : hi - lo);
+    if (by_parts) span.w = span.cols = hi - lo;
     span.a = dpcri_at(f, f->a, row * f->a_row + part * values);
     span.a_step = f->a_step;
     span.a_row = f->a_row;
@@ -72,26 +86,18 @@ static void carve(const dpcri_flow *flow, const dpcr_chain_options *options, dpc
     (void)arena;
 }
 
-// Of all components: below, handing parts over costs what they win (bench chain --structure diagonal, 64 wide: 1024
-// steps take 4.2 us on one thread, 5.9 in two parts; 32 wide, 4096 steps 15 and 8.8; Zen 5).
-static const double least_shared_flops = 2e5;
-
 static void run(const dpcri_flow *f, const dpcr_chain_options *options, dpcri_arena *arena, dpcr_chain_report *report) {
     (void)options;
     (void)arena;
-    job j = {.flow = f, .group = group_rows(f)};
-    j.groups = (f->rows + j.group - 1) / j.group;
-    double flops = (double)j.group * (double)f->n * (4 + f->flops);
-    const int64_t part = dpcri_part_width(f->form, f->block, f->size);
-    const bool worth = (double)f->rows * (double)f->n * f->flops >= least_shared_flops;
-    j.by_parts = part > 0 && worth && j.groups < dpcr_context_threads(f->context) && f->w >= 2 * part;
-    if (j.by_parts) {
-        j.group = part, j.groups = (f->w + part - 1) / part;
-        flops = (double)f->rows * (double)f->n * (4 + f->flops / (double)j.groups);
-    }
-    j.tasks = dpcri_task_count(j.groups, flops);
+    const int64_t threads = dpcr_context_threads(f->context);
+    const double steps = (double)f->rows * (double)f->n;
+    job j = {.flow = f};
+    j.shares = dpcri_loop_shares_of(f->form, f->w, f->block, f->size, f->rows, steps * f->flops, threads);
+    const double alone = (double)j.shares.group * (double)f->n * (4 + f->flops);
+    const double flops = j.shares.by_parts ? steps * (4 + f->flops / (double)j.shares.groups) : alone;
+    j.tasks = dpcri_task_count(j.shares.groups, flops);
     // As wide as can be: narrow parts of a row waste what the caches fetch beside them.
-    if (j.by_parts && j.tasks > dpcr_context_threads(f->context)) j.tasks = dpcr_context_threads(f->context);
+    if (j.shares.by_parts && j.tasks > threads) j.tasks = threads;
     dpcri_parallel(f->context, j.tasks, run_group, &j);
     report->applications = (f->n - (f->z0 ? 0 : 1)) * f->rows;
     report->depth = f->n;

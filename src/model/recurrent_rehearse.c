@@ -74,6 +74,7 @@ void *dpcri_recurrent_rehearse(void *user, const dpcr_rehearsal *tried) {
     whole->plan.network = &whole->network;
     whole->space = space;
     whole->space.kept = shape.kept;
+    whole->space.back_reversed = r.inputs;  // where a turned copy goes, whose gradient nobody turns again
     whole->sums = dpcri_recurrent_sums_of(&whole->plan, stage->pass, &whole->space, stage->chain, r.inputs, false);
     whole->sums.turned = false;
     whole->sums.e.data = tried->tape.data;
