@@ -16,7 +16,8 @@ enum { ROUNDS = 15, LEAST_ROUNDS = 7, LOOKS = 3, KEY_MODE = 0x6000, KEY_QUICK, K
 static const double round_seconds = 100e-6;  // a round of one way lasts at least this
 static const double case_seconds = 0.25;     // of the rounds of a case
 static const double short_seconds = 2e-3;
-static const double wrong = 0.05;  // a regret that is told
+static const double patience_seconds = 20e-3;  // what takes no longer is looked at again
+static const double wrong = 0.05;              // a regret that is told
 
 typedef struct asked {
     cli_common common;
@@ -109,7 +110,7 @@ static int first_look(planner_subject *s, rounds *r, double *round) {
         double cold = 0;
         int status = run_many(s, i, 1, &cold);
         double warm = cold;
-        const int looks = cold < short_seconds ? LOOKS : cold < 6 * best ? 1 : 0;
+        const int looks = cold < short_seconds ? LOOKS : cold < patience_seconds || cold < 6 * best ? 1 : 0;
         for (int k = 0; k < looks && !status; k++) {
             status = run_many(s, i, 1, &cold);
             warm = k == 0 ? cold : fmin(warm, cold);

@@ -478,6 +478,31 @@ static void races_have_the_right_winner(void **state) {
     }
 }
 
+// Whoever is stalled once, whenever that is: the fastest wins, also where there is time for one round alone.
+typedef struct stalled {
+    int64_t micros[4], runs, at;  // run number `at` of all takes 6 ms longer
+} stalled;
+
+static bool be_stalled_once(void *argument, int64_t i) {
+    stalled *s = argument;
+    race_time += 1e-6 * (double)s->micros[i] + (s->runs++ == s->at ? 6e-3 : 0);
+    return true;
+}
+
+static void one_stall_decides_nothing(void **state) {
+    (void)state;
+    enum { LOOKS = 16 };
+    for (int fastest = 0; fastest < 4; fastest++)
+        for (int hurried = 0; hurried < 2; hurried++)
+            for (int64_t at = hurried ? LOOKS : 0; at < 100; at++) {
+                stalled s = {.micros = {690, 815, 982, 700}, .at = at};
+                double median[4];
+                s.micros[fastest] = 115;
+                const int64_t winner = dpcri_race(4, be_stalled_once, &s, hurried ? 0.015 : 0.2, race_clock, median);
+                if (winner != fastest) fail_msg("stalled in run %d: %d wins", (int)at, (int)winner);
+            }
+}
+
 // Who runs after another one finds its data in the wrong thread's cache, and is not told to be slower for it.
 typedef struct movers {
     int64_t micros[2], moved[2], last;
@@ -574,6 +599,7 @@ int main(void) {
         cmocka_unit_test(run_ups_of_both_ways_are_pinned),
         cmocka_unit_test(linear_chains_are_measured_too),
         cmocka_unit_test(races_have_the_right_winner),
+        cmocka_unit_test(one_stall_decides_nothing),
         cmocka_unit_test(what_others_left_in_caches_does_not_count),
         cmocka_unit_test(no_room_for_stand_ins),
     };

@@ -15,13 +15,14 @@ static const double hopeless = 3;  // times the best of the first round
 enum {
     LOOKS = 3,
     MOST_WARM = 4,
+    SOME_ROUNDS = 3,  // before one sample that something disturbed leaves the median alone
     FAIR_ROUNDS = 5,  // before 5 per cent count
     SURE_ROUNDS = 11  // before half a per cent does
 };
 
 typedef struct entrant {
     double times[DPCRI_RACE_ROUNDS], sorted[DPCRI_RACE_ROUNDS];
-    double least, median;
+    double least, median;  // least: of the looks too
     int rounds;
     int64_t inner;
     bool in;
@@ -39,9 +40,10 @@ static void keep_sorted(entrant *e, double seconds) {
     int at = e->rounds++;
     while (at > 0 && e->sorted[at - 1] > seconds) e->sorted[at] = e->sorted[at - 1], at--;
     e->sorted[at] = seconds;
-    e->least = e->sorted[0];
-    e->median =
-        e->rounds % 2 ? e->sorted[e->rounds / 2] : (e->sorted[e->rounds / 2 - 1] + e->sorted[e->rounds / 2]) / 2;
+    e->least = fmin(e->least, e->sorted[0]);
+    e->median = e->rounds < SOME_ROUNDS ? e->least
+                : e->rounds % 2         ? e->sorted[e->rounds / 2]
+                                        : (e->sorted[e->rounds / 2 - 1] + e->sorted[e->rounds / 2]) / 2;
 }
 
 // Before it counts it runs until it finds in the caches, each thread's, what it would find if it ran alone: a way of
@@ -64,8 +66,9 @@ static bool sample(race *r, int64_t i, double *seconds) {
 }
 
 // Once to touch the memory, then to see how long it takes: short work some times, for threads that must wake first.
-// What is far behind the others after that is out.
-static void first_look(race *r) {
+// What is far behind the others after that is out; after its very first run only where time is short.
+static void first_look(race *r, double seconds) {
+    const double affordable = seconds / (2 * (double)r->count);
     double best = HUGE_VAL;
     for (int64_t i = 0; i < r->count; i++) {
         entrant *e = &r->entrants[i];
@@ -74,7 +77,8 @@ static void first_look(race *r) {
         if (!sample(r, i, &cold)) continue;
         warm = cold;
         e->in = true;
-        const int looks = cold < short_seconds ? LOOKS : cold < hopeless * 2 * best ? 1 : 0;
+        const bool again = cold < hopeless * 2 * best || cold < affordable;
+        const int looks = cold < short_seconds ? LOOKS : again ? 1 : 0;
         for (int k = 0; k < looks && e->in; k++) {
             e->in = sample(r, i, &cold);
             warm = fmin(warm, cold);
@@ -136,7 +140,7 @@ int64_t dpcri_race(int64_t count, dpcri_race_run run, void *argument, double sec
               .clock = clock,
               .argument = argument};
     const double start = clock(argument);
-    first_look(&r);
+    first_look(&r, seconds);
     for (int round = 0; round < DPCRI_RACE_ROUNDS; round++) {
         const double before = clock(argument);
         if (leader(&r) < 0 || (round > 0 && decide(&r, round))) break;
