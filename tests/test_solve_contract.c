@@ -337,6 +337,39 @@ static void cancel_stops_the_loop(void **state) {
     dpcr_context_destroy(context);
 }
 
+// So does overlap within a call of chunks, which may be the whole chain.
+static void cancel_stops_a_call_of_chunks(void **state) {
+    (void)state;
+    int asked = -1000;
+    dpcr_context *context = context_that_asks(1, cancel_now, &asked);
+    chain c = tanh_chain(1003, 2, 3, DPCR_F32);
+    void *z0 = starts(&c);
+    const dpcr_solve_options options = {.size = sizeof options,
+                                        .method = DPCR_METHOD_OVERLAP,
+                                        .chunk = 250,
+                                        .warm_up = 20,
+                                        .max_sweeps = 1,
+                                        .backward = DPCR_SCHEME_SEQUENTIAL};
+    dpcr_steps steps = chain_steps(&c);
+    steps.lanes = 4;
+    steps.flops = 1;
+    solved whole = solve_steps(context, &steps, &c, z0, &options, NULL, 0);
+    assert_int_equal(whole.status, DPCR_OK);
+    const int before = asked;
+    steps.flops = 1e9;  // a stretch is 64 steps
+    solved split = solve_steps(context, &steps, &c, z0, &options, NULL, 0);
+    assert_int_equal(split.status, DPCR_OK);
+    assert_true(asked - before >= 3);
+    assert_memory_equal(split.z, whole.z, solving_bytes(&c) - 64);
+    asked = 1;  // in the midst of the call
+    solved stopped = solve_steps(context, &steps, &c, z0, &options, NULL, 0);
+    assert_int_equal(stopped.status, DPCR_ERROR_CANCELLED);
+    assert_int_equal(asked, 4);
+    solved_free(&whole), solved_free(&split), solved_free(&stopped);
+    free(z0);
+    dpcr_context_destroy(context);
+}
+
 static int asked_at(void *user) { return --*(int *)user == 0; }  // once, as a signal that was taken is forgotten
 
 // z' = z / 2 + 2, of which steps from the tenth on take nothing up to 2, where the loop from 0 never is.
@@ -764,6 +797,7 @@ int main(void) {
         cmocka_unit_test(callbacks_abort),
         cmocka_unit_test(cancel_stops),
         cmocka_unit_test(cancel_stops_the_loop),
+        cmocka_unit_test(cancel_stops_a_call_of_chunks),
         cmocka_unit_test(cancel_stops_at_any_question),
         cmocka_unit_test(cancel_stops_within_a_sweep),
         cmocka_unit_test(steps_check_catches),

@@ -32,7 +32,8 @@ typedef struct layout {
 static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 static int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
 
-// Of `states`, `length` of which are not z0's: as many as they are cut into forward, for a full call there is one here.
+// As many as `states` are cut into forward, of which `length` are cut here: all but the first, which comes from z0.
+// What fills a call there fills one here.
 static int64_t most_chunks(const dpcr_solve_plan *plan, int64_t states, int64_t length) {
     const int64_t chunk = plan->options.backward_chunk ? plan->options.backward_chunk : plan->options.chunk;
     if (chunk) return most(least(states / chunk, length), 1);
