@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 // What the nonlinear driver promises around its numbers: reports and their phases, shared plans, refusals, callbacks'
-// codes, cancelling, dpcr_steps_check, the planner, refused memory, empty chains.
+// codes, dpcr_steps_check, the planner, refused memory, empty chains.
 #include <pthread.h>
 #include <stdbool.h>
 
@@ -282,96 +282,6 @@ static void the_loops_numbers_whatever_they_are(void **state) {
     dpcr_context_destroy(context);
 }
 
-static dpcr_context *context_that_asks(int threads, int (*cancel)(void *user), void *user) {
-    const dpcr_context_options made = {.size = sizeof made, .threads = threads, .cancel = cancel, .cancel_user = user};
-    dpcr_context *context = NULL;
-    assert_int_equal(dpcr_context_create(&made, &context, NULL), DPCR_OK);
-    return context;
-}
-
-static int cancel_now(void *user) { return ++*(int *)user > 3; }
-
-static void cancel_stops(void **state) {
-    (void)state;
-    int asked = 0;
-    dpcr_context *context = context_that_asks(1, cancel_now, &asked);
-    chain c = {.step = step_logistic, .length = 1000, .batch = 1, .width = 1, .dtype = DPCR_F64};
-    const double z0[1] = {0.3};
-    for (int m = DPCR_METHOD_NEWTON; m < DPCR_METHOD_COUNT; m++) {
-        const dpcr_solve_options options = {
-            .size = sizeof options, .method = (dpcr_method)m, .block = 1, .max_sweeps = 50};
-        asked = m == DPCR_METHOD_OVERLAP ? 3 : 0;
-        solved r = solve(context, &c, z0, &options);
-        if (r.status != DPCR_ERROR_CANCELLED) fail_msg("%s was not cancelled", dpcr_method_name((dpcr_method)m));
-        solved_free(&r);
-    }
-    dpcr_context_destroy(context);
-}
-
-// The loop looks between stretches of steps, and its bits do not depend on where those end.
-static void cancel_stops_the_loop(void **state) {
-    (void)state;
-    int asked = 0;
-    dpcr_context *context = context_that_asks(1, cancel_now, &asked);
-    chain c = tanh_chain(1000, 2, 3, DPCR_F32);
-    void *z0 = starts(&c);
-    const dpcr_solve_options options = {.size = sizeof options,
-                                        .method = DPCR_METHOD_SEQUENTIAL,
-                                        .backward = DPCR_SCHEME_SEQUENTIAL};  // planning asks too
-    dpcr_steps steps = chain_steps(&c);
-    steps.flops = 1;
-    solved whole = solve_steps(context, &steps, &c, z0, &options, NULL, 0);
-    assert_int_equal(whole.status, DPCR_OK);
-    assert_int_equal(asked, 0);
-    steps.flops = 1e9;  // a stretch is 64 steps
-    solved stopped = solve_steps(context, &steps, &c, z0, &options, NULL, 0);
-    assert_int_equal(stopped.status, DPCR_ERROR_CANCELLED);
-    assert_int_equal(asked, 4);
-    asked = -100;
-    solved split = solve_steps(context, &steps, &c, z0, &options, NULL, 0);
-    assert_int_equal(split.status, DPCR_OK);
-    assert_int_equal(asked, -100 + 15);
-    assert_memory_equal(split.z, whole.z, solving_bytes(&c) - 64);
-    solved_free(&whole), solved_free(&stopped), solved_free(&split);
-    free(z0);
-    dpcr_context_destroy(context);
-}
-
-// So does overlap within a call of chunks, which may be the whole chain.
-static void cancel_stops_a_call_of_chunks(void **state) {
-    (void)state;
-    int asked = -1000;
-    dpcr_context *context = context_that_asks(1, cancel_now, &asked);
-    chain c = tanh_chain(1003, 2, 3, DPCR_F32);
-    void *z0 = starts(&c);
-    const dpcr_solve_options options = {.size = sizeof options,
-                                        .method = DPCR_METHOD_OVERLAP,
-                                        .chunk = 250,
-                                        .warm_up = 20,
-                                        .max_sweeps = 1,
-                                        .backward = DPCR_SCHEME_SEQUENTIAL};
-    dpcr_steps steps = chain_steps(&c);
-    steps.lanes = 4;
-    steps.flops = 1;
-    solved whole = solve_steps(context, &steps, &c, z0, &options, NULL, 0);
-    assert_int_equal(whole.status, DPCR_OK);
-    const int before = asked;
-    steps.flops = 1e9;  // a stretch is 64 steps
-    solved split = solve_steps(context, &steps, &c, z0, &options, NULL, 0);
-    assert_int_equal(split.status, DPCR_OK);
-    assert_true(asked - before >= 3);
-    assert_memory_equal(split.z, whole.z, solving_bytes(&c) - 64);
-    asked = 1;  // in the midst of the call
-    solved stopped = solve_steps(context, &steps, &c, z0, &options, NULL, 0);
-    assert_int_equal(stopped.status, DPCR_ERROR_CANCELLED);
-    assert_int_equal(asked, 4);
-    solved_free(&whole), solved_free(&split), solved_free(&stopped);
-    free(z0);
-    dpcr_context_destroy(context);
-}
-
-static int asked_at(void *user) { return --*(int *)user == 0; }  // once, as a signal that was taken is forgotten
-
 // z' = z / 2 + 2, of which steps from the tenth on take nothing up to 2, where the loop from 0 never is.
 static int step_of_a_domain(void *user, const dpcr_span *span, const dpcr_array *in, const dpcr_array *states,
                             const dpcr_array *last, const dpcr_array *tape) {
@@ -496,92 +406,6 @@ static void what_is_left_open_is_written(void **state) {
         dpcr_model_destroy(model);
     }
     assert_true(open > 50);
-    dpcr_context_destroy(context);
-}
-
-// Work that takes long asks on the way, forward and backward; whichever question is answered yes ends the call.
-static void cancel_stops_at_any_question(void **state) {
-    (void)state;
-    int left = 0;
-    dpcr_context *context = context_that_asks(2, asked_at, &left);
-    chain c = tanh_chain(1000, 2, 3, DPCR_F32);
-    void *z0 = starts(&c);
-    dpcr_steps steps = chain_steps(&c);
-    steps.flops = 1e9;
-    steps.concurrent = 0;
-    steps.lanes = 2;
-    for (int overlap = 0; overlap < 2; overlap++) {
-        const dpcr_solve_options options = {
-            .size = sizeof options,
-            .method = overlap ? DPCR_METHOD_OVERLAP : DPCR_METHOD_SEQUENTIAL,
-            .backward = overlap ? DPCR_SCHEME_OVERLAP : DPCR_SCHEME_SEQUENTIAL,
-            .warm_up = 8,
-        };
-        left = 0;
-        solved whole = solve_steps(context, &steps, &c, z0, &options, NULL, 1);
-        assert_int_equal(whole.status, DPCR_OK);
-        int questions = -left;
-        assert_in_range(questions, 20, 200);  // of tasks or stretches of 64 steps each way
-        for (int k = 1; k <= questions; k++) {
-            left = k;
-            solved stopped = solve_steps(context, &steps, &c, z0, &options, NULL, 1);
-            if (stopped.status != DPCR_ERROR_CANCELLED) fail_msg("overlap %d: question %d was not heard", overlap, k);
-            solved_free(&stopped);
-        }
-        left = questions + 1;
-        solved again = solve_steps(context, &steps, &c, z0, &options, NULL, 1);
-        assert_int_equal(again.status, DPCR_OK);
-        assert_memory_equal(again.z, whole.z, solving_bytes(&c) - 64);
-        assert_memory_equal(again.lambda, whole.lambda, solving_bytes(&c) - 64);
-        solved_free(&again), solved_free(&whole);
-    }
-    free(z0);
-    dpcr_context_destroy(context);
-}
-
-static int linearised;  // calls
-static int count_linearise(void *user, const dpcr_span *span, const dpcr_array *in, const dpcr_array *f,
-                           const dpcr_array *a) {
-    linearised++;
-    return chain_linearise(user, span, in, f, a);
-}
-
-// A sweep asks once at least beside the question between sweeps, and so does the scan of the way back; whichever
-// question is answered yes ends the call, and what was left of the sweep or the scan is left out.
-static void cancel_stops_within_a_sweep(void **state) {
-    (void)state;
-    int left = 0;
-    dpcr_context *context = context_that_asks(1, asked_at, &left);
-    chain c = tanh_chain(20000, 1, 8, DPCR_F32);
-    void *z0 = starts(&c);
-    dpcr_steps steps = chain_steps(&c);
-    steps.flops = 1;
-    steps.linearise = count_linearise;
-    for (int way = 0; way < 3; way++) {  // sweeps that keep A, or make it piece by piece; back by a scan
-        const dpcr_solve_options options = {
-            .size = sizeof options,
-            .method = way < 2 ? DPCR_METHOD_NEWTON : DPCR_METHOD_SEQUENTIAL,
-            .scheme = way ? DPCR_SCHEME_SEQUENTIAL : DPCR_SCHEME_PCR,
-            .backward = way < 2 ? DPCR_SCHEME_SEQUENTIAL : DPCR_SCHEME_PCR,
-            .max_sweeps = 50,
-        };
-        left = linearised = 0;
-        solved whole = solve_steps(context, &steps, &c, z0, &options, NULL, way == 2);
-        assert_int_equal(whole.status, DPCR_OK);
-        assert_true(linearised >= 16);
-        const int sweeps = way < 2 ? whole.report.sweeps : 1, questions = -left;
-        if (questions < 2 * sweeps) fail_msg("way %d: %d questions in %d sweeps", way, questions, sweeps);
-        for (int k = 1; k <= 2 * sweeps; k++) {
-            left = k, linearised = 0;
-            solved stopped = solve_steps(context, &steps, &c, z0, &options, NULL, way == 2);
-            if (stopped.status != DPCR_ERROR_CANCELLED) fail_msg("way %d: question %d was not heard", way, k);
-            if (way < 2 && k <= 2) assert_in_range(linearised, 0, 4);
-            if (way == 2 && k == 1) assert_memory_not_equal(stopped.lambda, whole.lambda, solving_bytes(&c) - 64);
-            solved_free(&stopped);
-        }
-        solved_free(&whole);
-    }
-    free(z0);
     dpcr_context_destroy(context);
 }
 
@@ -795,11 +619,6 @@ int main(void) {
         cmocka_unit_test(a_lane_outside_its_domain_spoils_no_other),
         cmocka_unit_test(what_is_left_open_is_written),
         cmocka_unit_test(callbacks_abort),
-        cmocka_unit_test(cancel_stops),
-        cmocka_unit_test(cancel_stops_the_loop),
-        cmocka_unit_test(cancel_stops_a_call_of_chunks),
-        cmocka_unit_test(cancel_stops_at_any_question),
-        cmocka_unit_test(cancel_stops_within_a_sweep),
         cmocka_unit_test(steps_check_catches),
         cmocka_unit_test(planner_explains),
         cmocka_unit_test(planner_weighs_nothing),

@@ -58,6 +58,7 @@ typedef struct job {
     dpcri_backward *b;
     layout cut;
     const dpcri_row_ops *ops;
+    dpcri_looks looks;  // within a call of chunks
 } job;
 
 void dpcri_backward_overlap_carve(const dpcr_solve_plan *plan, dpcri_arena *arena, dpcri_backward_space *space) {
@@ -126,8 +127,14 @@ static void run_chunks(void *argument, int64_t group) {
     const int64_t batch = o->b->plan->steps.batch, begin = chunk_start(o, first);
     const dpcr_array starts = chunk_adjoints(o, o->b->space.starts, first, count, 0, batch);
     const dpcr_array ends = chunk_adjoints(o, o->b->space.ends, first, count, 0, batch);
-    const dpcr_array kept = dpcri_lambda_lanes(o->b, begin, count, n, n, 0, batch);
-    dpcri_adjoint_lanes(o->b, begin, count, n, n, 0, batch, &starts, o->b->from_tape ? NULL : &kept, &ends);
+    for (int64_t right = n, steps = 0; right > 0; right -= steps) {
+        if (right < n && (o->b->code != 0 || dpcri_looks_stopped(&o->looks))) return;
+        steps = least(o->looks.steps, right);
+        const int64_t lo = begin + right - steps;
+        const dpcr_array kept = dpcri_lambda_lanes(o->b, lo, count, n, steps, 0, batch);
+        dpcri_adjoint_lanes(o->b, lo, count, n, steps, 0, batch, right == n ? &starts : &ends,
+                            o->b->from_tape ? NULL : &kept, &ends);
+    }
 }
 
 static void first_pass(void *argument, int64_t group) {
@@ -256,12 +263,14 @@ void dpcri_backward_overlap(dpcri_backward *b) {
     job o = {.b = b, .cut = layout_of(plan, b->lo, b->hi), .ops = dpcri_row_ops_of(plan->steps.dtype)};
     const double flops = (double)(b->hi - b->lo) * (double)batch * plan->steps.flops;
     o.cut.lanes = dpcri_overlap_lanes(&plan->steps, o.cut.chunks, dpcr_context_threads(plan->context));
+    dpcri_looks_begin(&o.looks, plan, o.cut.lanes);
     dpcri_adjoint_range(b, o.cut.right, b->hi, 0, batch);
     if (o.cut.right > o.cut.from) {
         const int64_t groups = (o.cut.chunks + o.cut.lanes - 1) / o.cut.lanes;
         memset(b->space.given_up, 0, (size_t)batch);
         b->stopped = (b->from_tape && !dpcri_for_tasks_or_stop(plan, flops, groups, run_up, &o)) ||
-                     !dpcri_for_tasks_or_stop(plan, flops, groups, b->from_tape ? run_chunks : first_pass, &o);
+                     !dpcri_for_tasks_or_stop(plan, flops, groups, b->from_tape ? run_chunks : first_pass, &o) ||
+                     o.looks.stopped;
         if (b->stopped) return;
         find_scales(&o);
         bool bad = check_boundaries(&o);

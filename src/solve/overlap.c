@@ -9,7 +9,6 @@
 // sweeps at the latest. Work (1 + m/n) L evaluations, depth n + m.
 // Sources: Song et al. (arXiv 2002.03629), restricted additive Schwarz in time; docs/math/overlap.md.
 #include <math.h>
-#include <pthread.h>
 #include <stdatomic.h>
 #include <string.h>
 
@@ -37,11 +36,9 @@ typedef struct overlap {
     int64_t parts;         // of a group, a task each in the first pass: a chunk's bits do not depend on those beside it
     void *starts, *ends;   // [K][B][w]: the state each chunk started from; scratch of the reruns
     unsigned char *rerun;  // [K][B]: 1 where the chunk must run again
-    int64_t stretch;       // steps of a call of the first pass before a look whether to stop
-    pthread_t caller;      // whom cancel functions are asked on
+    dpcri_looks looks;     // within a call of the first pass
     _Atomic int64_t rerun_steps;
     _Atomic int code;
-    _Atomic bool stopped;  // in the middle of a call
 } overlap;
 
 static int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
@@ -213,20 +210,6 @@ static void run_remainder(overlap *o, int64_t row, int64_t rows) {
     note(o, dpcri_advance(steps, &span, &in, &states, NULL, tape.data ? &tape : NULL));
 }
 
-// A call may be the whole chain.
-static int64_t stretch_of(const dpcr_solve_plan *plan, int64_t lanes) {
-    enum { LEAST = 64 };
-    static const double most_flops = 1e9;  // some tenths of a second on one slow thread
-    const double step = (double)lanes * (double)plan->steps.batch * plan->steps.flops;
-    if (!dpcri_cancels(plan->context) || !(step > 0)) return INT64_MAX;
-    return most_flops / step < 1e9 ? most((int64_t)(most_flops / step), LEAST) : INT64_MAX;
-}
-
-static bool is_stopped(overlap *o) {
-    if (pthread_equal(pthread_self(), o->caller) && dpcri_cancelled(o->plan->context)) o->stopped = true;
-    return o->stopped;
-}
-
 static void first_pass(void *argument, int64_t task) {
     overlap *o = argument;
     const int64_t group = task / o->parts, part = task % o->parts, all = group_lanes(&o->cut, group);
@@ -236,8 +219,8 @@ static void first_pass(void *argument, int64_t task) {
     start_chunks(o, first, first + lanes, n);
     dpcr_array in = chunk_states(o, o->starts, first, lanes, 0, o->plan->steps.batch);
     for (int64_t k = 0, count = 0; k < n; k += count) {
-        if (k > 0 && (o->code < 0 || is_stopped(o))) return;
-        count = least(o->stretch, n - k);
+        if (k > 0 && (o->code < 0 || dpcri_looks_stopped(&o->looks))) return;
+        count = least(o->looks.steps, n - k);
         run_lanes(o, group, first, lanes, 0, o->plan->steps.batch, &in, k, count);
         in = dpcri_outputs(&o->run->t, chunk_start(&o->cut, first) + k + count - 1, lanes, 0, o->plan->steps.batch);
         in.strides[0] *= n;
@@ -465,8 +448,8 @@ dpcr_status dpcri_solve_overlap(dpcri_run *run) {
     memset(o.rerun, 0, (size_t)(o.cut.chunks * steps->batch));
     const int64_t call = dpcri_overlap_lanes(steps, o.cut.chunks, dpcr_context_threads(plan->context));
     o.parts = (least(o.cut.lanes, o.cut.chunks) + call - 1) / call;
-    o.stretch = stretch_of(plan, call), o.caller = pthread_self();
-    bool stopped = !dpcri_for_tasks_or_stop(plan, flops, o.cut.groups * o.parts, first_pass, &o) || o.stopped;
+    dpcri_looks_begin(&o.looks, plan, call);
+    bool stopped = !dpcri_for_tasks_or_stop(plan, flops, o.cut.groups * o.parts, first_pass, &o) || o.looks.stopped;
     run->report->evaluations += (steps->length + (o.cut.chunks - 1) * plan->options.warm_up) * steps->batch;
     int sweeps = 1;
     for (int64_t b = 0; b < steps->batch; b++) run->sweeps[b] = 1;

@@ -107,6 +107,24 @@ bool dpcri_for_tasks_or_stop(const dpcr_solve_plan *plan, double flops, int64_t 
     return !atomic_load(&w.stopped);
 }
 
+int64_t dpcri_steps_between_looks(double flops) {
+    const double steps = flops > 0 ? 2e8 / flops : 1e9;
+    return steps < 64 ? 64 : steps > 1e9 ? (int64_t)1e9 : (int64_t)steps;
+}
+
+void dpcri_looks_begin(dpcri_looks *looks, const dpcr_solve_plan *plan, int64_t lanes) {
+    const double flops = (double)lanes * (double)plan->steps.batch * plan->steps.flops;
+    looks->plan = plan;
+    looks->caller = pthread_self();
+    looks->steps = dpcri_steps_between_looks(flops);
+    atomic_init(&looks->stopped, false);
+}
+
+bool dpcri_looks_stopped(dpcri_looks *looks) {
+    if (pthread_equal(pthread_self(), looks->caller) && dpcri_cancelled(looks->plan->context)) looks->stopped = true;
+    return looks->stopped;
+}
+
 dpcr_span dpcri_span(int64_t first, int64_t lanes, int64_t stride, int64_t steps, int64_t row, int64_t rows) {
     return (dpcr_span){.size = sizeof(dpcr_span),
                        .first = first,

@@ -29,19 +29,14 @@ static void loop_rows(void *argument, int64_t task) {
     if (code < 0) job->code = code;
 }
 
-// Steps between two looks at the caller's cancel function: some tenths of a second on one slow thread.
-static int64_t stretch_of(double flops) {
-    const double steps = flops > 0 ? 2e8 / flops : 1e9;
-    return steps < 64 ? 64 : steps > 1e9 ? (int64_t)1e9 : (int64_t)steps;
-}
-
 dpcr_status dpcri_run_loop(dpcri_run *run, int64_t from, int64_t to, int64_t row, int64_t rows) {
     loop_job job = {.run = run, .row = row, .rows = rows, .block = run->plan->row_block};
     const int64_t tasks = rows > 0 ? (rows + job.block - 1) / job.block : 0;
     const double flops = (double)rows * run->plan->steps.flops;
+    const int64_t stretch = dpcri_steps_between_looks(flops);
     for (job.from = from; job.from < to && rows > 0; job.from = job.to) {
         if (job.from > from && dpcri_cancelled(run->plan->context)) return dpcri_fail_stopped(run->error, "solve");
-        job.to = to - job.from > stretch_of(flops) ? job.from + stretch_of(flops) : to;
+        job.to = to - job.from > stretch ? job.from + stretch : to;
         dpcri_for_tasks(run->plan, (double)(job.to - job.from) * flops, tasks, loop_rows, &job);
         run->report->evaluations += (job.to - job.from) * rows;
         if (job.code != 0) break;

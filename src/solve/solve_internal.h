@@ -3,6 +3,10 @@
 #ifndef DPCRI_SOLVE_INTERNAL_H
 #define DPCRI_SOLVE_INTERNAL_H
 
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+
 #include "chain/chain_internal.h"
 #include "deeppcr/solve.h"
 #include "rt/rt.h"
@@ -103,6 +107,20 @@ void dpcri_for_tasks(const dpcr_solve_plan *plan, double flops, int64_t tasks, v
 // then.
 bool dpcri_for_tasks_or_stop(const dpcr_solve_plan *plan, double flops, int64_t tasks, void (*task)(void *, int64_t),
                              void *argument);
+
+// Steps of `flops` each between two looks at the caller's cancel function: some tenths of a second on one slow thread.
+int64_t dpcri_steps_between_looks(double flops);
+
+// Looks within a call of lanes, which may be the whole chain: at most so many steps of them at a time.
+typedef struct dpcri_looks {
+    const dpcr_solve_plan *plan;
+    pthread_t caller;  // cancel functions are asked on the thread that called
+    int64_t steps;
+    _Atomic bool stopped;
+} dpcri_looks;
+
+void dpcri_looks_begin(dpcri_looks *looks, const dpcr_solve_plan *plan, int64_t lanes);
+bool dpcri_looks_stopped(dpcri_looks *looks);
 
 dpcr_span dpcri_span(int64_t first, int64_t lanes, int64_t stride, int64_t steps, int64_t row, int64_t rows);
 
