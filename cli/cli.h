@@ -137,8 +137,11 @@ void cli_device_decide(const char *format, ...) __attribute__((format(printf, 1,
 typedef struct cli_solver {
     dpcr_solve_options options;
     bool method_given, scheme_given, backward_given;
+    unsigned given;  // a bit an option
 } cli_solver;
 extern const struct argp cli_solver_argp;
+// As cli_network_only (below).
+bool cli_solver_only(const cli_solver *solver, const char *what, const char *const *taken);
 #define CLI_SOLVER_DEFAULTS                              \
     {                                                    \
         .options = {.size = sizeof(dpcr_solve_options) } \

@@ -18,7 +18,7 @@ static const char *const names[] = {"sgd", "adam", "adamw"};  // in dpcr_optimis
 
 static const struct argp_option optimiser_options[] = {
     {"optimiser", KEY_OPTIMISER, "NAME", 0, "sgd, adam, adamw (default)", 0},
-    {"rate", KEY_RATE, "R", 0, "Peak learning rate (default 0.003; sgd 0.1)", 0},
+    {"rate", KEY_RATE, "R", 0, "Peak learning rate (default 0.003, of vae and denoiser 0.001; sgd 0.1)", 0},
     {"weight-decay", KEY_DECAY, "D", 0,
      "Decoupled in adamw (default 0.01), added to the gradient in sgd and adam (default 0)", 0},
     {"momentum", KEY_MOMENTUM, "M", 0, "Of sgd (default 0.9)", 0},

@@ -153,8 +153,7 @@ static error_t read_damping(const char *arg, dpcr_solve_options *o) {
     return EINVAL;
 }
 
-static error_t parse_solver(int key, char *arg, struct argp_state *state) {
-    cli_solver *s = state->input;
+static error_t parse_solver_option(int key, char *arg, cli_solver *s) {
     dpcr_solve_options *o = &s->options;
     switch (key) {
         case KEY_METHOD: s->method_given = true; return taken(cli_read_method("--method", arg, &o->method));
@@ -176,6 +175,28 @@ static error_t parse_solver(int key, char *arg, struct argp_state *state) {
         case KEY_LIMIT: return taken(cli_read_bytes("--memory-limit", arg, &o->memory_limit));
         default: return ARGP_ERR_UNKNOWN;
     }
+}
+
+static error_t parse_solver(int key, char *arg, struct argp_state *state) {
+    cli_solver *s = state->input;
+    const error_t code = parse_solver_option(key, arg, s);
+    if (!code && key >= KEY_METHOD && key <= KEY_GUESS) s->given |= 1u << (key - KEY_METHOD);
+    return code;
+}
+
+// Whether all of a table's options that are given are `taken`; bit 0 of `given` is of the key `first`.
+static bool only(const struct argp_option *table, unsigned given, int first, const char *what,
+                 const char *const *taken) {
+    for (const struct argp_option *o = table; o->name; o++) {
+        bool takes = !(given >> (o->key - first) & 1);
+        for (int i = 0; taken[i]; i++) takes = takes || !strcmp(o->name, taken[i]);
+        if (!takes) return cli_fail(CLI_USAGE, "%s takes no --%s", what, o->name), false;
+    }
+    return true;
+}
+
+bool cli_solver_only(const cli_solver *solver, const char *what, const char *const *taken) {
+    return only(solver_options, solver->given, KEY_METHOD, what, taken);
 }
 
 const struct argp cli_solver_argp = {solver_options, parse_solver, NULL, NULL, NULL, NULL, NULL};
@@ -264,12 +285,7 @@ static error_t parse_network_option(int key, char *arg, cli_network *n) {
 static bool is_given(const cli_network *n, int key) { return n->given >> (key - KEY_LAYERS) & 1; }
 
 bool cli_network_only(const cli_network *network, const char *what, const char *const *taken) {
-    for (const struct argp_option *o = network_options; o->name; o++) {
-        bool takes = !is_given(network, o->key);
-        for (int i = 0; taken[i]; i++) takes = takes || !strcmp(o->name, taken[i]);
-        if (!takes) return cli_fail(CLI_USAGE, "%s takes no --%s", what, o->name), false;
-    }
-    return true;
+    return only(network_options, network->given, KEY_LAYERS, what, taken);
 }
 
 bool cli_network_fits(const cli_network *network) {

@@ -120,12 +120,16 @@ int cli_write_file(const char *path, const char *text, size_t bytes) {
 }
 
 bool cli_readable(const char *what, const char *path) {
-    const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     struct stat info = {0};
-    const bool folder = fd >= 0 && fstat(fd, &info) == 0 && S_ISDIR(info.st_mode);
-    const int code = folder ? EISDIR : errno;
-    if (fd >= 0) close(fd);
-    if (fd >= 0 && !folder) return true;
+    int code = stat(path, &info) != 0 ? errno : S_ISDIR(info.st_mode) ? EISDIR : 0;
+    // A pipe is opened once, by who reads it: a writer that waits there would go on at the first opening.
+    if (!code && !S_ISREG(info.st_mode)) code = access(path, R_OK) == 0 ? 0 : errno;
+    if (!code && S_ISREG(info.st_mode)) {
+        const int fd = open(path, O_RDONLY | O_CLOEXEC);
+        code = fd < 0 ? errno : 0;
+        if (fd >= 0) close(fd);
+    }
+    if (!code) return true;
     cli_fail(CLI_INPUT, "cannot read %s '%s': %s", what, path, strerror(code));
     return false;
 }

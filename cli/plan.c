@@ -217,6 +217,12 @@ static int plan_linear(dpcr_context *context, const plan *p, cli_result *r) {
                         (long long)shape.length, (long long)p->ranks.ranks);
     if (dpcr_chain_plan_create(context, &shape, &options, &made, &error) != DPCR_OK)
         return cli_fail_error(&error, CLI_COMPUTING);
+    const size_t bytes = dpcr_chain_plan_workspace(made), limit = p->solver.options.memory_limit;
+    if (limit && bytes > limit) {
+        const char *const scheme = dpcr_scheme_name(dpcr_chain_plan_scheme(made));
+        dpcr_chain_plan_destroy(made);
+        return cli_fail(CLI_RESOURCES, "%s needs a workspace of %zu bytes, the limit is %zu", scheme, bytes, limit);
+    }
     set_shape(r, p, "linear");
     cli_set_text(r, "structure", dpcr_structure_name(p->structure));
     cli_set_text(r, "scheme", dpcr_scheme_name(dpcr_chain_plan_scheme(made)));
@@ -424,14 +430,29 @@ static int refuse(const plan *p) {
     return cli_spares(&csv, 1, &wisdom, 1) ? CLI_DONE : CLI_USAGE;
 }
 
+// A linear chain's scheme follows from its shape and this machine's threads, whose rates only its ranks ask for.
+static int refuse_of_linear(const plan *p) {
+    static const char *const of_network[] = {"layers", "width", "batch", "dtype", NULL};
+    static const char *const of_solver[] = {"scheme", "chunk", "run-up", "max-sweeps", "block", "memory-limit", NULL};
+    const dpcr_solve_options *o = &p->solver.options;
+    if (!cli_network_only(&p->network, "a linear chain", of_network)) return CLI_USAGE;
+    if (p->solver.method_given) return cli_fail(CLI_USAGE, "--method: a linear chain wants --scheme");
+    if (p->solver.backward_given)
+        return cli_fail(CLI_USAGE, "--backward: a linear chain's backward pass takes --scheme too");
+    if (!cli_solver_only(&p->solver, "a linear chain", of_solver)) return CLI_USAGE;
+    if (o->planning || o->planning_seconds > 0 || p->wisdom)
+        return cli_fail(CLI_USAGE,
+                        "--planning, --measure, --budget and --wisdom are of networks; 'deeppcr bench chain' "
+                        "times a linear chain");
+    if (is_elsewhere(p) && !p->ranks.ranks)
+        return cli_fail(CLI_USAGE, "--cores and the like are of networks, and of a linear chain's --ranks");
+    return CLI_DONE;
+}
+
 // What belongs to another kind of chain.
 static int refuse_others(const plan *p, const char *kind, bool linear, bool map) {
-    static const char *const of_linear[] = {"layers", "width", "batch", "dtype", NULL};
-    if (linear && !cli_network_only(&p->network, "a linear chain", of_linear)) return CLI_USAGE;
-    if (linear && p->solver.method_given) return cli_fail(CLI_USAGE, "--method: a linear chain wants --scheme");
-    if (linear && p->solver.backward_given)
-        return cli_fail(CLI_USAGE, "--backward: a linear chain's backward pass takes --scheme too");
-    if (!linear && p->structure_given) return cli_fail(CLI_USAGE, "--structure: that is of a linear chain");
+    if (linear) return refuse_of_linear(p);
+    if (p->structure_given) return cli_fail(CLI_USAGE, "--structure: that is of a linear chain");
     if (map && p->network.options.dtype == DPCR_F32) return cli_fail(CLI_USAGE, "%s is computed in float64 only", kind);
     return map && !cli_network_only(&p->network, kind, cli_map_options) ? CLI_USAGE : CLI_DONE;
 }

@@ -284,6 +284,20 @@ static int settle_device(train *t) {
     return CLI_DONE;
 }
 
+// Those that train together go through the layers in order, each its own.
+static int settle_solver(const train *t) {
+    static const char *const taken[] = {"method", "backward", "memory-limit", NULL};
+    const dpcr_solve_options *o = &t->solver.options;
+    char who[32];
+    if (!t->pipeline.given && !t->workers.kind) return CLI_DONE;
+    snprintf(who, sizeof who, "--%s", t->pipeline.given ? "pipeline" : cli_workers_name(t->workers.kind));
+    if (o->method != DPCR_METHOD_AUTO && o->method != DPCR_METHOD_SEQUENTIAL)
+        return cli_fail(CLI_USAGE, "%s trains by --method sequential, not %s", who, dpcr_method_name(o->method));
+    if (o->backward != DPCR_SCHEME_AUTO && o->backward != DPCR_SCHEME_SEQUENTIAL)
+        return cli_fail(CLI_USAGE, "%s trains by --backward sequential, not %s", who, dpcr_scheme_name(o->backward));
+    return cli_solver_only(&t->solver, who, taken) ? CLI_DONE : CLI_USAGE;
+}
+
 // The trace alone is there then.
 static int settle_output(train *t) {
     const char *trace = t->pipeline.trace, *csv = t->common.csv;
@@ -344,6 +358,7 @@ int cli_verb_train(int argc, char **argv) {
     if (!status) status = cli_pipeline_settle(&t.pipeline);
     if (!status && t.workers.kind == CLI_LAYERWISE && t.options.clip > 0)
         status = cli_fail(CLI_USAGE, "--clip is not for --layer-wise, which never has the whole gradient");
+    if (!status) status = settle_solver(&t);
     if (!status) status = settle_output(&t);
     if (status) return status;
     settle_defaults(&t);

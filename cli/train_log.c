@@ -85,11 +85,12 @@ static int fail(const cli_log *log) {
     return cli_fail(CLI_RESOURCES, "cannot write the log '%s': %s", log->path, strerror(errno));
 }
 
-static int log_open(cli_log *log, const char *path, bool append) {
+// What is there stays until there is something to tell: a run may be refused yet.
+static int log_open(cli_log *log, const char *path) {
     log->path = path;
     log->fd = -1;
     if (!path) return CLI_DONE;
-    log->fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_APPEND | (append ? 0 : O_TRUNC), 0666);
+    log->fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_APPEND, 0666);
     if (log->fd < 0 && errno == EACCES) {
         log->fd = open(path, O_WRONLY | O_APPEND | O_CLOEXEC);  // a pipe or a device
         if (log->fd < 0) errno = EACCES;
@@ -108,6 +109,7 @@ static long long step_of(const char *line) {
     return at ? strtoll(at + 8, NULL, 10) : 0;
 }
 
+// Leaves the lines of steps before `step`; 0: none.
 static int log_rewind(cli_log *log, int64_t step) {
     struct stat info;
     if (log->fd < 0 || fstat(log->fd, &info) != 0 || !S_ISREG(info.st_mode)) return CLI_DONE;
@@ -196,7 +198,7 @@ static int write_table(const char *path, const json_t *epochs) {
 
 int cli_report_open(cli_report *r) {
     r->epochs = json_array();
-    return log_open(&r->log, r->log_path, r->resuming);
+    return log_open(&r->log, r->log_path);
 }
 
 void cli_report_close(cli_report *r) {
@@ -246,7 +248,7 @@ static int end_epoch(cli_report *r, const dpcr_train_state *s) {
 }
 
 int cli_report_step(cli_report *r, const dpcr_train_state *state) {
-    if (!r->begun && r->resuming) r->status = log_rewind(&r->log, state->step);
+    if (!r->begun) r->status = log_rewind(&r->log, r->resuming ? state->step : 0);
     const int64_t before = r->begun ? r->state.step : r->resuming ? state->step - 1 : 0;
     r->begun = true;
     if (state->sentence) snprintf(r->sentence, sizeof r->sentence, "%s", state->sentence);
@@ -298,7 +300,11 @@ int cli_report_end(cli_report *r, const dpcr_train_state *final, cli_result *res
     json_t *line = json_deep_copy(result->object);
     if (line) json_object_set_new(line, "event", json_string("end"));
     if (line) json_object_set_new(line, "step", json_integer(final->step));
-    int status = log_write(&r->log, line);
+    int status = r->begun || r->resuming ? CLI_DONE : log_rewind(&r->log, 0);
+    if (status)
+        json_decref(line);
+    else
+        status = log_write(&r->log, line);
     if (!status && r->common->csv) status = write_table(r->common->csv, r->epochs);
     if (!status && r->common->json) status = cli_print_json(result);
     cli_result_destroy(result);

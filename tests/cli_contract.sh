@@ -183,6 +183,11 @@ refused 2 'logistic takes no --gain' plan logistic --gain 2
 refused 2 'a linear chain takes no --tie' plan linear --tie 3
 refused 2 'a linear chain wants --scheme' plan linear --method newton
 refused 2 'takes --scheme too' plan linear --backward pcr
+refused 2 'a linear chain takes no --tolerance' plan linear --tolerance 1
+refused 2 'a linear chain takes no --no-fallback' plan linear --no-fallback
+for given in "--measure" "--budget 5" "--wisdom x"; do refused 2 'are of networks' plan linear $given; done
+refused 2 'a linear chain'\''s --ranks' plan linear --cores 64
+refused 4 'bytes, the limit is 1' plan linear --length 100000 --width 4 --batch 1 --scheme chunked --memory-limit 1
 refused 2 'of a linear chain' plan mlp --structure diagonal
 refused 2 '--scale: that is of a resnet' plan mlp --scale 2
 refused 2 'need float64' gradcheck mlp --dtype float32
@@ -278,6 +283,15 @@ cases=$((cases + 1))
 [ $? -eq 5 ] || complain "--save /dev/null beside >/dev/null: $(cat "$folder/stderr")"
 mkfifo "$folder/fifo"
 refused 2 'cannot keep checkpoints in the stream' train mlp --layers 2 --save "$folder/fifo"
+# A pipe whose writer waits is opened once.
+python3 -c 'import struct, sys
+head = str({"descr": "<f4", "fortran_order": False, "shape": (3, 1, 1)}).ljust(117) + "\n"
+open(sys.argv[1], "wb").write(b"\x93NUMPY\x01\x00" + struct.pack("<H", len(head)) + head.encode() + struct.pack("<3f", 1, 2, 3))' "$folder/few.npy"
+"$program" solve linear --A "$folder/few.npy" --b "$folder/few.npy" --output "$folder/whole.npy" || complain "a chain of three"
+cat "$folder/few.npy" >"$folder/fifo" &
+sleep 0.2
+timeout 10 "$program" solve linear --A "$folder/fifo" --b "$folder/few.npy" --output "$folder/piped.npy" || complain "a named pipe as input"
+cmp "$folder/whole.npy" "$folder/piped.npy" || complain "a named pipe as input: another result"
 rm "$folder/fifo"
 refused 4 'cannot write' solve linear --A x --b y --output "$folder/missing/z.npy"
 if [ "$(id -u)" -ne 0 ]; then

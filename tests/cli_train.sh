@@ -201,6 +201,13 @@ assert len(content("short")) <= 2000
 if os.access("/dev/full", os.W_OK):
     refused(4, "/dev/full", "train", "resnet", *small, "--epochs", "1", "--log", "/dev/full", "--json")
 
+# A run that is refused late leaves the log as it was.
+answer("train", "resnet", *small, "--epochs", "1", "--log", path("refused"))
+kept = content("refused")
+refused(2, "warm_up", "train", "resnet", *small, "--epochs", "1", "--log", path("refused"), "--warm-up", 100000)
+refused(2, "", "train", "mlp", *small, "--epochs", "1", "--log", path("refused"), "--pipeline", "zb-v", "--ranks", 30)
+assert content("refused") == kept
+
 # A file that is no log is none to write one into; an empty one is, and one that was cut off in its first line.
 first = ["train", "mlp", *small, "--layers", 2, "--epochs", 1]
 for text in (b"precious\n", b"{}\n", b"\x93NUMPY", b"{\"loss\": 1}\n{\"event\": \"step\"}\n"):

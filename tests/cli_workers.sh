@@ -15,6 +15,12 @@ refused 2 "wanted --forwards and --backwards" --layer-wise --ranks 2
 refused 2 "never has the whole gradient" --layer-wise --clip 1
 refused 2 "--microbatches is for --pipeline" --data-parallel --microbatches 2
 refused 2 "--enough '3'" --swap --enough 3
+for kind in "--swap" "--data-parallel" "--layer-wise" "--pipeline gpipe"; do
+    # shellcheck disable=SC2086  # words
+    refused 2 "${kind% *} trains by --method sequential, not newton" $kind --method newton
+done
+refused 2 "--swap trains by --backward sequential, not pcr" --swap --backward pcr
+refused 2 "--swap takes no --tolerance" --swap --tolerance 0
 
 [ -d /usr/share/datasets/fashion-mnist ] || { echo "cli_workers: no data set"; exit $((failed ? 1 : 77)); }
 train() { "$program" train resnet --layers 10 --width 12 --limit 700 --batch 64 --method sequential --backward sequential --quiet "$@"; }

@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "train/batches.h"
+#include "train/checkpoint.h"
 #include "train/optimiser.h"
 
 typedef struct learning {
@@ -82,11 +83,25 @@ done:
     return status;
 }
 
+// What a resumed run would refuse must not take the place of a checkpoint that it would not.
+static dpcr_status refuse_not_finite(const learning *l, const float *values, dpcr_error *error) {
+    const float *const all[] = {values, l->average, l->optimiser->first, l->optimiser->second};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        if (all[i] && dpcri_first_not_finite(DPCR_F32, all[i], l->net->parameters) >= 0)
+            return dpcri_fail(
+                error, DPCR_ERROR_ARGUMENT,
+                "learn: after step %lld the weights are not finite at rate %g; no checkpoint is written, a "
+                "lower rate may help",
+                (long long)l->state.step, dpcr_optimiser_rate(l->optimiser, l->state.step));
+    return DPCR_OK;
+}
+
 // values: what the next step would start from.
 static dpcr_status save_values(learning *l, const float *values, bool ended, dpcr_error *error) {
     dpcr_status status;
     dpcri_bundle b = {0};
     const int64_t count = l->net->parameters;
+    DPCR_TRY(refuse_not_finite(l, values, error));
     if (!l->options.save) return DPCR_OK;
     DPCR_TRY(dpcri_bundle_create(&b, l->net->context, error));
     DPCR_TRY(dpcri_bundle_text(&b, "deeppcr.kind", l->subject->kind, error));
