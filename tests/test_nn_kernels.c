@@ -437,6 +437,9 @@ static void activations_keep_the_hazards(void **state) {
                     fail_msg("%s, %zu bytes, activation %d of %g: %g, slope %g", level_names[v->level], v->k->element,
                              act, x[i], get(v, y, i), get(v, d, i));
             }
+            // What is saturated is so to the bit: a closed gate lets nothing through, however many steps there are.
+            for (int i = 1; i < COUNT && act == DPCRI_ACT_TANH; i++)
+                assert_true(fabs(x[i]) < 20 || (get(v, y, i) == copysign(1, x[i]) && get(v, d, i) == 0));
             if (act == DPCRI_ACT_TANH || act == DPCRI_ACT_IDENTITY) {
                 assert_false(signbit(get(v, y, 3)));
                 assert_true(signbit(get(v, y, 4)));

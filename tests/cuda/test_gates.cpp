@@ -34,6 +34,15 @@ void overlap_is_the_loop(void **) {
         }
 }
 
+void closed_gates_let_nothing_through(void **) {
+    const int64_t length = 50, hidden = 4;
+    network<float> n(DPCRI_DEVICE_LSTM, length, 1, 1, hidden, 0);
+    for (std::vector<float> *const v : {&n.w_ih, &n.w_hh, &n.b_hh, &n.h0, &n.c0}) v->assign(v->size(), 0.0f);
+    for (int64_t i = 0; i < 4 * hidden; i++) n.b_ih[(size_t)i] = i < hidden ? -40.0f : 40.0f;  // i closed; f, g, o open
+    const std::vector<float> y = n.loop();
+    for (int64_t i = 0; i < length * (hidden + 3); i++) assert_true(i % (hidden + 3) >= hidden || y[(size_t)i] == 0);
+}
+
 void what_is_open_is_told(void **) {
     network<float> n(DPCRI_DEVICE_GRU, 30, 2, 2, 3, 0.5);
     const std::vector<float> want = n.loop();
@@ -163,6 +172,7 @@ int main() {
     const CMUnitTest tests[] = {
         cmocka_unit_test(loop_is_the_definitions),
         cmocka_unit_test(overlap_is_the_loop),
+        cmocka_unit_test(closed_gates_let_nothing_through),
         cmocka_unit_test(what_is_open_is_told),
         cmocka_unit_test(what_overflows_is_open),
         cmocka_unit_test(bits_are_those_of_any_order_and_batch),

@@ -20,7 +20,7 @@ namespace gates {
 
 template <class T>
 SIMT T sigmoid_of(T u) {
-    return simt::fma(cells::tanh_of(T(0.5) * u), T(0.5), T(0.5));
+    return simt::fma(cells::gate_tanh(T(0.5) * u), T(0.5), T(0.5));
 }
 
 template <class T>
@@ -219,22 +219,22 @@ struct columns {
                          T h, T &c) {
         if constexpr (G == 1) {
             const T v = cut(p, o.g[0] + sum[0]);
-            return p.relu ? (v <= 0 ? T(0) : v) : cells::tanh_of(v);
+            return p.relu ? (v <= 0 ? T(0) : v) : cells::gate_tanh(v);
         }
         if constexpr (G == 3) {
             const T r = sigmoid(cut(p, o.g[0] + sum[0])), z = sigmoid(cut(p, o.g[1] + sum[1]));
-            const T n = cells::tanh_of(cut(p, simt::fma(r, sum[2], o.g[2])));
+            const T n = cells::gate_tanh(cut(p, simt::fma(r, sum[2], o.g[2])));
             return simt::fma(z, h - n, n);  // (1 - z) n + z h
         }
         if constexpr (G == 4) {
             const T *peephole = p.peephole ? p.peephole + u : nullptr;
             const T i = sigmoid(cut(p, into_input(peephole, o.g[0] + sum[0], o.cell)));
             const T f = p.coupled ? T(1) - i : sigmoid(cut(p, into_forget(p, peephole, o.g[1] + sum[1], o.cell)));
-            const T n = cells::tanh_of(cut(p, o.g[2] + sum[2]));
+            const T n = cells::gate_tanh(cut(p, o.g[2] + sum[2]));
             c = simt::fma(f, o.cell, i * n);
             const T out = sigmoid(cut(p, into_output(p, peephole, o.g[3] + sum[3], c)));
             store_cell(me, p, item, u, c);
-            return out * cells::tanh_of(cut(p, c));
+            return out * cells::gate_tanh(cut(p, c));
         }
         return h;
     }

@@ -81,7 +81,7 @@ SIMT T sealed_sigmoid(const problem<T> &p, T u) {
 }
 template <class T>
 SIMT T sealed_tanh(const problem<T> &p, T u) {
-    const T y = cells::tanh_of(cut(p, u));
+    const T y = cells::gate_tanh(cut(p, u));
     return !is_cut(p, u) ? y : u > 0 ? y + T(2) : y - T(2);
 }
 // Was it cut? y is the value afterwards.
@@ -236,7 +236,7 @@ struct backs : back_rest<T> {
             if (p.relu)
                 e[0] = g * (y <= 0 || (p.clip > 0 && y >= p.clip) ? T(0) : T(1));
             else
-                e[0] = p.clip > 0 && cells::magnitude(y) >= cells::tanh_of(p.clip) ? T(0) : g * simt::fma(-y, y, T(1));
+                e[0] = p.clip > 0 && cells::magnitude(y) >= cells::gate_tanh(p.clip) ? T(0) : g * simt::fma(-y, y, T(1));
         }
         if constexpr (G == 3) {
             const T h = o.before, s = o.tape[2];
@@ -254,7 +254,7 @@ struct backs : back_rest<T> {
             const bool cut_i = open_sigmoid(p, i), cut_f = !p.coupled && open_sigmoid(p, f);
             const bool cut_n = open_tanh(p, n), cut_o = open_sigmoid(p, out);
             const T c = o.before;
-            const T after = simt::fma(f, c, i * n), t = cells::tanh_of(cut(p, after));
+            const T after = simt::fma(f, c, i * n), t = cells::gate_tanh(cut(p, after));
             e[3] = cut_o ? T(0) : (g * t) * (out * (T(1) - out));
             const T *peephole = p.peephole ? p.peephole + u : nullptr;
             T gc = simt::fma(g * out, is_cut(p, after) ? T(0) : simt::fma(-t, t, T(1)), o.beside);

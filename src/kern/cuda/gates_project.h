@@ -139,7 +139,7 @@ struct unprojected {
             T *tape = b.gates + n / H * 4 * H + n % H;
             T o = tape[3 * H];
             (void)open_sigmoid(b.p, o);
-            tape[0] = o * cells::tanh_of(cut(b.p, b.p.kept[n]));
+            tape[0] = o * cells::gate_tanh(cut(b.p, b.p.kept[n]));
         }
     }
 };

@@ -80,7 +80,7 @@ struct columns_reset : columns<T, 3> {
             const int64_t m = all::step_of(me, p, item, t.end, at);
             T h = plain::load(me, p, item, t.u, turn);
             if (m >= 0) {
-                const T n = cells::tanh_of(cut(p, given(p, item, m, t.u)[2 * H] + sum[i][0]));
+                const T n = cells::gate_tanh(cut(p, given(p, item, m, t.u)[2 * H] + sum[i][0]));
                 if (plain::fresh(p, item, at)) h = 0;
                 h = simt::fma(me.peer_load(p.update + item * H + t.u), h - n, n);
             }

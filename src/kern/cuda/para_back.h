@@ -62,7 +62,7 @@ struct para_backs : back_rest<T> {
             g = simt::fma(w.a[0], e[0], simt::fma(w.a[1], e[1], (g - through) + by_q));
         }
         if constexpr (Kind == DPCRI_DEVICE_PARALSTM) {
-            const T apart = cell_of - t[1], rest = 1 - t[0], y = cells::tanh_of(c);
+            const T apart = cell_of - t[1], rest = 1 - t[0], y = cells::gate_tanh(c);
             e[2] = (g * y) * (t[2] * (1 - t[2]));
             const T k = simt::fma(w.peephole[1], e[2], simt::fma(g * t[2], simt::fma(-y, y, T(1)), gc));  // of c'
             e[0] = (k * apart) * (t[0] * rest);
