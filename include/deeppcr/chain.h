@@ -192,7 +192,8 @@ typedef struct dpcr_distributed_report {
 // float results depend on the number of ranks and their lengths, not on threads or transport (nor on timing); uint32
 // ones on nothing: they are the loop's. Structures that compose; csr is refused. Work of a rank about
 // (compose + 2 apply) a step, of the first one apply. Failures, of arguments too, are every rank's. Allocates from the
-// context. Source: two-level scans, ParaRNN (arXiv 2510.21450); derivation: docs/math/chunked.md, docs/ranks.md.
+// context. Where a product leaves the finite numbers, ranges and ranks run in order from there on, as the loop does.
+// Source: two-level scans, ParaRNN (arXiv 2510.21450); derivation: docs/math/chunked.md, docs/ranks.md.
 DPCR_API dpcr_status dpcr_chain_distributed(dpcr_context *context, const dpcr_chain_shape *shape,
                                             const dpcr_distributed_options *options, const dpcr_array *a,
                                             const dpcr_array *b, const dpcr_array *z0, const dpcr_array *z,

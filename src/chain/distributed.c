@@ -38,6 +38,7 @@ typedef struct job {
     dpcri_view a, b, z0, z, in, out;
     bool has_z0;
     hello *all;                       // [ranks]
+    int64_t *places;                  // [ranks], behind them
     int64_t length;                   // of the whole chain
     int64_t first, position, before;  // first step; place in the recurrence's order; steps of the ranks before it there
     dpcri_range range;
@@ -145,12 +146,13 @@ static dpcr_status meet(job *j, dpcr_error *error) {
                         .scan = j->options.scan,
                         .shared_rows = j->a.row == 0,
                         .has_z0 = j->has_z0};
-    j->all = dpcri_alloc(j->context, (size_t)comm->ranks * sizeof *j->all);
+    j->all = dpcri_alloc(j->context, (size_t)comm->ranks * (sizeof *j->all + sizeof *j->places));
     DPCR_TRY(dpcri_agree(
         comm,
         j->all ? DPCR_OK
                : dpcri_fail(error, DPCR_ERROR_MEMORY, "%s: no memory for %lld ranks", function, (long long)comm->ranks),
         error));
+    j->places = (int64_t *)(j->all + comm->ranks);
     DPCR_TRY(dpcri_gather_all(comm, &mine, sizeof mine, j->all, error));
     for (int64_t r = 0; r < comm->ranks; r++) {
         const hello *h = &j->all[r], *h0 = &j->all[0];
@@ -407,20 +409,80 @@ static void clear(const job *j, const dpcri_view *view) {
                (size_t)j->shape.transition.rows * element(j));
 }
 
-static void take_out(job *j, const void *g) {
-    const dpcri_flow *f = &j->range.flow;
-    if (!j->out.data || state_numbers(j) == 0) return;
+// What goes out of the range, whose states are there, as [B][w]; NULL: nothing, not even an initial state.
+static const void *out_of(job *j, const void *g) {
     if (j->shape.length > 0) {
-        dpcri_range_out(f, j->scratch);
-        g = j->scratch;
-    } else if (j->has_z0) {
-        copy_state(j, j->z0.data, j->z0.row, j->out.data, j->out.row);
-        return;
+        dpcri_range_out(&j->range.flow, j->scratch);
+        return j->scratch;
     }
-    if (g)
-        copy_state(j, g, f->w, j->out.data, j->out.row);
+    if (!j->has_z0) return g;
+    copy_state(j, j->z0.data, j->z0.row, j->scratch, j->shape.transition.rows);
+    return j->scratch;
+}
+
+static void take_out(job *j, const void *g) {
+    if (!j->out.data || state_numbers(j) == 0) return;
+    const void *out = out_of(j, g);
+    if (out)
+        copy_state(j, out, j->shape.transition.rows, j->out.data, j->out.row);
     else
         clear(j, &j->out);
+}
+
+// ---- products that leave the finite numbers ----
+
+static bool is_finite(const job *j, const void *g, int64_t row) {
+    const dpcri_flow *f = &j->range.flow;
+    return dpcri_flow_finite(f, dpcri_at(f, g, row * f->w), f->w);
+}
+
+// The first position into which no finite state comes by the scan: summaries' products make no number of a state where
+// the loop may have one. The number of ranks: there is none.
+static dpcr_status find_broken(job *j, const void *g, int64_t *broken, dpcr_error *error) {
+    dpcr_status status;
+    const int64_t ranks = j->carried.comm.ranks;
+    int64_t mine = ranks, *const all = j->places;
+    for (int64_t row = 0; g && state_numbers(j) > 0 && row < j->shape.batch; row++)
+        if (!is_finite(j, g, row)) mine = j->position;
+    *broken = ranks;
+    DPCR_TRY(dpcri_gather_all(&j->carried.comm, &mine, sizeof mine, all, error));
+    for (int64_t r = 0; r < ranks; r++) *broken = all[r] < *broken ? all[r] : *broken;
+done:
+    return status;
+}
+
+// From there on the ranks run in order: what really goes out of one comes into those sequences of the next.
+static dpcr_status take_start(job *j, const void *g, dpcr_error *error) {
+    dpcr_status status;
+    const int64_t w = j->shape.transition.rows;
+    const size_t bytes = (size_t)w * element(j);
+    DPCR_TRY(dpcri_receive(&j->carried.comm, rank_at(j, j->position - 1), DPCRI_TAG_STATE, j->scratch,
+                           (size_t)j->shape.batch * bytes, error));
+    for (int64_t row = 0; g && row < j->shape.batch; row++)
+        if (!is_finite(j, g, row))
+            memcpy((char *)(uintptr_t)g + (size_t)row * bytes, (const char *)j->scratch + (size_t)row * bytes, bytes);
+done:
+    return status;
+}
+
+static dpcr_status give_end(job *j, const void *g, dpcr_error *error) {
+    const void *out = out_of(j, g);
+    return dpcri_send(&j->carried.comm, rank_at(j, j->position + 1), DPCRI_TAG_STATE, out ? out : j->scratch,
+                      (size_t)state_numbers(j) * element(j), error);
+}
+
+// The states, from what came in, and what goes out of them.
+static dpcr_status finish(job *j, const void *g, dpcr_error *error) {
+    dpcr_status status;
+    int64_t broken = 0;
+    DPCR_TRY(find_broken(j, g, &broken, error));
+    if (j->position >= broken) DPCR_TRY(take_start(j, g, error));
+    clear(j, &j->in);
+    DPCR_TRY(apply(j, g, error));
+    take_out(j, g);
+    if (j->position + 1 >= broken && !is_last(j)) DPCR_TRY(give_end(j, g, error));
+done:
+    return status;
 }
 
 // The counts of all ranks, from their lengths.
@@ -474,9 +536,7 @@ dpcr_status dpcr_chain_distributed(dpcr_context *context, const dpcr_chain_shape
     reduced = dpcri_seconds();
     DPCR_TRY(scan(&j, &g, error));
     scanned = dpcri_seconds();
-    clear(&j, &j.in);
-    DPCR_TRY(apply(&j, g, error));
-    take_out(&j, g);
+    DPCR_TRY(finish(&j, g, error));
     const double ended = dpcri_seconds();
     const int64_t length = j.length, first = j.first;
     DPCR_TRY(count_all(&j, error));

@@ -204,11 +204,32 @@ static void run_from(const dpcri_range *r, int64_t c, int64_t count, int64_t ste
 
 static void run_group(void *argument, int64_t i) { for_group(argument, i, run_from); }
 
+// What really goes out of chunk c, whose states are there, into the starts after it that are not finite.
+static void mend_starts(const dpcri_range *r, int64_t c) {
+    const dpcri_flow *f = &r->flow;
+    const int64_t last = dpcri_chunk_end(f, &r->chunks, c) - 1;
+    for (int64_t row = 0; row < f->rows; row++) {
+        if (dpcri_flow_finite(f, start_at(r, c + 1, row), f->w)) continue;
+        take_out(r, c, 1, steps_of(r, c), row, dpcri_at(f, f->z, last * f->z_step + row * f->z_row), f->z_row);
+        memcpy((void *)(uintptr_t)start_at(r, c + 1, row), end_at(r, c, row), (size_t)f->w * f->size);
+    }
+}
+
+// A product that leaves the finite numbers makes no number of a state where the loop may have one (chunked.c). What is
+// not finite stays so: the last start tells of all, and then the chunks run in order.
 void dpcri_range_apply(dpcri_range *r, const void *g) {
     const dpcri_flow *f = &r->flow;
+    const int64_t last = r->chunks.count - 1;
     memcpy(r->starts, g, (size_t)(f->rows * f->w) * f->size);
     carry(r, g, dpcri_at_out(f, r->starts, f->rows * f->w));
-    dpcri_parallel(f->context, r->groups, run_group, r);
+    if (last < 1 || dpcri_flow_finite(f, start_at(r, last, 0), f->rows * f->w)) {
+        dpcri_parallel(f->context, r->groups, run_group, r);
+    } else {
+        for (int64_t c = 0; c <= last; c++) {
+            run_from(r, c, 1, steps_of(r, c), 0);
+            if (c < last) mend_starts(r, c);
+        }
+    }
     r->applications += f->rows * (r->chunks.count - 1 + f->n - (f->transposed ? r->chunks.count : 0));
 }
 
