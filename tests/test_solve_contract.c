@@ -12,11 +12,11 @@
 static void histories(void **state) {
     (void)state;
     dpcr_context *context = solving_context(2);
-    for (int m = 0; m < SWEEP_METHODS; m++) {
-        chain c = tanh_chain(120, 3, 2, DPCR_F64);
+    for (int m = 0; m <= SWEEP_METHODS; m++) {
+        chain c = tanh_chain(120, 3, 2, DPCR_F64);  // for shooting, 7 chunks and a remainder
         void *z0 = starts(&c);
         const dpcr_solve_options options = {.size = sizeof options,
-                                            .method = sweep_methods[m],
+                                            .method = m < SWEEP_METHODS ? sweep_methods[m] : DPCR_METHOD_SHOOTING,
                                             .scheme = DPCR_SCHEME_PCR,
                                             .backward = DPCR_SCHEME_SEQUENTIAL,
                                             .max_sweeps = 1000};

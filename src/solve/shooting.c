@@ -222,6 +222,21 @@ static dpcr_status fill_states(fill_job *job) {
     return dpcri_run_loop(job->run, job->chunks * job->c->n, fine->length, 0, fine->batch);
 }
 
+// A front that is complete includes the remainder.
+static int64_t in_fine_steps(const coarse *c, int64_t front) {
+    const int64_t length = c->fine->steps.length;
+    return front >= length / c->n ? length : front * c->n;
+}
+
+static void tell_in_fine_steps(const coarse *c, const dpcr_solve_report *report) {
+    const int64_t room = report->batch_capacity, batch = c->fine->steps.batch, told = room < batch ? room : batch;
+    for (int64_t k = 0; k < report->history_length && k < report->history_capacity; k++) {
+        int64_t *all = report->locked_history, *each = report->sequence_locked_history;
+        if (all) all[k] = in_fine_steps(c, all[k]);
+        for (int64_t b = 0; each && b < told; b++) each[k * room + b] = in_fine_steps(c, each[k * room + b]);
+    }
+}
+
 dpcr_status dpcri_solve_shooting(dpcri_run *run) {
     coarse c;
     dpcr_solve_plan inner;
@@ -241,20 +256,12 @@ dpcr_status dpcri_solve_shooting(dpcri_run *run) {
     run->residual = coarse_run.residual;
     run->estimate = coarse_run.estimate;
     if (status != DPCR_OK) return status;
-    const int64_t length = run->plan->steps.length;
-    for (int64_t b = 0; b < inner.steps.batch; b++) {  // fronts in fine steps; a complete one includes the remainder
-        run->front[b] = run->front[b] >= inner.steps.length ? length : run->front[b] * c.n;
+    for (int64_t b = 0; b < inner.steps.batch; b++) {
+        run->front[b] = in_fine_steps(&c, run->front[b]);
         run->exact[b] *= c.n;
         run->locked[b] = run->front[b];
     }
-    for (int64_t k = 0;
-         k < run->report->history_length && k < run->report->history_capacity && run->report->locked_history; k++)
-        run->report->locked_history[k] =
-            run->report->locked_history[k] == inner.steps.length ? length : run->report->locked_history[k] * c.n;
-    const int64_t kept = run->report->history_length < run->report->history_capacity ? run->report->history_length
-                                                                                     : run->report->history_capacity;
-    for (int64_t k = 0; run->report->sequence_locked_history && k < kept * run->report->batch_capacity; k++)
-        if (k % run->report->batch_capacity < inner.steps.batch) run->report->sequence_locked_history[k] *= c.n;
+    tell_in_fine_steps(&c, run->report);
     fill_job job = {.run = run, .c = &c, .boundaries = coarse_run.t, .chunks = inner.steps.length};
     return fill_states(&job);
 }
