@@ -569,6 +569,33 @@ static void sequences_are_alone(void **state) {
     dpcr_context_destroy(context);
 }
 
+// + 0.1, but that the last step of sequence 1 has no value, or (parameters[0] == 1) one that is infinite.
+static void step_breaks_at_the_end(const chain *c, int64_t l, int64_t b, const double *in, double *out, double *j) {
+    (void)j;
+    out[0] = l + 1 < c->length || b == 0 ? in[0] + 0.1 : c->parameters[0] == 1 ? HUGE_VAL : NAN;
+}
+
+// Parareal's boundaries agree long before its last chunk has been looked at; what stands there is no result.
+static void parareal_looks_at_the_end(void **state) {
+    (void)state;
+    dpcr_context *context = solving_context(1);
+    for (int i = 0; i < 4; i++) {
+        const double kind = i % 2, z0[2] = {0.3, 0.4};
+        chain c = {.step = step_breaks_at_the_end, .length = 16, .batch = 2, .width = 1, .parameters = &kind};
+        c.dtype = DPCR_F64;
+        const dpcr_solve_options options = {
+            .size = sizeof options, .method = DPCR_METHOD_PARAREAL, .confirm = i < 2 ? 0 : 1e-3};
+        solved r = solve(context, &c, z0, &options);
+        assert_int_equal(r.status, DPCR_OK);
+        assert_int_equal(r.report.reason, DPCR_REASON_NONFINITE);
+        assert_int_equal(r.reasons[1], DPCR_REASON_NONFINITE);
+        assert_true(r.reasons[0] > 0 && fabs(((double *)r.z)[30] - 1.9) < 1e-9);
+        assert_true(!isfinite(((double *)r.z)[31]) && fabs(((double *)r.z)[29] - 1.9) < 1e-9);
+        solved_free(&r);
+    }
+    dpcr_context_destroy(context);
+}
+
 static void out_of_memory(void **state) {
     (void)state;
     int succeeded = 0;
@@ -623,6 +650,7 @@ int main(void) {
         cmocka_unit_test(planner_explains),
         cmocka_unit_test(planner_weighs_nothing),
         cmocka_unit_test(planner_chooses),
+        cmocka_unit_test(parareal_looks_at_the_end),
         cmocka_unit_test(out_of_memory),
         cmocka_unit_test(empty_chains),
         cmocka_unit_test(the_loops_numbers_whatever_they_are),

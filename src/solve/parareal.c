@@ -226,6 +226,14 @@ static double estimate_of(const parareal *p, int64_t b) {
 
 static bool is_finite(const parareal *p, const void *x) { return isfinite(p->ops->distance(x, x, p->steps->width)); }
 
+// Whether the states may stand: boundaries agree, or estimates are to decide. The last chunk has no boundary at its
+// end: where that is not finite sweeps go on until it has run from the loop's own state, which tells whose fault it is.
+static bool acceptable(const parareal *p, int64_t b, double estimate) {
+    const double wanted = p->run->plan->options.confirm;
+    return (p->good[b] || p->confirming) && (wanted <= 0 || (estimate >= 0 && estimate <= wanted)) &&
+           is_finite(p, dpcri_state_at(&p->run->t.z, p->steps->length - 1, b));
+}
+
 static void done(parareal *p, int64_t b, dpcr_reason reason) {
     p->run->reason[b] = reason;
     p->active[b] = 0;
@@ -251,7 +259,7 @@ static void judge(parareal *p, int64_t b, bool *unknown) {
         done(p, b, DPCR_REASON_NONFINITE);
     } else if (sound >= p->chunks) {
         done(p, b, DPCR_REASON_EXACT);
-    } else if ((p->good[b] || p->confirming) && (o->confirm <= 0 || (estimate >= 0 && estimate <= o->confirm))) {
+    } else if (acceptable(p, b, estimate)) {
         done(p, b,
              o->confirm > 0 ? DPCR_REASON_CONVERGED
              : p->reason[b] ? (dpcr_reason)p->reason[b]
