@@ -4,6 +4,8 @@
 // Ranks are threads here (dpcri_threads_run).
 #include "ranks_testing.h"
 
+#include "chains.h"
+
 enum { MOST_RANKS = 4, B = 2, W = 3 };
 
 static dpcr_array steps_array(double *data, int64_t first, int64_t count) {
@@ -300,12 +302,89 @@ static void refusals(void **state) {
     close_trial(&t);
 }
 
+// ---- what the report tells ----
+
+// A chain of one number, N steps a rank, each z + 0.1 (or tanh 2 z + 0.1: curved), that has no value above `limit`, or
+// an infinite one.
+enum { N = 4 };
+typedef struct told {
+    int64_t ranks;
+    int max_sweeps;
+    bool curved, infinite;
+    double limit;
+    dpcr_solve_options options;
+    dpcr_solve_report reports[MOST_RANKS], alone;  // by dpcr_solve_execute, of the last rank's steps
+} told;
+
+static void step_of(const chain *c, int64_t l, int64_t b, const double *in, double *out, double *j) {
+    const told *t = (const told *)(const void *)c->parameters;
+    const double y = tanh(2 * in[0]);
+    (void)l, (void)b;
+    out[0] = in[0] > t->limit ? t->infinite ? HUGE_VAL : NAN : (t->curved ? y : in[0]) + 0.1;
+    if (j) j[0] = t->curved ? 2 * (1 - y * y) : 1;
+}
+
+static dpcr_status told_rank(void *user, const dpcr_transport *by, dpcr_error *error) {
+    told *t = user;
+    chain c = {.step = step_of, .length = N, .batch = 1, .width = 1, .dtype = DPCR_F64, .parameters = (double *)t};
+    const dpcr_steps steps = chain_steps(&c);
+    dpcr_solve_plan *plan = NULL;
+    double first = 0, came = 0, states[N] = {0};
+    const int64_t shape[] = {N, 1, 1};
+    const dpcr_array z0 = dpcr_array_make(&first, DPCR_F64, 2, shape + 1),
+                     start = dpcr_array_make(&came, DPCR_F64, 2, shape + 1),
+                     z = dpcr_array_make(states, DPCR_F64, 3, shape);
+    dpcr_solve_report *report = &t->reports[by->rank];
+    const dpcr_solve_ranks ranks = {.size = sizeof ranks, .transport = by, .max_sweeps = t->max_sweeps};
+    dpcr_status status = dpcr_solve_plan_create(context, &steps, &t->options, &plan, error);
+    if (status != DPCR_OK) return status;
+    const size_t bytes = dpcr_solve_plan_workspace(plan);
+    void *workspace = aligned_alloc(64, bytes / 64 * 64 + 128);
+    report->size = t->alone.size = sizeof *report;
+    status = dpcr_solve_execute_distributed(plan, &ranks, &z0, &z, NULL, &start, workspace, bytes, report, error);
+    if (status == DPCR_OK && by->rank + 1 == by->ranks)
+        status = dpcr_solve_execute(plan, &start, &z, NULL, workspace, bytes, &t->alone, error);
+    free(workspace);
+    dpcr_solve_plan_destroy(plan);
+    return status;
+}
+
+static void tell(told *t, dpcr_method method, int64_t ranks, double tolerance) {
+    dpcr_error error = {0};
+    t->ranks = ranks;
+    t->options.size = sizeof t->options;
+    t->options.method = method, t->options.atol = t->options.rtol = tolerance;
+    if (dpcr_ranks_run(context, ranks, told_rank, t, &error) != DPCR_OK) fail_msg("%s", error.text);
+    for (int64_t r = 0; r < ranks; r++) {
+        assert_int_equal(t->reports[r].reason, t->reports[0].reason);
+        assert_true(t->reports[r].residual == t->reports[0].residual);
+        assert_true(t->reports[r].error_estimate == t->reports[0].error_estimate);
+    }
+}
+
+// Nothing is told of the error of what is not finite, be it at a boundary or at the chain's end, or after it was
+// finished in order alone.
+static void no_estimate_of_what_is_not_finite(void **state) {
+    (void)state;
+    for (int i = 0; i < 8; i++) {
+        told t = {.limit = i < 4 ? 0.55 : 1.05, .infinite = i % 2, .max_sweeps = i & 2 ? 1 : 3};
+        tell(&t, DPCR_METHOD_SEQUENTIAL, 3, 1e-9);
+        assert_int_equal(t.reports[0].reason, i & 2 ? DPCR_REASON_FALLBACK : DPCR_REASON_RESIDUAL_ONLY);
+        assert_true(t.reports[0].error_estimate == -1);
+    }
+    told t = {.limit = 2, .max_sweeps = 3};
+    tell(&t, DPCR_METHOD_SEQUENTIAL, 3, 1e-9);
+    assert_int_equal(t.reports[0].reason, DPCR_REASON_CONVERGED);
+    assert_true(t.reports[0].error_estimate == 0);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(bits_of_the_loop),
         cmocka_unit_test(within_the_tolerance),
         cmocka_unit_test(refusals),
         cmocka_unit_test(failures_of_one_rank),
+        cmocka_unit_test(no_estimate_of_what_is_not_finite),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

@@ -15,7 +15,7 @@
 #include <string.h>
 
 typedef struct verdict {
-    int64_t bad, failed;
+    int64_t bad, failed, lost;  // lost: what goes out is not finite
     double defect, ratio;
 } verdict;
 
@@ -44,6 +44,7 @@ static double largest(const job *j, const void *x) {
     return size;
 }
 
+// From zeros, where y is NULL.
 static double farthest(const job *j, const void *x, const void *y) {
     double size = 0;
     for (int64_t i = 0; i < j->r->width; i++) {
@@ -99,15 +100,29 @@ static verdict compare(job *j) {
     for (int64_t row = 0; j->position > 0 && row < r->rows; row++) {
         char *start = row_of(j, r->start, row);
         const char *came = row_of(j, j->came, row);
+        if (memcmp(came, start, j->row_bytes) == 0) continue;
         const double unit = r->scaled ? j->scale[row] : fmax(1, largest(j, start)), d = farthest(j, came, start);
         const double from = farthest(j, came, r->guess ? row_of(j, r->guess, row) : NULL);
-        v.defect = fmax(v.defect, d > 0 && unit > 0 ? d / unit : 0);
+        v.defect = fmax(v.defect, !isfinite(d) ? HUGE_VAL : unit > 0 ? d / unit : 0);
         if (from > 0) v.ratio = fmax(v.ratio, d / from);
         if (close(j, came, start, row)) continue;
         memcpy(start, came, j->row_bytes);
         v.bad = 1;
     }
     return v;
+}
+
+// No error is told of a chain that leaves the finite numbers: its boundaries agree, NaN with NaN.
+static bool is_lost(const job *j) {
+    for (int64_t row = 0; row < j->r->rows; row++)
+        if (!isfinite(farthest(j, row_of(j, j->r->end, row), NULL))) return true;
+    return false;
+}
+
+// Every rank's verdict to every rank.
+static dpcr_status tell(const job *j, verdict *mine, dpcr_error *error) {
+    mine->lost = is_lost(j);
+    return dpcri_gather_all(j->r->comm, mine, sizeof *mine, j->verdicts, error);
 }
 
 // From the first wrong rank on, one after another. One that fails sends on what it has, so that nobody waits in vain.
@@ -138,7 +153,7 @@ static dpcr_status sweep(job *j, dpcr_error *error) {
         DPCR_TRY(take(j, error));
         verdict mine = compare(j);
         mine.failed = ran != DPCR_OK;
-        DPCR_TRY(dpcri_gather_all(r->comm, &mine, sizeof mine, j->verdicts, error));
+        DPCR_TRY(tell(j, &mine, error));
         int64_t first = -1, failed = 0;
         r->defect = 0;
         for (int64_t q = 0; q < r->comm->ranks; q++) {
@@ -157,12 +172,15 @@ static dpcr_status sweep(job *j, dpcr_error *error) {
         if (r->sweeps >= r->max_sweeps) {
             r->finished = r->comm->ranks - first;
             DPCR_TRY(finish(j, first, mine.bad != 0, error));
+            DPCR_TRY(tell(j, &mine, error));
             break;
         }
         if (mine.bad) ran = r->run(r->user, error);
     }
+    bool lost = false;
+    for (int64_t q = 0; q < r->comm->ranks; q++) lost |= j->verdicts[q].lost != 0;
     // What is left of an error at a boundary, carried on over the others (solve/overlap.c).
-    r->estimate = r->defect == 0 ? 0 : ratio < 1 ? r->defect / (1 - ratio) : -1;
+    r->estimate = lost ? -1 : r->defect == 0 ? 0 : ratio < 1 ? r->defect / (1 - ratio) : -1;
 done:
     return status;
 }

@@ -25,7 +25,7 @@ typedef struct dpcri_relay {
     int sweeps;
     int64_t finished;  // ranks from which it was finished in order; 0: none was
     double defect;     // largest |came - start| / max(1, |start|) that the last check saw (scaled: over the scale)
-    double estimate;   // of the error; negative: none
+    double estimate;   // of the error; negative: none, as where what goes out of a rank is not finite
 } dpcri_relay;
 
 // All ranks call it. Sweep 1 is `run` on all of them at once. A rank's failure is every rank's.
