@@ -269,6 +269,22 @@ static void bits_of_the_loop_by_overlap_within(void **state) {
         }
 }
 
+// A budget that is spent within a rank is told, also where no boundary says so.
+static void finished_in_order_within(void **state) {
+    (void)state;
+    for (int64_t ranks = 1; ranks <= 2; ranks++) {
+        trial t = {.s = {DPCR_GRU, 40, 1, 3, 5, 1, 0, 0},
+                   .ranks = ranks,
+                   .warm_up = 4,
+                   .tolerance = 1e-8,
+                   .method = DPCR_METHOD_NEWTON,
+                   .max_sweeps = 1};
+        run_trial(&t);
+        assert_int_equal(t.reports[0].reason, DPCR_REASON_FALLBACK);
+        close_trial(&t);
+    }
+}
+
 static void within_the_tolerance(void **state) {
     (void)state;
     for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++) {
@@ -361,6 +377,7 @@ int main(void) {
         cmocka_unit_test(bits_of_the_loop),
         cmocka_unit_test(lengths_and_resets),
         cmocka_unit_test(bits_of_the_loop_by_overlap_within),
+        cmocka_unit_test(finished_in_order_within),
         cmocka_unit_test(within_the_tolerance),
         cmocka_unit_test(last_states_for_some),
         cmocka_unit_test(every_rank_hears_of_a_misfit),

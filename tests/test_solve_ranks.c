@@ -335,7 +335,8 @@ static dpcr_status told_rank(void *user, const dpcr_transport *by, dpcr_error *e
                      start = dpcr_array_make(&came, DPCR_F64, 2, shape + 1),
                      z = dpcr_array_make(states, DPCR_F64, 3, shape);
     dpcr_solve_report *report = &t->reports[by->rank];
-    const dpcr_solve_ranks ranks = {.size = sizeof ranks, .transport = by, .max_sweeps = t->max_sweeps};
+    const dpcr_solve_ranks ranks = {
+        .size = sizeof ranks, .transport = by, .max_sweeps = t->max_sweeps, .before = t->curved ? &steps : NULL};
     dpcr_status status = dpcr_solve_plan_create(context, &steps, &t->options, &plan, error);
     if (status != DPCR_OK) return status;
     const size_t bytes = dpcr_solve_plan_workspace(plan);
@@ -378,13 +379,49 @@ static void no_estimate_of_what_is_not_finite(void **state) {
     assert_true(t.reports[0].error_estimate == 0);
 }
 
+// What a rank's own steps came to, after the last run of them, is the chain's verdict, on every rank.
+static void ranks_own_verdicts(void **state) {
+    (void)state;
+    static const struct {
+        dpcr_method method;
+        double tolerance, limit;
+        int sweeps, no_fallback;
+        dpcr_reason wanted;
+    } trials[] = {{DPCR_METHOD_NEWTON, 1e-9, HUGE_VAL, 1, 1, DPCR_REASON_NOT_CONVERGED},
+                  {DPCR_METHOD_NEWTON, -1, HUGE_VAL, 1, 1, DPCR_REASON_NOT_CONVERGED},
+                  {DPCR_METHOD_NEWTON, 1e-9, HUGE_VAL, 1, 0, DPCR_REASON_FALLBACK},
+                  {DPCR_METHOD_NEWTON, -1, HUGE_VAL, 1, 0, DPCR_REASON_FALLBACK},
+                  {DPCR_METHOD_PICARD, 1e-9, HUGE_VAL, 0, 0, DPCR_REASON_RESIDUAL_ONLY},
+                  {DPCR_METHOD_NEWTON, 1e-9, HUGE_VAL, 0, 0, DPCR_REASON_CONVERGED},
+                  {DPCR_METHOD_NEWTON, -1, HUGE_VAL, 0, 0, DPCR_REASON_EXACT},
+                  {DPCR_METHOD_NEWTON, 1e-9, 0.15, 0, 0, DPCR_REASON_NONFINITE}};
+    for (size_t i = 0; i < sizeof trials / sizeof *trials; i++)
+        for (int64_t ranks = 1; ranks <= 3; ranks++) {
+            told t = {.curved = true, .limit = trials[i].limit, .max_sweeps = 3};
+            t.options.max_sweeps = trials[i].sweeps, t.options.no_fallback = trials[i].no_fallback;
+            tell(&t, trials[i].method, ranks, trials[i].tolerance);
+            const dpcr_solve_report *got = &t.reports[0];
+            if (got->reason != trials[i].wanted)
+                fail_msg("%d, %d ranks: %s", (int)i, (int)ranks, dpcr_reason_name(got->reason));
+            if (got->reason == DPCR_REASON_NOT_CONVERGED) assert_true(got->residual > 1e-3);
+            if (got->reason == DPCR_REASON_RESIDUAL_ONLY) assert_true(got->error_estimate == -1);
+            if (got->reason == DPCR_REASON_CONVERGED) assert_true(got->error_estimate >= 0);
+            if (ranks > 1) continue;
+            assert_int_equal(t.alone.reason, trials[i].wanted);
+            assert_true(got->residual == t.alone.residual);
+            assert_true(got->error_estimate == (got->reason == DPCR_REASON_EXACT ? 0 : t.alone.error_estimate));
+        }
+    // From z0 every rank's steps have values; those of the last one have none when they run again, in order.
+    told t = {.limit = 1.05, .max_sweeps = 1};
+    tell(&t, DPCR_METHOD_NEWTON, 3, 1e-9);
+    assert_int_equal(t.reports[0].reason, DPCR_REASON_NONFINITE);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(bits_of_the_loop),
-        cmocka_unit_test(within_the_tolerance),
-        cmocka_unit_test(refusals),
-        cmocka_unit_test(failures_of_one_rank),
-        cmocka_unit_test(no_estimate_of_what_is_not_finite),
+        cmocka_unit_test(bits_of_the_loop),   cmocka_unit_test(within_the_tolerance),
+        cmocka_unit_test(refusals),           cmocka_unit_test(failures_of_one_rank),
+        cmocka_unit_test(ranks_own_verdicts), cmocka_unit_test(no_estimate_of_what_is_not_finite),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

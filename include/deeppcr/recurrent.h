@@ -256,9 +256,10 @@ typedef struct dpcr_recurrent_ranks {
 // from a run-up over its neighbour's last warm_up steps, whose inputs it is sent, and boundaries are exchanged and
 // checked as overlap does its chunks'; backward likewise. ht, ct, gradients->ht, ct, h0, c0 and the parameters'
 // gradients (added, summed in the ranks' order) are those of the whole sequences, on every rank. `reports` and
-// `back_reports` [N] or NULL: method overlap, sweeps over the ranks, the boundaries' defect as residual, reason EXACT
-// where tolerances are 0. Then y is, bit for bit, the loop's (methods within a rank that are not the loop or overlap
-// keep to their own tolerance). Not with dropout. Failures are every rank's. Allocates.
+// `back_reports` [N] or NULL: method overlap, sweeps over the ranks, the worst of what the boundaries and the ranks'
+// own steps came to (residual: of the boundaries' defects too), reason EXACT where tolerances are 0. Then y is, bit for
+// bit, the loop's (methods within a rank that are not the loop or overlap keep to their own tolerance). Not with
+// dropout. Failures are every rank's. Allocates.
 DPCR_API dpcr_status dpcr_recurrent_distributed(dpcr_recurrent *network, const dpcr_recurrent_ranks *options,
                                                 const dpcr_recurrent_pass *pass,
                                                 const dpcr_recurrent_gradients *gradients, dpcr_solve_report *reports,

@@ -543,8 +543,11 @@ typedef struct dpcr_solve_ranks {
 // those after the steps of the ranks below it, and all ranks make this call. z0 is the whole chain's, on every rank; z
 // and tape are of the rank's steps. Each rank runs its steps from a run-up over `before` from z0; boundaries are
 // exchanged and checked to the plan's atol and rtol (both 0: bit for bit), ranks that began wrong run again. `start`
-// [B][w] is written: what came in, for the way back. The report tells of the ranks: method overlap, sweeps over them,
-// their boundaries' defect. Allocates from the plan's context.
+// [B][w] is written: what came in, for the way back. The report tells of the ranks: method overlap, sweeps over them
+// and, the same on each, the worst of what the boundaries and the ranks' own plans, when they last ran, came to:
+// `residual` is of the boundaries' defects too, and an error is estimated where each rank has done so and the run-ups
+// show how much of it is forgotten. With no_fallback NOT_CONVERGED of a rank's own steps is DPCR_OK, as in execute.
+// Allocates from the plan's context.
 DPCR_API dpcr_status dpcr_solve_execute_distributed(const dpcr_solve_plan *plan, const dpcr_solve_ranks *ranks,
                                                     const dpcr_array *z0, const dpcr_array *z, const dpcr_array *tape,
                                                     const dpcr_array *start, void *workspace, size_t workspace_bytes,

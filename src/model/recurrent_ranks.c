@@ -26,6 +26,7 @@ typedef struct runner {
     void *x, *y, *h0, *c0, *ht, *ct;
     void *dy, *dx, *dht, *dct, *dh0, *dc0;
     bool owns_x;
+    dpcr_solve_report report;  // of the last way forward
 } runner;
 
 typedef struct chain {
@@ -165,10 +166,10 @@ done:
 }
 
 static dpcr_status runner_forward(runner *r, dpcr_error *error) {
-    dpcr_solve_report report = {.size = sizeof report};
+    r->report = (dpcr_solve_report){.size = sizeof r->report};
     const dpcr_status status =
-        dpcr_recurrent_execute(r->plan, &r->pass, r->tape, r->workspace, r->bytes, &report, error);
-    if (status == DPCR_OK && report.reason == DPCR_REASON_NOT_CONVERGED)
+        dpcr_recurrent_execute(r->plan, &r->pass, r->tape, r->workspace, r->bytes, &r->report, error);
+    if (status == DPCR_OK && r->report.reason == DPCR_REASON_NOT_CONVERGED)
         return dpcri_fail(error, DPCR_ERROR_UNSUPPORTED, "%s: a rank's steps did not converge, and no_fallback was set",
                           function);
     return status;
@@ -223,6 +224,7 @@ static dpcr_status run_forward(void *user, dpcr_error *error) {
     }
     split(j, j->relay->start, r->h0, r->c0);
     const dpcr_status status = runner_forward(r, error);
+    dpcri_relay_tell(j->relay, &r->report);
     if (j->first > 0) cut_at_resets(j, r, r->ht, r->ct);
     join(j, r->ht, r->ct, j->relay->end);
     return status;

@@ -197,8 +197,10 @@ static dpcr_status run_forward(void *user, dpcr_error *error) {
         copy_state(j, &start, &end);
         return DPCR_OK;
     }
-    const dpcr_status status = dpcr_solve_execute(j->plan, &start, j->z, j->tape, j->workspace, j->bytes, NULL, error);
+    dpcr_solve_report own = {.size = sizeof own};
+    const dpcr_status status = dpcr_solve_execute(j->plan, &start, j->z, j->tape, j->workspace, j->bytes, &own, error);
     if (status != DPCR_OK) return status;
+    dpcri_relay_tell(&j->relay, &own);
     dpcr_array z = *j->z;
     z.data = (char *)z.data + (size_t)((steps_of(j)->length - 1) * z.strides[0]) * dpcr_dtype_size(z.dtype);
     z.strides[0] = z.strides[1];

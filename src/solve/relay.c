@@ -17,6 +17,7 @@
 typedef struct verdict {
     int64_t bad, failed, lost;  // lost: what goes out is not finite
     double defect, ratio;
+    dpcri_relay_own own;
 } verdict;
 
 typedef struct job {
@@ -122,6 +123,7 @@ static bool is_lost(const job *j) {
 // Every rank's verdict to every rank.
 static dpcr_status tell(const job *j, verdict *mine, dpcr_error *error) {
     mine->lost = is_lost(j);
+    mine->own = j->r->own;
     return dpcri_gather_all(j->r->comm, mine, sizeof *mine, j->verdicts, error);
 }
 
@@ -140,6 +142,24 @@ static dpcr_status finish(job *j, int64_t first, bool bad, dpcr_error *error) {
     DPCR_TRY(dpcri_agree(r->comm, ran, error));
 done:
     return status;
+}
+
+// The ranks' own verdicts as one. What is left of an error, at a boundary or of a rank's own steps, is carried on over
+// the others, each of which leaves at most `ratio` of it (solve/overlap.c).
+static void fold(const job *j, double ratio) {
+    dpcri_relay *r = j->r;
+    double own = 0;
+    bool known = true;
+    r->worst = DPCR_REASON_SEQUENTIAL, r->residual = 0;
+    for (int64_t q = 0; q < r->comm->ranks; q++) {
+        const verdict *v = &j->verdicts[q];
+        r->worst = dpcri_worse_reason(r->worst, (dpcr_reason)v->own.reason);
+        r->residual = fmax(r->residual, v->own.residual);
+        own = fmax(own, v->own.estimate);
+        known = known && !v->lost && v->own.estimate >= 0;
+    }
+    const double wrong = r->defect + own;
+    r->estimate = !known ? -1 : wrong == 0 ? 0 : ratio < 1 ? wrong / (1 - ratio) : -1;
 }
 
 static dpcr_status sweep(job *j, dpcr_error *error) {
@@ -177,10 +197,7 @@ static dpcr_status sweep(job *j, dpcr_error *error) {
         }
         if (mine.bad) ran = r->run(r->user, error);
     }
-    bool lost = false;
-    for (int64_t q = 0; q < r->comm->ranks; q++) lost |= j->verdicts[q].lost != 0;
-    // What is left of an error at a boundary, carried on over the others (solve/overlap.c).
-    r->estimate = lost ? -1 : r->defect == 0 ? 0 : ratio < 1 ? r->defect / (1 - ratio) : -1;
+    fold(j, ratio);
 done:
     return status;
 }
@@ -212,19 +229,26 @@ done:
     return status;
 }
 
+void dpcri_relay_tell(dpcri_relay *r, const dpcr_solve_report *own) {
+    const bool loops = dpcri_worse_reason(own->reason, DPCR_REASON_EXACT) == DPCR_REASON_EXACT;
+    r->own = (dpcri_relay_own){own->reason, own->residual, loops ? 0 : own->error_estimate};
+}
+
 void dpcri_relay_report(const dpcri_relay *r, int64_t evaluations, dpcr_solve_report *to) {
     if (!to) return;
     const bool exact = r->atol == 0 && r->rtol == 0;
+    const bool loops = exact && dpcri_worse_reason(r->worst, DPCR_REASON_EXACT) == DPCR_REASON_EXACT;
     const bool sure = r->estimate >= 0 && r->estimate <= r->atol + r->rtol;
     dpcr_solve_report report = {.method = DPCR_METHOD_OVERLAP,
                                 .sweeps = r->sweeps,
                                 .evaluations = evaluations,
-                                .residual = r->defect,
-                                .error_estimate = exact ? 0 : r->estimate,
+                                .residual = fmax(r->defect, r->residual),
+                                .error_estimate = loops ? 0 : r->estimate,
                                 .sentence = "overlap: a range of steps a rank"};
-    report.reason = r->finished ? DPCR_REASON_FALLBACK
-                    : exact     ? DPCR_REASON_EXACT
-                    : sure      ? DPCR_REASON_CONVERGED
-                                : DPCR_REASON_RESIDUAL_ONLY;
+    const dpcr_reason boundaries = r->finished ? DPCR_REASON_FALLBACK
+                                   : exact     ? DPCR_REASON_EXACT
+                                   : sure      ? DPCR_REASON_CONVERGED
+                                               : DPCR_REASON_RESIDUAL_ONLY;
+    report.reason = dpcri_worse_reason(boundaries, r->worst);
     dpcri_copy_out(to, &report, sizeof report);
 }

@@ -6,6 +6,12 @@
 #include "rt/comm/collective.h"
 #include "solve/solve_internal.h"
 
+// What a rank's own steps came to beside its boundaries.
+typedef struct dpcri_relay_own {
+    int64_t reason;             // dpcr_reason; 0: the loop's states, of which nothing is to be told
+    double residual, estimate;  // of the error, given their start; negative: none
+} dpcri_relay_own;
+
 typedef struct dpcri_relay {
     dpcri_comm *comm;
     int reversed;  // the recurrence runs from the last rank to the first
@@ -21,15 +27,21 @@ typedef struct dpcri_relay {
     // Runs the rank's range from `start` into `end`; again, from other starts, where the boundaries did not agree.
     dpcr_status (*run)(void *user, dpcr_error *error);
     void *user;
+    dpcri_relay_own own;  // of the last `run`, by whom it is told (dpcri_relay_tell)
     // Out, the same on all ranks:
     int sweeps;
-    int64_t finished;  // ranks from which it was finished in order; 0: none was
-    double defect;     // largest |came - start| / max(1, |start|) that the last check saw (scaled: over the scale)
-    double estimate;   // of the error; negative: none, as where what goes out of a rank is not finite
+    int64_t finished;   // ranks from which it was finished in order; 0: none was
+    double defect;      // largest |came - start| / max(1, |start|) that the last check saw (scaled: over the scale)
+    dpcr_reason worst;  // of the ranks' own steps, as their last runs left them
+    double residual;    // the largest of theirs
+    double estimate;    // of the error; negative: none, as where what goes out of a rank is not finite
 } dpcri_relay;
 
 // All ranks call it. Sweep 1 is `run` on all of them at once. A rank's failure is every rank's.
 dpcr_status dpcri_relay_run(dpcri_relay *relay, dpcr_context *context, dpcr_error *error);
+
+// For `run`: what a method told of the rank's own steps.
+void dpcri_relay_tell(dpcri_relay *relay, const dpcr_solve_report *own);
 
 // What it came to, as a report of method overlap over the ranks.
 void dpcri_relay_report(const dpcri_relay *relay, int64_t evaluations, dpcr_solve_report *report);
