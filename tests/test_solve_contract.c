@@ -596,6 +596,32 @@ static void parareal_looks_at_the_end(void **state) {
     dpcr_context_destroy(context);
 }
 
+// The estimate is the largest of the batch, that of a sequence which a single round confirmed included: here of the one
+// whose guess is off by less than the tolerance.
+static void estimate_of_the_batch(void **state) {
+    (void)state;
+    dpcr_context *context = solving_context(1);
+    chain c = tanh_chain(20, 2, 1, DPCR_F64);
+    const dpcr_steps steps = chain_steps(&c);
+    const dpcr_solve_options options = {.size = sizeof options,
+                                        .method = DPCR_METHOD_NEWTON,
+                                        .scheme = DPCR_SCHEME_SEQUENTIAL,
+                                        .guess = DPCR_GUESS_GIVEN,
+                                        .atol = 1e-5,
+                                        .rtol = -1};
+    void *z0 = starts(&c);
+    double *guess = loop_of(&c, z0);
+    guess[10] += 9e-6;                                    // step 5 of sequence 0
+    for (int l = 0; l < 20; l++) guess[2 * l + 1] = 0.9;  // sequence 1
+    solved r = solve_steps(context, &steps, &c, z0, &options, guess, 0);
+    assert_int_equal(r.report.reason, DPCR_REASON_CONVERGED);
+    assert_true(r.sweeps[0] < r.sweeps[1]);
+    near(r.report.error_estimate, 9e-6, 1e-7);
+    solved_free(&r);
+    free(z0), free(guess);
+    dpcr_context_destroy(context);
+}
+
 static void out_of_memory(void **state) {
     (void)state;
     int succeeded = 0;
@@ -651,6 +677,7 @@ int main(void) {
         cmocka_unit_test(planner_weighs_nothing),
         cmocka_unit_test(planner_chooses),
         cmocka_unit_test(parareal_looks_at_the_end),
+        cmocka_unit_test(estimate_of_the_batch),
         cmocka_unit_test(out_of_memory),
         cmocka_unit_test(empty_chains),
         cmocka_unit_test(the_loops_numbers_whatever_they_are),

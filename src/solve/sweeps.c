@@ -375,6 +375,7 @@ static void lock_prefixes(sweep *s) {
                              : run->residual_only[b]       ? DPCR_REASON_RESIDUAL_ONLY
                                                            : DPCR_REASON_CONVERGED;
             run->locked[b] = run->front[b];
+            run->last_estimate[b] = estimate;  // no round is to come that would compare it
             s->space.active[b] = 0;
         } else {
             s->space.partial[b] = 1;
@@ -504,8 +505,9 @@ static dpcr_status verify_window(sweep *s, double *estimate) {
     return DPCR_OK;
 }
 
-// What the estimates say of the whole chain. Two correctly rounded loops differ by rounding errors that walk at random
-// on a chain that keeps them; what exceeds that comes from amplification, and then only the loop itself is right.
+// What the estimates say of the whole chain; sequences that one round confirmed have had theirs. Two correctly rounded
+// loops differ by rounding errors that walk at random on a chain that keeps them; what exceeds that comes from
+// amplification, and then only the loop itself is right.
 static void judge_estimates(sweep *s, const double *estimate) {
     dpcri_run *run = s->run;
     const dpcr_solve_options *o = &s->plan->options;
@@ -513,7 +515,10 @@ static void judge_estimates(sweep *s, const double *estimate) {
     const double tolerance = o->atol + o->rtol, floor = 8 * eps * sqrt((double)s->plan->steps.length);
     run->estimate = -1;
     for (int64_t b = 0; b < s->plan->steps.batch; b++) {
-        if (!s->space.active[b]) continue;
+        if (!s->space.active[b]) {
+            if (run->reason[b] == DPCR_REASON_CONVERGED) run->estimate = fmax(run->estimate, estimate[b]);
+            continue;
+        }
         if (estimate[b] <= tolerance) {
             run->reason[b] = DPCR_REASON_CONVERGED;
         } else if (estimate[b] <= tolerance + floor) {
@@ -539,7 +544,7 @@ static dpcr_status verify(sweep *s) {
         const bool claimed = reason == DPCR_REASON_CONVERGED || reason == DPCR_REASON_RESIDUAL_ONLY;
         s->space.active[b] = claimed && (s->space.partial[b] || s->run->residual_only[b]);
         s->space.masked[b] = s->space.active[b] ? -1 : steps->length;
-        s->run->last_estimate[b] = 0;
+        if (s->space.active[b]) s->run->last_estimate[b] = 0;
         any = any || s->space.active[b];
     }
     if (!any) return DPCR_OK;
