@@ -2,6 +2,8 @@
 // Cells over ranks by overlap, forward and back, against one process: the loop's bits with tolerance 0, also where
 // run-ups are too short; within the tolerance else.
 // Ranks are threads here (dpcri_threads_run).
+#include <stdio.h>
+
 #include "ranks_testing.h"
 
 #include "chains.h"
@@ -115,13 +117,20 @@ static dpcr_status run_rank(void *user, const dpcr_transport *by, dpcr_error *er
                                     .after_direct = &after_direct,
                                     .clear = clear,
                                     .clear_user = &mine};
-    dpcr_solve_report report = {.size = sizeof report}, back = {.size = sizeof back};
+    int64_t kept = 0;  // an array of the caller's stays the caller's, also where nothing is told by sweep
+    dpcr_solve_report report = {.size = sizeof report, .history_capacity = 1, .locked_history = &kept},
+                      back = {.size = sizeof back};
     dpcr_status status =
         dpcr_solve_execute_distributed(plan, &ranks, &z0, &z, NULL, &start, workspace, bytes, &report, error);
     if (status == DPCR_OK)
         status =
             dpcr_solve_backward_distributed(plan, &ranks, &start, &z, NULL, &direct, r + 1 == t->ranks ? &last : NULL,
                                             &lambda, &dz0, workspace, bytes, &back, error);
+    if (status == DPCR_OK &&
+        (report.locked_history != &kept || report.history_capacity != 1 || report.history_length)) {
+        snprintf(error->text, sizeof error->text, "the report's arrays were changed");
+        status = error->status = DPCR_ERROR_SYSTEM;
+    }
     if (r == 0) {
         memcpy(t->dz0[1], out, sizeof out);
         t->report = report;

@@ -239,12 +239,18 @@ void dpcri_relay_report(const dpcri_relay *r, int64_t evaluations, dpcr_solve_re
     const bool exact = r->atol == 0 && r->rtol == 0;
     const bool loops = exact && dpcri_worse_reason(r->worst, DPCR_REASON_EXACT) == DPCR_REASON_EXACT;
     const bool sure = r->estimate >= 0 && r->estimate <= r->atol + r->rtol;
-    dpcr_solve_report report = {.method = DPCR_METHOD_OVERLAP,
-                                .sweeps = r->sweeps,
-                                .evaluations = evaluations,
-                                .residual = fmax(r->defect, r->residual),
-                                .error_estimate = loops ? 0 : r->estimate,
-                                .sentence = "overlap: a range of steps a rank"};
+    dpcr_solve_report report = {.size = sizeof report};
+    DPCRI_COPY_IN(report, to);  // its arrays are the caller's
+    report.method = DPCR_METHOD_OVERLAP;
+    report.scheme = DPCR_SCHEME_AUTO;
+    report.sweeps = r->sweeps;
+    report.evaluations = evaluations;
+    report.residual = fmax(r->defect, r->residual);
+    report.error_estimate = loops ? 0 : r->estimate;
+    report.seconds = report.seconds_evaluate = report.seconds_linear = report.seconds_finish = 0;
+    report.bytes = 0;
+    report.history_length = 0;
+    report.sentence = "overlap: a range of steps a rank";
     const dpcr_reason boundaries = r->finished ? DPCR_REASON_FALLBACK
                                    : exact     ? DPCR_REASON_EXACT
                                    : sure      ? DPCR_REASON_CONVERGED
