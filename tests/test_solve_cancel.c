@@ -63,14 +63,18 @@ static int asked_at(void *user) { return --*(int *)user == 0; }  // once, as a s
 static int64_t longest[2];             // steps of a call of lanes, there and back
 static int64_t unasked, most_unasked;  // such calls from question to question
 
+static int64_t all_unasked, most_all;  // steps of a chunk alone from question to question, with few sequences
+
 static void measure_call(const dpcr_span *span, int back) {
+    all_unasked += span->steps;
+    if (all_unasked > most_all) most_all = all_unasked;
     if (span->lanes == 1) return;
     if (span->steps > longest[back]) longest[back] = span->steps;
     if (++unasked > most_unasked) most_unasked = unasked;
 }
 
 static int asked_between_calls(void *user) {
-    unasked = 0;
+    unasked = all_unasked = 0;
     return asked_at(user);
 }
 
@@ -124,6 +128,41 @@ static void cancel_stops_a_call_of_chunks(void **state) {
     }
     solved_free(&whole), solved_free(&split);
     free(z0);
+    dpcr_context_destroy(context);
+}
+
+// And where chunks that do not meet run again, or all of the chain in order, both ways.
+static void cancel_stops_what_runs_again(void **state) {
+    (void)state;
+    int left = 0;
+    dpcr_context *context = context_that_asks(1, asked_between_calls, &left);
+    chain c = {.step = step_logistic, .length = 3000, .batch = 1, .width = 1, .dtype = DPCR_F64};
+    const double z0[1] = {0.3};
+    for (int64_t chunk = 40; chunk <= 600; chunk += 560) {
+        const dpcr_solve_options options = {.size = sizeof options,
+                                            .method = DPCR_METHOD_OVERLAP,
+                                            .chunk = chunk,
+                                            .warm_up = 20,
+                                            .backward = DPCR_SCHEME_OVERLAP};
+        dpcr_steps steps = chain_steps(&c);
+        steps.lanes = 4;
+        steps.flops = 1e9;
+        steps.advance = measured_advance, steps.adjoint = measured_adjoint;
+        left = 0, all_unasked = most_all = 0;
+        solved whole = solve_steps(context, &steps, &c, z0, &options, NULL, 1);
+        assert_int_equal(whole.status, DPCR_OK);
+        assert_int_equal(whole.report.reason, DPCR_REASON_FALLBACK);
+        const int questions = -left;
+        assert_true(questions > 3000 / 64);
+        if (most_all > 5 * 64) fail_msg("%d steps unasked", (int)most_all);
+        for (int k = 1; k <= questions; k += 1 + k / 16) {
+            left = k;
+            solved stopped = solve_steps(context, &steps, &c, z0, &options, NULL, 1);
+            if (stopped.status != DPCR_ERROR_CANCELLED) fail_msg("question %d of %d was not heard", k, questions);
+            solved_free(&stopped);
+        }
+        solved_free(&whole);
+    }
     dpcr_context_destroy(context);
 }
 
@@ -218,6 +257,7 @@ int main(void) {
         cmocka_unit_test(cancel_stops),
         cmocka_unit_test(cancel_stops_the_loop),
         cmocka_unit_test(cancel_stops_a_call_of_chunks),
+        cmocka_unit_test(cancel_stops_what_runs_again),
         cmocka_unit_test(cancel_stops_at_any_question),
         cmocka_unit_test(cancel_stops_within_a_sweep),
     };

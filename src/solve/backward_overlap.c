@@ -19,7 +19,7 @@
 #include "solve/backward.h"
 
 enum {
-    MEET_STEPS = 64,  // steps of a rerun between two looks whether it has met what is stored
+    MEET_STEPS = DPCRI_LOOK_STEPS,  // of a rerun between two looks whether it has met what is stored
     SWEEPS = 3,
     CUTS = 32  // counts of chunks that are weighed
 };
@@ -58,7 +58,7 @@ typedef struct job {
     dpcri_backward *b;
     layout cut;
     const dpcri_row_ops *ops;
-    dpcri_looks looks;  // within a call of chunks
+    dpcri_looks looks;  // within a call of chunks, and of what runs again
 } job;
 
 void dpcri_backward_overlap_carve(const dpcr_solve_plan *plan, dpcri_arena *arena, dpcri_backward_space *space) {
@@ -225,7 +225,8 @@ static void rerun_row(job *o, int64_t c, int64_t b) {
     memcpy(spare, at.data, (size_t)bytes);
     at.data = spare;
     for (int64_t hi = begin + o->cut.n; hi > begin; hi -= MEET_STEPS) {
-        const int64_t lo = most(begin, hi - MEET_STEPS);
+        const int64_t lo = most(begin, hi - MEET_STEPS), ran = begin + o->cut.n - hi;
+        if (ran > 0 && ran % o->looks.row_steps == 0 && dpcri_looks_stopped(&o->looks)) return;
         const dpcr_array kept = dpcri_lambda_lanes(o->b, lo, 1, 1, hi - lo, b, 1);
         if (from_tape)
             retrace(o, lo, hi - lo, b);
@@ -244,17 +245,23 @@ static void rerun_chunk(void *argument, int64_t c) {
         if (o->b->space.rerun[c * batch + b] && !o->b->space.given_up[b]) rerun_row(o, c, b);
 }
 
-// From the right; chunks that meet their neighbour are left as they are.
-static void finish_in_order(job *o) {
+// Sequence b from the right; chunks that meet their neighbour are left as they are.
+static void finish_in_order(void *argument, int64_t b) {
+    job *o = argument;
     const dpcr_steps *steps = &o->b->plan->steps;
-    for (int64_t b = 0; b < steps->batch; b++)
-        for (int64_t c = o->cut.chunks - 2; c >= 0; c--) {
-            const bool marked = o->b->space.rerun[c * steps->batch + b];
-            if (check_boundary(o, c, b) && !marked) continue;
-            memcpy(chunk_row(o, o->b->space.starts, c, b), chunk_row(o, o->b->space.ends, c + 1, b),
-                   (size_t)steps->width * dpcr_dtype_size(steps->dtype));
-            rerun_row(o, c, b);
+    int64_t unasked = 0;
+    for (int64_t c = o->cut.chunks - 2; c >= 0; c--) {
+        const bool marked = o->b->space.rerun[c * steps->batch + b];
+        if (check_boundary(o, c, b) && !marked) continue;
+        if (unasked >= o->looks.row_steps) {
+            if (dpcri_looks_stopped(&o->looks)) return;
+            unasked = 0;
         }
+        unasked += o->cut.n;
+        memcpy(chunk_row(o, o->b->space.starts, c, b), chunk_row(o, o->b->space.ends, c + 1, b),
+               (size_t)steps->width * dpcr_dtype_size(steps->dtype));
+        rerun_row(o, c, b);
+    }
 }
 
 void dpcri_backward_overlap(dpcri_backward *b) {
@@ -277,12 +284,14 @@ void dpcri_backward_overlap(dpcri_backward *b) {
         int sweeps = 1;
         for (; bad && sweeps < SWEEPS && b->code == 0; sweeps++) {
             // The last chunk began with the chain's own end, and has no mark.
-            b->stopped = !dpcri_for_tasks_or_stop(plan, flops, o.cut.chunks - 1, rerun_chunk, &o);
+            b->stopped = !dpcri_for_tasks_or_stop(plan, flops, o.cut.chunks - 1, rerun_chunk, &o) || o.looks.stopped;
             if (b->stopped) return;
             bad = check_boundaries(&o);
         }
         bad = bad || any_given_up(&o);
-        if (bad && b->code == 0) finish_in_order(&o);
+        if (bad && b->code == 0)
+            b->stopped = !dpcri_for_tasks_or_stop(plan, flops, batch, finish_in_order, &o) || o.looks.stopped;
+        if (b->stopped) return;
         b->sweeps = (int)most(bad ? SWEEPS + 1 : sweeps, b->sweeps);
         const dpcr_array end = chunk_adjoints(&o, b->space.ends, 0, 1, 0, batch);
         o.ops->copy(&end, &b->carry);

@@ -15,11 +15,11 @@
 #include "solve/solve_internal.h"
 
 enum {
-    LANES = 16,       // a call of callbacks that do not say how many lanes they run at their best
-    MEET_STEPS = 64,  // steps of a rerun between two looks whether it has met what is stored
-    LINE = 64,        // bytes of a cache line
-    ALIASED = 1024,   // bytes at whose multiples chunks fall on the same few cache sets, lane by lane
-    FEW = 4           // 1 of FEW chunks of a group bad: they run again one by one, else the group does
+    LANES = 16,                     // a call of callbacks that do not say how many lanes they run at their best
+    MEET_STEPS = DPCRI_LOOK_STEPS,  // of a rerun between two looks whether it has met what is stored
+    LINE = 64,                      // bytes of a cache line
+    ALIASED = 1024,                 // bytes at whose multiples chunks fall on the same few cache sets, lane by lane
+    FEW = 4                         // 1 of FEW chunks of a group bad: they run again one by one, else the group does
 };
 
 // How a chain is cut: groups of `lanes` chunks, a call each, or one a part of it at first; the chunks of the first
@@ -36,7 +36,7 @@ typedef struct overlap {
     int64_t parts;         // of a group, a task each in the first pass: a chunk's bits do not depend on those beside it
     void *starts, *ends;   // [K][B][w]: the state each chunk started from; scratch of the reruns
     unsigned char *rerun;  // [K][B]: 1 where the chunk must run again
-    dpcri_looks looks;     // within a call of the first pass
+    dpcri_looks looks;     // within a call, and of what runs again
     _Atomic int64_t rerun_steps;
     _Atomic int code;
 } overlap;
@@ -239,7 +239,9 @@ static void rerun_row(overlap *o, int64_t c, int64_t b) {
     const size_t bytes = (size_t)steps->width * dpcr_dtype_size(steps->dtype);
     const dpcr_array ends = chunk_states(o, o->ends, c, 1, b, 1);
     dpcr_array in = chunk_states(o, o->starts, c, 1, b, 1);
-    for (int64_t l = chunk_start(&o->cut, c); l < chunk_end(o, c); l += MEET_STEPS) {
+    const int64_t begin = chunk_start(&o->cut, c);
+    for (int64_t l = begin; l < chunk_end(o, c); l += MEET_STEPS) {
+        if (l > begin && (l - begin) % o->looks.row_steps == 0 && dpcri_looks_stopped(&o->looks)) return;
         const int64_t count = l + MEET_STEPS < chunk_end(o, c) ? MEET_STEPS : chunk_end(o, c) - l;
         const dpcr_array z = dpcri_outputs(&o->run->t, l, count, b, 1), states = dpcri_as_steps(&z);
         const dpcr_array tape = tape_of(o, l, count, b, 1);
@@ -275,6 +277,7 @@ static void rerun_lanes(overlap *o, int64_t group, int64_t b) {
     const dpcr_array ends = chunk_states(o, o->ends, first, lanes, b, 1);
     dpcr_array in = chunk_states(o, o->starts, first, lanes, b, 1);
     for (int64_t k = 0; k < n; k += MEET_STEPS) {
+        if (k > 0 && k % o->looks.steps == 0 && dpcri_looks_stopped(&o->looks)) return;
         const int64_t count = least(MEET_STEPS, n - k);
         const dpcr_array last = across(o, group, begin + k + count - 1, b);
         o->ops->copy(&last, &ends);
@@ -376,11 +379,20 @@ static bool check_boundaries(overlap *o) {
 }
 
 // In order from the first bad chunk of sequence b; chunks that already meet are left as they are.
-static void finish_row(overlap *o, int64_t b) {
+static void finish_row(void *argument, int64_t b) {
+    overlap *o = argument;
+    int64_t unasked = 0;
+    if (o->run->front[b] >= o->plan->steps.length) return;
     for (int64_t c = 1; c < o->cut.chunks; c++) {
-        if (chunk_start(&o->cut, c) < o->run->front[b]) continue;
+        const int64_t begin = chunk_start(&o->cut, c);
+        if (begin < o->run->front[b]) continue;
         if (o->rerun[c * o->plan->steps.batch + b] || !check_boundary(o, c, b)) {
-            const dpcr_array end = dpcri_outputs(&o->run->t, chunk_start(&o->cut, c) - 1, 1, b, 1);
+            if (unasked >= o->looks.row_steps) {
+                if (dpcri_looks_stopped(&o->looks)) return;
+                unasked = 0;
+            }
+            unasked += chunk_end(o, c) - begin;
+            const dpcr_array end = dpcri_outputs(&o->run->t, begin - 1, 1, b, 1);
             const dpcr_array start = chunk_states(o, o->starts, c, 1, b, 1);
             o->ops->copy(&end, &start);
             rerun_row(o, c, b);
@@ -388,19 +400,22 @@ static void finish_row(overlap *o, int64_t b) {
     }
 }
 
-static void finish_rows(overlap *o) {
+// Sequences side by side. false: the caller stopped it.
+static bool finish_rows(overlap *o, double flops) {
     dpcri_run *run = o->run;
+    const int64_t batch = o->plan->steps.batch, length = o->plan->steps.length;
     const bool forbidden = o->plan->options.no_fallback;
-    for (int64_t b = 0; b < o->plan->steps.batch; b++) {
+    bool any = false;
+    for (int64_t b = 0; b < batch; b++) {
         run->locked[b] = run->front[b];
-        if (run->front[b] < o->plan->steps.length) {
-            run->reason[b] = forbidden ? DPCR_REASON_NOT_CONVERGED : DPCR_REASON_FALLBACK;
-            if (!forbidden) {
-                finish_row(o, b);
-                run->front[b] = o->plan->steps.length;
-            }
-        }
+        if (run->front[b] >= length) continue;
+        run->reason[b] = forbidden ? DPCR_REASON_NOT_CONVERGED : DPCR_REASON_FALLBACK;
+        any = !forbidden;
     }
+    if (!any) return true;
+    if (!dpcri_for_tasks_or_stop(o->plan, flops, batch, finish_row, o) || o->looks.stopped) return false;
+    for (int64_t b = 0; b < batch; b++) run->front[b] = length;
+    return true;
 }
 
 // How much of an error at a chunk's start is left at its end, at most: the warm-up took the distance between the guess
@@ -457,12 +472,12 @@ dpcr_status dpcri_solve_overlap(dpcri_run *run) {
         sweeps++;
         for (int64_t b = 0; b < steps->batch; b++)
             if (run->front[b] < steps->length) run->sweeps[b] = sweeps;
-        stopped =
-            dpcri_cancelled(plan->context) || !dpcri_for_tasks_or_stop(plan, flops, o.cut.groups, rerun_group, &o);
+        stopped = dpcri_cancelled(plan->context) ||
+                  !dpcri_for_tasks_or_stop(plan, flops, o.cut.groups, rerun_group, &o) || o.looks.stopped;
     }
     if (stopped) return dpcri_fail_stopped(run->error, "solve");
     run->report->seconds_evaluate = dpcri_lap(run);
-    if (o.code >= 0) finish_rows(&o);
+    if (o.code >= 0 && !finish_rows(&o, flops)) return dpcri_fail_stopped(run->error, "solve");
     run->report->seconds_finish = dpcri_lap(run);
     run->report->evaluations += o.rerun_steps;
     judge(&o);

@@ -109,14 +109,15 @@ bool dpcri_for_tasks_or_stop(const dpcr_solve_plan *plan, double flops, int64_t 
 
 int64_t dpcri_steps_between_looks(double flops) {
     const double steps = flops > 0 ? 2e8 / flops : 1e9;
-    return steps < 64 ? 64 : steps > 1e9 ? (int64_t)1e9 : (int64_t)steps;
+    return steps < DPCRI_LOOK_STEPS ? DPCRI_LOOK_STEPS : steps > 1e9 ? (int64_t)1e9 : (int64_t)steps;
 }
 
 void dpcri_looks_begin(dpcri_looks *looks, const dpcr_solve_plan *plan, int64_t lanes) {
     const double flops = (double)lanes * (double)plan->steps.batch * plan->steps.flops;
     looks->plan = plan;
     looks->caller = pthread_self();
-    looks->steps = dpcri_steps_between_looks(flops);
+    looks->steps = dpcri_steps_between_looks(flops) / DPCRI_LOOK_STEPS * DPCRI_LOOK_STEPS;
+    looks->row_steps = dpcri_steps_between_looks(plan->steps.flops) / DPCRI_LOOK_STEPS * DPCRI_LOOK_STEPS;
     atomic_init(&looks->stopped, false);
 }
 

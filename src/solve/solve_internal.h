@@ -111,11 +111,14 @@ bool dpcri_for_tasks_or_stop(const dpcr_solve_plan *plan, double flops, int64_t 
 // Steps of `flops` each between two looks at the caller's cancel function: some tenths of a second on one slow thread.
 int64_t dpcri_steps_between_looks(double flops);
 
+enum { DPCRI_LOOK_STEPS = 64 };
+
 // Looks within a call of lanes, which may be the whole chain: at most so many steps of them at a time.
 typedef struct dpcri_looks {
     const dpcr_solve_plan *plan;
     pthread_t caller;  // cancel functions are asked on the thread that called
     int64_t steps;
+    int64_t row_steps;  // of one sequence alone; both are multiples of DPCRI_LOOK_STEPS
     _Atomic bool stopped;
 } dpcri_looks;
 
