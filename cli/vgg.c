@@ -146,6 +146,12 @@ int vgg_get_real(const dpcr_tensors *file, const char *path, const char *key, do
     return CLI_DONE;
 }
 
+static int refuse_tensor(const dpcr_tensors *file, const char *path, const char *name, const char *wanted) {
+    const char *other = dpcr_tensors_other(file, name);
+    if (other) return cli_fail(CLI_INPUT, "%s: '%s' is of dtype %s, wanted %s", path, name, other, wanted);
+    return refuse(path, name);
+}
+
 static int64_t numbers_of(const dpcr_array *a) {
     int64_t n = 1;
     for (int32_t d = 0; d < a->ndim; d++) n *= a->shape[d];
@@ -176,11 +182,12 @@ static int read_layer(reading *r, const dpcr_tensors *file, const char *path, in
     convnet_layer *l = &r->net.layers[layer];
     name_of(&r->net, layer, "weight", name);
     const dpcr_tensor *weight = dpcr_tensors_find(file, name);
-    if (!weight || weight->array.dtype != DPCR_F32 || !all_finite(&weight->array)) return refuse(path, name);
+    if (!weight || weight->array.dtype != DPCR_F32 || !all_finite(&weight->array))
+        return refuse_tensor(file, path, name, "F32");
     name_of(&r->net, layer, "bias", name);
     const dpcr_tensor *bias = dpcr_tensors_find(file, name);
     if (!bias || bias->array.dtype != DPCR_F32 || numbers_of(&bias->array) > 512 || !all_finite(&bias->array))
-        return refuse(path, name);
+        return refuse_tensor(file, path, name, "F32");
     l->weights = weight->array.data;
     l->weight_count = numbers_of(&weight->array);
     l->outputs = numbers_of(&bias->array);
@@ -189,7 +196,8 @@ static int read_layer(reading *r, const dpcr_tensors *file, const char *path, in
     *biases += l->outputs;
     name_of(&r->net, layer, "kept", name);
     const dpcr_tensor *kept = dpcr_tensors_find(file, name);
-    if (!kept != !r->pruned || (kept && kept->array.dtype != DPCR_U32)) return refuse(path, name);
+    if (!kept != !r->pruned || (kept && kept->array.dtype != DPCR_U32) || dpcr_tensors_other(file, name))
+        return refuse_tensor(file, path, name, "U32");
     if (!kept) return CLI_DONE;
     const uint32_t *at = kept->array.data;
     const int64_t count = numbers_of(&kept->array);
@@ -202,6 +210,9 @@ static int read_layer(reading *r, const dpcr_tensors *file, const char *path, in
 
 int vgg_load(dpcr_context *context, const dpcr_tensors *file, const char *path, int64_t batch, int levels,
              bool forward_only, convnet *net) {
+    if (!forward_only && file->other_count > 0)  // the next checkpoint often takes this one's place
+        return cli_fail(CLI_INPUT, "%s: '%s' is of dtype %s, which no checkpoint has", path, file->other_names[0],
+                        file->other_dtypes[0]);
     reading *r = calloc(1, sizeof *r);
     if (!r) return cli_fail_memory("the network");
     convnet_shape shape = {

@@ -7,7 +7,7 @@ set -u
 python3 - "$program" "$folder" <<'PYTHON'
 import json, os, random, signal, struct, subprocess, time, zlib
 
-from program import answer, content, ended, get_npy, is_one_line, path, put, put_cifar, put_images, put_npy, read_json, refused, run, words
+from program import answer, content, ended, get_npy, is_one_line, path, put, put_cifar, put_images, put_npy, put_safetensors, read_json, refused, run, safetensors, words
 
 chance = random.Random(int(os.environ.get("SEED", "7")))
 SIDE = 8
@@ -329,6 +329,8 @@ put("cut", whole[:middle] + bytes([whole[middle] ^ 16]) + whole[middle + 1:])
 for arguments in (["generate", path("cut")], ["train", "denoiser", *small, "--latent", path("cut")], ["train", "denoiser", *small, "--resume", path("cut")],
                   ["bench", "diffusion", path("cut")]):
     refused(5, "damaged", *arguments)
+strings, parts = safetensors(path("codes"))
+refused(5, "of dtype I64, which none of ours has", "generate", put_safetensors("cut", strings, {**parts, "note": ((1,), bytes(8), "q")}))
 refused(5, "no denoiser", "generate", path("vae"))
 refused(5, "no auto-encoder", "train", "denoiser", *small, "--latent", path("codes"))
 refused(2, "classes", "generate", path("pixels"), "--class", 1)

@@ -7,7 +7,7 @@ set -u
 python3 - "$program" "$folder" tests/fixtures <<'PYTHON'
 import glob, os, struct, sys
 
-from program import always, answer, content, get_npy, near, npy, path, put, put_npy, read_npy, refused, run, tensors
+from program import always, answer, content, get_npy, near, npy, path, put, put_npy, put_safetensors, read_npy, refused, run, safetensors, tensors
 
 always += ["solve"]
 fixtures = os.path.abspath(sys.argv[3])
@@ -83,6 +83,17 @@ refused(5, "number 1 is -1: wanted 0..7", "gru", "--weights", file, "--input", x
         whole("lengths.npy", "<i8", [B], struct.pack("<3q", 7, -1, 3)))
 refused(5, "beyond 2^53", "gru", "--weights", file, "--input", x, "--output", path("y.npy"), "--lengths",
         whole("lengths.npy", "<i8", [B], struct.pack("<3q", 7, 1 << 60, 3)))
+
+# Of a larger module's state_dict(), whose BatchNorm counts in int64: what is not asked for is left where it is.
+run("gru", "--weights", file, "--input", x, "--output", path("y.npy"), "--quiet")
+strings, parts = safetensors(file)
+more = {"rnn." + name: part for name, part in parts.items() if "_l0" in name and "grad" not in name}
+more["bn.num_batches_tracked"] = ((), bytes(8), "q")
+run("gru", "--weights", put_safetensors("more.st", strings, more), "--prefix", "rnn.", "--input", x, "--output", path("more.npy"), "--quiet")
+assert content("more.npy") == content("y.npy")
+more["rnn.weight_ih_l1"] = ((1, 2), bytes(4), "e")
+refused(5, "'rnn.weight_ih_l1' is of dtype F16, wanted F32 or F64", "gru", "--weights", put_safetensors("more.st", strings, more), "--prefix", "rnn.",
+        "--input", x, "--output", path("more.npy"))
 
 apart_file = os.path.join(fixtures, "recurrent_paragru_plain.safetensors")
 usual = ["gru", "--weights", file, "--input", x, "--output", path("y.npy")]

@@ -7,7 +7,7 @@ set -u
 python3 - "$program" "$folder" <<'PYTHON'
 import gzip, json, os, resource, signal, subprocess, time
 
-from program import answer, content, path, put, refused, run, words
+from program import answer, content, path, put, put_safetensors, refused, run, safetensors, words
 
 # ---- streams: they are learnt, and every method gives the same losses ----
 streams = ["--data", "bitstream", "--limit", 480, "--length", 60, "--epochs", 3, "--rate", "5e-3", "--threads", 2]
@@ -84,6 +84,11 @@ assert content("a.st") == kept and not os.path.exists(path("d.st"))
 put("short", b"ab")
 put("empty", b"")
 put("cut.st", content("a.st")[:3000])
+strings, parts = safetensors(path("a.st"))  # a checkpoint of its own takes the file's place
+put_safetensors("more.st", strings, {**parts, "note": ((3,), bytes(24), "q")})
+refused(5, "'note' is of dtype I64, which none has", "train", "gru", *learn, "--resume", path("more.st"))
+assert "note" in safetensors(path("more.st"))[1]
+answer("eval", path("more.st"), "--data", path("text"))
 for arguments, status in (
     (["train", "gru", "--data", path("none")], 5),
     (["train", "gru", "--data", path("short")], 5),

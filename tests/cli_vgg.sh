@@ -8,7 +8,7 @@ set -u
 python3 - "$program" "$folder" <<'PYTHON'
 import os, random, signal, struct, subprocess, time
 
-from program import answer, content, is_one_line, path, put, put_cifar, put_images, refused, tensors, words
+from program import answer, content, is_one_line, path, put, put_cifar, put_images, put_safetensors, refused, safetensors, tensors, words
 
 TRAIN = ["train", "vgg11"]
 random.seed(3)
@@ -158,6 +158,11 @@ for what, broken in (("cut", data[:-5]), ("weights", data.replace(b"features.3.w
     refused(2 if what in ("channels", "divisor") else 5, "", *TRAIN, *both, "--resume", path("broken"))
     if what != "step":
         refused(5, "", *judge("broken"))
+strings, parts = safetensors(path("model"))
+put_safetensors("more", strings, {**parts, "note": ((1,), bytes(8), "q")})
+refused(5, "'note' is of dtype I64", *TRAIN, *both, "--resume", path("more"))
+put_safetensors("more", strings, {**parts, "features.3.bias": (parts["features.3.bias"][0], bytes(2 * parts["features.3.bias"][0][0]), "e")})
+refused(5, "'features.3.bias' is of dtype F16, wanted F32", *judge("more"))
 refused(5, "takes 1 x", *judge("model", "cifar"))
 print("cli_vgg: the scan, the loop and dense products train alike")
 PYTHON

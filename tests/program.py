@@ -11,7 +11,7 @@ import sys
 
 program, folder = sys.argv[1:3]
 always = []  # the arguments that every call begins with
-LETTERS = {"F32": "f", "F64": "d", "U8": "B", "U32": "I", "U64": "Q", "I64": "q"}
+LETTERS = {"F32": "f", "F64": "d", "U8": "B", "U32": "I", "U64": "Q", "I64": "q", "F16": "e"}
 CIFAR = ["data_batch_%d.bin" % k for k in range(1, 6)] + ["test_batch.bin"]
 counted = 0
 
@@ -130,6 +130,16 @@ def safetensors(name):
         out[key], seen = (tuple(item["shape"]), body[a:b], letter), b
     assert seen == len(body), (name, seen, len(body))
     return strings, out
+
+
+def put_safetensors(name, strings, items):
+    """The other way round."""
+    types, head, body = {letter: dtype for dtype, letter in LETTERS.items()}, {"__metadata__": strings}, b""
+    for key, (shape, data, letter) in sorted(items.items(), key=lambda item: -struct.calcsize(item[1][2])):
+        head[key] = {"dtype": types[letter], "shape": shape, "data_offsets": [len(body), len(body) + len(data)]}
+        body += data
+    text = json.dumps(head).encode()
+    return put(name, struct.pack("<Q", len(text)) + text + body)
 
 
 def tensors(name):

@@ -55,7 +55,8 @@ static void make_sample(sample *m) {
     m->items[6] = (dpcr_tensor){"empty \"\xc3\xb6\"", numbers(NULL, DPCR_F64, SHAPE(2, 0))};
     m->keys[0] = "format", m->values[0] = "pt";
     m->keys[1] = "options", m->values[1] = "{\"depth\": 3}\n\t\xc3\xb6";
-    m->tensors = (dpcr_tensors){7, m->items, 2, m->keys, m->values};
+    m->tensors = (dpcr_tensors){
+        .count = 7, .items = m->items, .metadata_count = 2, .metadata_keys = m->keys, .metadata_values = m->values};
 }
 
 static void assert_sample(const dpcr_tensors *t) {
@@ -157,8 +158,13 @@ static void refuses_bad_headers(void **state) {
         {"{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4],\"x\":1}}", 4, "and nothing else"},
         {"{\"a\":{\"dtype\":7,\"shape\":[1],\"data_offsets\":[0,4]}}", 4, "wanted an object"},
         {"{\"a\":{\"dtype\":\"F32\",\"shape\":{},\"data_offsets\":[0,4]}}", 4, "wanted an object"},
-        {"{\"a\":{\"dtype\":\"F16\",\"shape\":[2],\"data_offsets\":[0,4]}}", 4,
-         "got dtype 'F16', wanted F32, F64 or U32; file "},
+        {"{\"a\":{\"dtype\":\"F4\",\"shape\":[2],\"data_offsets\":[0,1]}}", 1,
+         "got dtype 'F4', wanted F32, F64, U32 or one to leave out; file "},
+        {"{\"a\":{\"dtype\":\"F16\",\"shape\":[2],\"data_offsets\":[0,2]}}", 2, "got 2 bytes of data, wanted 4 for"},
+        {"{\"a\":{\"dtype\":\"BOOL\",\"shape\":[2],\"data_offsets\":[0,2]},\"b\":{\"dtype\":\"I64\",\"shape\":[1],"
+         "\"data_offsets\":[2,10]}}",
+         10, "wanted a multiple of 8 (unaligned)"},
+        {"{\"a\":{\"dtype\":\"I64\",\"shape\":[],\"data_offsets\":[0,8]}}", 12, "got 12 bytes in the file, wanted 8"},
         {"{\"a\\u001b\":{\"dtype\":\"x\\n\",\"shape\":[2],\"data_offsets\":[0,4]}}", 4, "tensor 'a?': got dtype 'x?'"},
         {"{\"a\":{\"dtype\":\"F32\",\"shape\":[1,1,1,1,1,1,1],\"data_offsets\":[0,4]}}", 4,
          "got 7 dimensions, wanted at most 6"},
@@ -200,6 +206,40 @@ static void refuses_bad_headers(void **state) {
         assert_null(t.items);
         assert_int_equal(dpcr_safetensors_read(s->context, path, &t, NULL), DPCR_ERROR_FORMAT);
     }
+}
+
+// As a state_dict() with a BatchNorm has them: checked and named, and never lost by who writes what was read.
+static void names_what_it_does_not_load(void **state) {
+    scratch *s = *state;
+    static const char header[] =
+        "{\"n\":{\"dtype\":\"I64\",\"shape\":[],\"data_offsets\":[0,8]},"
+        "\"w\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[8,16]},"
+        "\"h\":{\"dtype\":\"BF16\",\"shape\":[2],\"data_offsets\":[16,20]},"
+        "\"q\":{\"dtype\":\"F8_E4M3\",\"shape\":[3],\"data_offsets\":[20,23]}}";
+    const char *path = write_header(s, header, 23);
+    dpcr_tensors t;
+    dpcr_status status = DPCR_ERROR_MEMORY;
+    const int64_t before = s->memory.live;
+    for (int64_t n = 0; status != DPCR_OK && n < 100; n++) {
+        assert_int_equal(s->memory.live, before);
+        s->memory.fail_at = s->memory.calls + n;
+        status = dpcr_safetensors_read(s->context, path, &t, &s->error);
+    }
+    s->memory.fail_at = -1;
+    assert_int_equal(status, DPCR_OK);
+    assert_int_equal(t.count, 1);
+    assert_string_equal(t.items[0].name, "w");
+    assert_int_equal(t.other_count, 3);
+    assert_string_equal(dpcr_tensors_other(&t, "n"), "I64");
+    assert_string_equal(dpcr_tensors_other(&t, "h"), "BF16");
+    assert_string_equal(dpcr_tensors_other(&t, "q"), "F8_E4M3");
+    assert_null(dpcr_tensors_other(&t, "w"));
+    assert_null(dpcr_tensors_other(NULL, "w"));
+    assert_refused(s, dpcr_safetensors_write(scratch_path(s, "m"), &t, &s->error), DPCR_ERROR_UNSUPPORTED,
+                   "'n' of dtype I64 was not read");
+    assert_refused(s, dpcr_npz_write(s->path, &t, &s->error), DPCR_ERROR_UNSUPPORTED, "would be lost");
+    assert_int_equal(scratch_files(s, 0), 1);
+    dpcr_tensors_free(s->context, &t);
 }
 
 static void refuses_bad_lengths(void **state) {
@@ -331,6 +371,7 @@ int main(void) {
         scratch_test(special_values_keep_their_bits),
         scratch_test(nothing_at_all),
         scratch_test(refuses_bad_headers),
+        scratch_test(names_what_it_does_not_load),
         scratch_test(refuses_bad_lengths),
         scratch_test(refuses_every_truncation),
         scratch_test(refuses_what_cannot_be_written),

@@ -58,12 +58,16 @@ typedef struct dpcr_tensors {
     dpcr_tensor *items;
     int64_t metadata_count;  // safetensors' __metadata__: pairs of strings
     char **metadata_keys, **metadata_values;
+    int64_t other_count;  // safetensors' tensors of types that are not loaded: names, and types such as "I64"
+    char **other_names, **other_dtypes;
 } dpcr_tensors;
 
 DPCR_API void dpcr_tensors_free(dpcr_context *context, dpcr_tensors *tensors);
 // NULL when there is none of that name.
 DPCR_API const dpcr_tensor *dpcr_tensors_find(const dpcr_tensors *tensors, const char *name);
 DPCR_API const char *dpcr_tensors_metadata(const dpcr_tensors *tensors, const char *key);
+// The type of a tensor that was not loaded for it.
+DPCR_API const char *dpcr_tensors_other(const dpcr_tensors *tensors, const char *name);
 
 // npy and npz of f4, f8 (u4 too), either byte order, C or Fortran order, format versions 1 to 3; npz members stored or
 // deflated. Whole numbers (i1 to i8, u1, u2, u8) and b1 come as float64, none beyond 2^53. `path` "-" is standard input
@@ -101,8 +105,11 @@ DPCR_API dpcr_status dpcr_npy_rows_write(const char *name, const dpcr_array *who
 DPCR_API dpcr_status dpcr_npy_rows_commit(dpcr_npy_rows *rows, dpcr_error *error);
 DPCR_API void dpcr_npy_rows_destroy(dpcr_context *context, dpcr_npy_rows *rows);
 
-// safetensors: F32, F64, U32 tensors and string metadata. Reads refuse overlapping, unaligned, out-of-range offsets,
-// duplicate names, gaps, and headers over 100 MB. Writes are atomic (temporary file, sync, rename, sync of the folder).
+// safetensors: F32, F64, U32 tensors and string metadata. Tensors of I64, I32, I16, I8, U64, U16, U8, BOOL, F16, BF16,
+// F8_* and C64 are checked like the others and only named (dpcr_tensors_other). Reads refuse overlapping, unaligned,
+// out-of-range offsets, duplicate names, gaps, and headers over 100 MB. Writes are atomic (temporary file, sync,
+// rename, sync of the folder), here and as npz; they refuse what was read without some of its tensors, which would be
+// lost (DPCR_ERROR_UNSUPPORTED).
 DPCR_API dpcr_status dpcr_safetensors_read(dpcr_context *context, const char *path, dpcr_tensors *tensors,
                                            dpcr_error *error);
 DPCR_API dpcr_status dpcr_safetensors_write(const char *path, const dpcr_tensors *tensors, dpcr_error *error);

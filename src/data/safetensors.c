@@ -14,18 +14,23 @@
 enum { LENGTH_BYTES = 8, MAX_HEADER = 100000000 };
 
 static const struct {
-    dpcr_dtype dtype;
+    dpcr_dtype dtype;  // 0: checked and named, not loaded
     const char *name;
-} dtypes[] = {{DPCR_F32, "F32"}, {DPCR_F64, "F64"}, {DPCR_U32, "U32"}};
+    int64_t bytes;
+} dtypes[] = {{DPCR_F32, "F32", 4}, {DPCR_F64, "F64", 8},  {DPCR_U32, "U32", 4},  {0, "I64", 8},     {0, "I32", 4},
+              {0, "I16", 2},        {0, "I8", 1},          {0, "U64", 8},         {0, "U16", 2},     {0, "U8", 1},
+              {0, "BOOL", 1},       {0, "F16", 2},         {0, "BF16", 2},        {0, "F8_E4M3", 1}, {0, "F8_E5M2", 1},
+              {0, "F8_E8M0", 1},    {0, "F8_E4M3FNUZ", 1}, {0, "F8_E5M2FNUZ", 1}, {0, "C64", 8}};
+enum { DTYPES = sizeof dtypes / sizeof *dtypes };
 
-static dpcr_dtype dtype_find(const char *name) {
-    for (size_t i = 0; i < sizeof dtypes / sizeof *dtypes; i++)
-        if (strcmp(dtypes[i].name, name) == 0) return dtypes[i].dtype;
-    return (dpcr_dtype)0;
+static int dtype_find(const char *name) {
+    int i = 0;
+    while (i < DTYPES && strcmp(dtypes[i].name, name) != 0) i++;
+    return i;
 }
 
 static const char *dtype_name(dpcr_dtype dtype) {
-    for (size_t i = 0; i < sizeof dtypes / sizeof *dtypes; i++)
+    for (int i = 0; i < DTYPES; i++)
         if (dtypes[i].dtype == dtype) return dtypes[i].name;
     return NULL;
 }
@@ -40,7 +45,7 @@ static dpcr_status no_memory(dpcr_error *error, const char *what) {
 // One entry of the header, checked by itself; its place among the others is checked once they are sorted.
 typedef struct entry {
     const char *name;  // the JSON object's
-    dpcr_dtype dtype;
+    int dtype;         // of `dtypes`
     int32_t ndim;
     int64_t shape[DPCR_MAX_DIMS];
     int64_t begin, end;
@@ -81,8 +86,8 @@ static dpcr_status read_offsets(const dpcri_source *source, const json_t *offset
 static dpcr_status check_size(const dpcri_source *source, const char *name, const entry *e, int64_t data_bytes,
                               dpcr_error *error) {
     int64_t count = 0, bytes = 0;
-    const int64_t element_bytes = (int64_t)dpcr_dtype_size(e->dtype);
-    if (!dpcri_shape_bytes(e->dtype, e->ndim, e->shape, &count, &bytes))
+    const int64_t element_bytes = dtypes[e->dtype].bytes;
+    if (!dpcri_shape_size(element_bytes, e->ndim, e->shape, &count, &bytes))
         return dpcri_source_bad(source, error, "safetensors tensor '%s': the size of its shape does not fit 63 bits",
                                 name);
     if (e->end > data_bytes)
@@ -115,9 +120,10 @@ static dpcr_status read_entry(const dpcri_source *source, const char *raw_name, 
             "safetensors tensor '%s': wanted an object of dtype, shape and data_offsets, and nothing else", name));
     e->name = raw_name;
     e->dtype = dtype_find(dtype);
-    if (e->dtype == 0) {
+    if (e->dtype == DTYPES) {
         dpcri_quoted got;
-        DPCR_TRY(dpcri_source_bad(source, error, "safetensors tensor '%s': got dtype '%s', wanted F32, F64 or U32",
+        DPCR_TRY(dpcri_source_bad(source, error,
+                                  "safetensors tensor '%s': got dtype '%s', wanted F32, F64, U32 or one to leave out",
                                   name, dpcri_quote(dtype, &got)));
     }
     DPCR_TRY(read_shape(source, shape, name, e, error));
@@ -159,14 +165,34 @@ static dpcr_status load_tensor(dpcr_context *context, const dpcri_source *source
     const size_t bytes = (size_t)(e->end - e->begin);
     tensor->name = dpcri_strdup(context, e->name);
     void *data = dpcri_alloc(context, bytes);
-    tensor->array = dpcr_array_make(data, e->dtype, e->ndim, e->shape);
+    tensor->array = dpcr_array_make(data, dtypes[e->dtype].dtype, e->ndim, e->shape);
     if (!tensor->name || (bytes && !data)) return no_memory(error, "a tensor");
     const dpcr_status status = dpcri_source_read(source, data_at + e->begin, data, bytes, "safetensors data", error);
     if (status == DPCR_OK && !dpcri_host_is_little_endian()) {
-        const size_t element_bytes = dpcr_dtype_size(e->dtype);
+        const size_t element_bytes = (size_t)dtypes[e->dtype].bytes;
         dpcri_swap_bytes(data, (int64_t)(bytes / element_bytes), element_bytes);
     }
     return status;
+}
+
+// What is not loaded is named: whoever asks for it is told why, and who writes the others does not lose it unawares.
+static dpcr_status name_others(dpcr_context *context, const entry *entries, int64_t count, dpcr_tensors *tensors,
+                               dpcr_error *error) {
+    int64_t others = 0;
+    for (int64_t i = 0; i < count; i++) others += dtypes[entries[i].dtype].dtype == 0;
+    if (others == 0) return DPCR_OK;
+    tensors->other_names = dpcri_alloc_zero(context, (size_t)others * sizeof *tensors->other_names);
+    tensors->other_dtypes = dpcri_alloc_zero(context, (size_t)others * sizeof *tensors->other_dtypes);
+    if (!tensors->other_names || !tensors->other_dtypes) return no_memory(error, "the names");
+    tensors->other_count = others;
+    for (int64_t i = 0, n = 0; i < count; i++) {
+        if (dtypes[entries[i].dtype].dtype != 0) continue;
+        tensors->other_names[n] = dpcri_strdup(context, entries[i].name);
+        tensors->other_dtypes[n] = dpcri_strdup(context, dtypes[entries[i].dtype].name);
+        if (!tensors->other_names[n] || !tensors->other_dtypes[n]) return no_memory(error, "the names");
+        n++;
+    }
+    return DPCR_OK;
 }
 
 static dpcr_status read_metadata(dpcr_context *context, const dpcri_source *source, json_t *metadata,
@@ -263,11 +289,13 @@ dpcr_status dpcri_safetensors_read_source(dpcr_context *context, const dpcri_sou
     DPCR_TRY(read_entries(context, source, header, source->size - data_at, &entries, &count, error));
     json_t *metadata = json_object_get(header, METADATA);
     if (metadata) DPCR_TRY(read_metadata(context, source, metadata, tensors, error));
-    tensors->items = dpcri_alloc_zero(context, (size_t)count * sizeof *tensors->items);
-    if (count && !tensors->items) DPCR_TRY(no_memory(error, "the list of tensors"));
-    tensors->count = count;
+    DPCR_TRY(name_others(context, entries, count, tensors, error));
+    const int64_t loaded = count - tensors->other_count;
+    tensors->items = dpcri_alloc_zero(context, (size_t)loaded * sizeof *tensors->items);
+    if (loaded && !tensors->items) DPCR_TRY(no_memory(error, "the list of tensors"));
     for (int64_t i = 0; i < count; i++)
-        DPCR_TRY(load_tensor(context, source, data_at, &entries[i], &tensors->items[i], error));
+        if (dtypes[entries[i].dtype].dtype != 0)
+            DPCR_TRY(load_tensor(context, source, data_at, &entries[i], &tensors->items[tensors->count++], error));
 done:
     if (status != DPCR_OK) dpcr_tensors_free(context, tensors);
     dpcri_free(context, entries);

@@ -2,6 +2,7 @@
 // Named arrays: free, find, and the walk over strided views.
 #include "data/tensors.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -19,6 +20,8 @@ void dpcr_tensors_free(dpcr_context *context, dpcr_tensors *tensors) {
     dpcri_free(context, tensors->items);
     free_strings(context, tensors->metadata_keys, tensors->metadata_count);
     free_strings(context, tensors->metadata_values, tensors->metadata_count);
+    free_strings(context, tensors->other_names, tensors->other_count);
+    free_strings(context, tensors->other_dtypes, tensors->other_count);
     *tensors = (dpcr_tensors){0};
 }
 
@@ -36,14 +39,33 @@ const char *dpcr_tensors_metadata(const dpcr_tensors *tensors, const char *key) 
     return NULL;
 }
 
+const char *dpcr_tensors_other(const dpcr_tensors *tensors, const char *name) {
+    if (!tensors || !name) return NULL;
+    for (int64_t i = 0; i < tensors->other_count; i++)
+        if (strcmp(tensors->other_names[i], name) == 0) return tensors->other_dtypes[i];
+    return NULL;
+}
+
+const char *dpcri_tensor_text(const dpcr_tensors *tensors, const char *name, char *buffer, size_t bytes) {
+    const dpcr_tensor *found = dpcr_tensors_find(tensors, name);
+    const char *other = dpcr_tensors_other(tensors, name);
+    if (found) return dpcri_array_text(&found->array, buffer, bytes);
+    snprintf(buffer, bytes, "%s%s", other ? "of dtype " : "absent", other ? other : "");
+    return buffer;
+}
+
 bool dpcri_shape_bytes(dpcr_dtype dtype, int32_t ndim, const int64_t *shape, int64_t *count, int64_t *bytes) {
-    int64_t all = (int64_t)dpcr_dtype_size(dtype);
+    return dpcri_shape_size((int64_t)dpcr_dtype_size(dtype), ndim, shape, count, bytes);
+}
+
+bool dpcri_shape_size(int64_t element_bytes, int32_t ndim, const int64_t *shape, int64_t *count, int64_t *bytes) {
+    int64_t all = element_bytes;
     *count = 1;
     for (int32_t d = 0; d < ndim; d++) {
         if (!dpcri_mul(all, shape[d] ? shape[d] : 1, &all)) return false;
         *count *= shape[d];
     }
-    *bytes = *count * (int64_t)dpcr_dtype_size(dtype);
+    *bytes = *count * element_bytes;
     return true;
 }
 
@@ -77,6 +99,13 @@ dpcr_status dpcri_array_check_writable(const dpcr_array *array, const char *name
 dpcr_status dpcri_tensors_check_writable(const dpcr_tensors *tensors, dpcr_error *error) {
     if (!tensors || tensors->count < 0 || (tensors->count > 0 && !tensors->items))
         return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "tensors to write: got none, wanted count items");
+    if (tensors->other_count > 0) {
+        dpcri_quoted quoted;
+        return dpcri_fail(
+            error, DPCR_ERROR_UNSUPPORTED,
+            "tensors to write: '%s' of dtype %s was not read from the file they are of, and would be lost",
+            dpcri_quote(tensors->other_names[0], &quoted), tensors->other_dtypes[0]);
+    }
     int64_t bytes = 0;
     for (int64_t i = 0; i < tensors->count; i++) {
         if (!tensors->items[i].name)

@@ -9,6 +9,11 @@
 // *count elements and *bytes of a shape; false where a product does not fit, even one that a zero extent would hide
 // (the strides are products too).
 bool dpcri_shape_bytes(dpcr_dtype dtype, int32_t ndim, const int64_t *shape, int64_t *count, int64_t *bytes);
+// The same of elements that have no dtype here.
+bool dpcri_shape_size(int64_t element_bytes, int32_t ndim, const int64_t *shape, int64_t *count, int64_t *bytes);
+
+// What there is of that name, for messages: shape and dtype, the dtype that it was not loaded for, or "absent".
+const char *dpcri_tensor_text(const dpcr_tensors *tensors, const char *name, char *buffer, size_t bytes);
 
 // DPCR_OK for an array that can be written: host memory, known dtype, 0..DPCR_MAX_DIMS extents >= 0, data unless empty.
 dpcr_status dpcri_array_check_writable(const dpcr_array *array, const char *name, int64_t *bytes, dpcr_error *error);

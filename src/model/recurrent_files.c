@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "base/text.h"
-#include "deeppcr/data.h"
+#include "data/tensors.h"
 #include "model/recurrent_internal.h"
 
 enum { NAME_BYTES = 64, PREFIX_BYTES = 256, MOST_PAIRS = 5 };
@@ -24,10 +24,10 @@ static const dpcr_tensor *find(const reading *r, const char *name) {
 }
 
 static dpcr_status wrong(const reading *r, const char *name, const char *wanted, dpcr_error *error) {
-    char got[96];
-    const dpcr_tensor *tensor = find(r, name);
-    return dpcri_fail(error, DPCR_ERROR_FORMAT, "recurrent_load: %s: tensor '%s%s' is %s, wanted %s", r->path,
-                      r->prefix, name, tensor ? dpcri_array_text(&tensor->array, got, sizeof got) : "absent", wanted);
+    char got[96], whole[PREFIX_BYTES + NAME_BYTES];
+    snprintf(whole, sizeof whole, "%s%s", r->prefix, name);
+    return dpcri_fail(error, DPCR_ERROR_FORMAT, "recurrent_load: %s: tensor '%s' is %s, wanted %s", r->path, whole,
+                      dpcri_tensor_text(r->tensors, whole, got, sizeof got), wanted);
 }
 
 static bool is_matrix(const dpcr_tensor *t) {
@@ -193,11 +193,26 @@ static bool is_parameter(const char *name, const char *kind, int64_t *layer, boo
     return *reverse || !*end;
 }
 
+static const char *const kinds[] = {"weight_ih", "weight_hh", "weight_hr", "weight_ch",
+                                    "bias_ih",   "bias_hh",   "peephole"};
+enum { KINDS = sizeof kinds / sizeof kinds[0] };
+
+// A parameter whose type was not loaded must not pass for one that is not there.
+static dpcr_status check_others(const reading *r, dpcr_error *error) {
+    const size_t prefix = strlen(r->prefix);
+    for (int64_t i = 0; i < r->tensors->other_count; i++) {
+        const char *name = r->tensors->other_names[i];
+        int64_t layer;
+        bool reverse, asked = false;
+        if (strncmp(name, r->prefix, prefix) != 0) continue;
+        for (int k = 0; k < KINDS; k++) asked |= is_parameter(name + prefix, kinds[k], &layer, &reverse);
+        if (asked) return wrong(r, name + prefix, "F32 or F64", error);
+    }
+    return DPCR_OK;
+}
+
 // A layer that misses one tensor must not pass for a network without it.
 static dpcr_status check_names(const dpcr_recurrent *n, const reading *r, dpcr_error *error) {
-    static const char *const kinds[] = {"weight_ih", "weight_hh", "weight_hr", "weight_ch",
-                                        "bias_ih",   "bias_hh",   "peephole"};
-    enum { KINDS = sizeof kinds / sizeof kinds[0] };
     const dpcr_recurrent_options *o = &n->options;
     const int64_t each = dpcr_recurrent_parameter_count(n) / n->chains;
     const size_t prefix = strlen(r->prefix);
@@ -240,6 +255,7 @@ dpcr_status dpcr_recurrent_load(dpcr_context *context, const char *path, const c
     dpcr_recurrent *made = NULL;
     dpcr_status status;
     DPCR_TRY(dpcr_safetensors_read(context, path, &tensors, error));
+    DPCR_TRY(check_others(&r, error));
     DPCR_TRY(recognise(&r, kind, &options, error));
     DPCR_TRY(check_matrices(&r, &options, error));
     DPCR_TRY(dpcr_recurrent_create(context, &options, &made, error));

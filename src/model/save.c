@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "base/text.h"
-#include "deeppcr/data.h"
+#include "data/tensors.h"
 #include "model/model_internal.h"
 
 enum { OPTION_COUNT = 13, VALUE_BYTES = 40 };
@@ -202,15 +202,15 @@ done:
 }
 
 // Every parameter must be there, with its dtype and shape, before a model of that size is made.
-static dpcr_status check_tensor(const dpcr_model *m, const char *path, const dpcr_tensor *tensor, const char *name,
+static dpcr_status check_tensor(const dpcr_model *m, const char *path, const dpcr_tensors *t, const char *name,
                                 const dpcr_array *parameter, dpcr_error *error) {
     char got[96], wanted[96];
+    const dpcr_tensor *tensor = dpcr_tensors_find(t, name);
     bool same = tensor && tensor->array.dtype == m->options.dtype && tensor->array.ndim == parameter->ndim;
     for (int32_t d = 0; same && d < parameter->ndim; d++) same = tensor->array.shape[d] == parameter->shape[d];
     if (same) return DPCR_OK;
     return dpcri_fail(error, DPCR_ERROR_FORMAT, "model_load: %s: tensor '%s' is %s, wanted %s", path, name,
-                      tensor ? dpcri_array_text(&tensor->array, got, sizeof got) : "absent",
-                      dpcri_array_text(parameter, wanted, sizeof wanted));
+                      dpcri_tensor_text(t, name, got, sizeof got), dpcri_array_text(parameter, wanted, sizeof wanted));
 }
 
 static dpcr_status check_ties(const dpcr_model *m, const char *path, dpcr_error *error) {
@@ -231,10 +231,9 @@ static dpcr_status read_parameters(dpcr_model *m, const char *path, const dpcr_t
         char name[64];
         dpcr_array parameter;
         dpcr_status status = dpcr_model_parameter(m, i, name, sizeof name, &parameter, NULL, error);
-        const dpcr_tensor *tensor = dpcr_tensors_find(t, name);
-        if (status == DPCR_OK) status = check_tensor(m, path, tensor, name, &parameter, error);
+        if (status == DPCR_OK) status = check_tensor(m, path, t, name, &parameter, error);
         if (status != DPCR_OK) return status;
-        copy_strided(m->options.dtype, &tensor->array, &parameter);
+        copy_strided(m->options.dtype, &dpcr_tensors_find(t, name)->array, &parameter);
     }
     return check_ties(m, path, error);
 }

@@ -7,6 +7,7 @@
 
 #include "base/checksum.h"
 #include "base/text.h"
+#include "data/tensors.h"
 #include "sample/networks.h"
 
 #define CHECKSUM "deeppcr.checksum"
@@ -160,6 +161,11 @@ dpcr_status dpcri_bundle_read(dpcr_context *context, const char *path, dpcr_tens
     char text[17];
     const dpcr_status status = dpcr_safetensors_read(context, path, tensors, error);
     const char *saved = status == DPCR_OK ? dpcr_tensors_metadata(tensors, CHECKSUM) : NULL;
+    if (status == DPCR_OK && tensors->other_count > 0) {
+        dpcri_quoted quoted;
+        return dpcri_fail(error, DPCR_ERROR_FORMAT, "%s: the tensor %s is of dtype %s, which none of ours has", path,
+                          dpcri_quote(tensors->other_names[0], &quoted), tensors->other_dtypes[0]);
+    }
     if (!saved) return status;
     print_sum(tensors, text);
     if (strcmp(saved, text) == 0) return DPCR_OK;

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/random.h"
+#include "data/tensors.h"
 #include "deeppcr/embedding.h"
 #include "train/checkpoint.h"
 #include "train/sequence.h"
@@ -258,9 +259,8 @@ done:
 static dpcr_status wrong(const dpcr_tensors *file, const char *path, const char *name, const char *wanted,
                          dpcr_error *error) {
     char got[96];
-    const dpcr_tensor *t = dpcr_tensors_find(file, name);
     return dpcri_fail(error, DPCR_ERROR_FORMAT, "sequence_load: %s: tensor '%s' is %s, wanted %s", path, name,
-                      t ? dpcri_array_text(&t->array, got, sizeof got) : "absent", wanted);
+                      dpcri_tensor_text(file, name, got, sizeof got), wanted);
 }
 
 static dpcr_status read_options(const dpcr_tensors *file, const char *path, dpcr_sequence_options *o,
@@ -275,6 +275,7 @@ static dpcr_status read_options(const dpcr_tensors *file, const char *path, dpcr
             readout ? readout : "absent");
     if (!head || head->array.ndim != 2 || head->array.shape[0] < 1 || head->array.shape[0] > MOST_SYMBOLS)
         return wrong(file, path, ends_names[1], "a matrix of 1 to 256 rows", error);
+    if (dpcr_tensors_other(file, ends_names[0])) return wrong(file, path, ends_names[0], "F32 or F64", error);
     if (embedding && (embedding->array.ndim != 2 || embedding->array.shape[0] < 1 ||
                       embedding->array.shape[0] > MOST_SYMBOLS || embedding->array.shape[1] != o->network.inputs))
         return wrong(file, path, ends_names[0], "1 to 256 rows of the network's inputs", error);

@@ -64,6 +64,9 @@ static inline void fuzz_tensors(fuzz_reader reader, const uint8_t *bytes, size_t
         }
         for (int64_t i = 0; i < t.metadata_count; i++)
             fuzz_check(dpcr_tensors_metadata(&t, t.metadata_keys[i]) == t.metadata_values[i]);
+        for (int64_t i = 0; i < t.other_count; i++)
+            fuzz_check(dpcr_tensors_other(&t, t.other_names[i]) == t.other_dtypes[i] &&
+                       !dpcr_tensors_find(&t, t.other_names[i]));
     } else {
         fuzz_check(error.status == status && error.text[0] &&
                    (status == DPCR_ERROR_FORMAT || status == DPCR_ERROR_MEMORY));
