@@ -84,8 +84,29 @@ void cli_array_normal(const dpcr_array *array, uint64_t seed, uint64_t stream) {
     for (int64_t i = 0; i < n; i++) cli_array_set(array, i, cli_normal(seed, stream, (uint64_t)i));
 }
 
+#define MEMBER ".npz:"
+
+bool cli_array_place(const char *path) {
+    if (!path || !strstr(path, MEMBER)) return true;
+    cli_fail(CLI_USAGE, "'%s' names a member of a file, as inputs do: an output is .npz, which has one, or npy", path);
+    return false;
+}
+
+int cli_array_write(const char *path, const char *name, const dpcr_array *array) {
+    char member[64];
+    dpcr_tensor item = {.name = member, .array = *array};
+    const dpcr_tensors all = {.count = 1, .items = &item};
+    const char *end = path ? strrchr(path, '.') : NULL;
+    dpcr_error error = {0};
+    if (!path) return CLI_DONE;
+    snprintf(member, sizeof member, "%s", name);
+    const dpcr_status status =
+        end && !strcmp(end, ".npz") ? dpcr_npz_write(path, &all, &error) : dpcr_npy_write(path, array, &error);
+    return status == DPCR_OK ? CLI_DONE : cli_fail_error(&error, CLI_WRITING);
+}
+
 char *cli_array_file(const char *path, const char **member) {
-    const char *const mark = strstr(path, ".npz:");
+    const char *const mark = strstr(path, MEMBER);
     *member = mark ? mark + 5 : NULL;
     return mark ? strndup(path, (size_t)(mark - path) + 4) : strdup(path);
 }

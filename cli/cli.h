@@ -207,6 +207,11 @@ char *cli_array_file(const char *path, const char **member);
 // only array, "-" is standard input. `what` is it in messages. `file` owns the numbers. Returns the exit code.
 int cli_array_read(dpcr_context *context, const char *what, const char *path, dpcr_tensors *file,
                    const dpcr_array **array);
+// Can the name be that of an output: no "file.npz:name"? Tells it otherwise and returns false (exit code 2).
+bool cli_array_place(const char *path);
+// Writes one: "file.npz" has it as its member `name`, "-" is npy on standard output, all else npy; NULL: nothing is
+// written. Returns the exit code.
+int cli_array_write(const char *path, const char *name, const dpcr_array *array);
 
 // A contiguous array of zeros of our own; false: told, exit code 4.
 bool cli_array_create(dpcr_dtype dtype, int32_t ndim, const int64_t *shape, dpcr_array *array);

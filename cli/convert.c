@@ -94,14 +94,13 @@ static int run(dpcr_context *context, const conversion *c) {
 
 static int convert_sound(conversion *c) {
     dpcr_array x = {0}, features = {0};
-    dpcr_error error = {0};
     int rate = 0, status = cli_sound_read(c->model, &x, &rate);
     if (status) return status;
     status = cli_features_settle(&c->features, rate);
     if (!status) status = cli_features_of(&c->features, &x, rate, &features);
     cli_array_destroy(&x);
     if (status) return status;
-    if (dpcr_npy_write(c->output, &features, &error) != DPCR_OK) status = cli_fail_error(&error, CLI_WRITING);
+    status = cli_array_write(c->output, "features", &features);
     cli_result r = cli_result_create();
     cli_set_int(&r, "frames", features.shape[0]);
     cli_set_int(&r, "features", features.shape[1]);
@@ -126,6 +125,12 @@ static int refuse(const conversion *c) {
     if (c->features.given && !cli_sound_name(c->model))
         return cli_fail(CLI_USAGE, "--frame, --hop, --coefficients and --seconds are for recordings");
     if (c->node && cli_sound_name(c->model)) return cli_fail(CLI_USAGE, "--node is for ONNX models");
+    if (cli_sound_name(c->model)) {
+        const char *end = strrchr(c->output, '.');
+        if (!cli_array_place(c->output)) return CLI_USAGE;
+        if (end && !strcmp(end, ".safetensors"))
+            return cli_fail(CLI_USAGE, "'%s': the features of a recording are written as .npy or .npz", c->output);
+    }
     if (to_stdout + c->common.json + cli_is_stdout(c->common.csv) > 1)
         return cli_fail(CLI_USAGE, "standard output is wanted twice (--json, --csv - or '-')");
     if (!to_stdout && !cli_writable("the output", c->output)) return CLI_RESOURCES;

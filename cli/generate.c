@@ -90,7 +90,7 @@ static const struct argp_option generate_options[] = {
      "Where the steps start: state (default), zero, step, or the paths that --path-out wrote, of one sample for all or "
      "of as many",
      0},
-    {"path-out", KEY_PATH_OUT, "FILE", 0, "All states of all paths as npy, [steps][C][numbers of a state]", 0},
+    {"path-out", KEY_PATH_OUT, "FILE", 0, "All states of all paths, .npy or .npz, [steps][C][numbers of a state]", 0},
     {"mask", KEY_MASK, "FILE", 0, "Inpainting: npy or PNG of a picture's size; where it is not 0, --known stays", 0},
     {"known", KEY_KNOWN, "N|FILE", 0, "Held-out image N of --data, or a picture as npy (0 to 1; or [C][pixels]) or PNG",
      0},
@@ -99,7 +99,7 @@ static const struct argp_option generate_options[] = {
     {"guidance", KEY_GUIDANCE, "G", 0, "Strength of the class (default 1)", 0},
     {"out", KEY_OUT, "FILE", 0, "The pictures in a grid, PNG", 0},
     {"path", KEY_PATH, "FILE", 0, "The first picture on its way, PNG", 0},
-    {"samples", KEY_SAMPLES, "FILE", 0, "The pictures as npy, [C][pixels], 0 to 1", 0},
+    {"samples", KEY_SAMPLES, "FILE", 0, "The pictures, .npy or .npz, [C][pixels], 0 to 1", 0},
     {"evaluate", KEY_EVALUATE, "CLASSIFIER", 0,
      "Frechet distance, precision and recall against held-out images, on the features of this network of 'train "
      "mlp|resnet'",
@@ -427,15 +427,13 @@ static int64_t grid_columns(int64_t count) {
 static int write_pictures(generate *t) {
     const dpcr_diffusion_options *o = dpcr_diffusion_get_options(t->run.model);
     const int64_t count = t->run.count, shape[2] = {count, dpcr_diffusion_pixels(o)};
-    dpcr_error error = {0};
     float *x = t->pictures;
     if (!x) return CLI_DONE;
     int status = make_pictures(t, count, t->run.samples, x);
     if (!status && t->out)
         status = cli_png_grid(t->out, grid_columns(count), count, o->rows, o->cols, channels_of(o), x);
     const dpcr_array all = dpcr_array_make(x, DPCR_F32, 2, shape);
-    if (!status && t->samples && dpcr_npy_write(t->samples, &all, &error) != DPCR_OK)
-        status = cli_fail_error(&error, CLI_WRITING);
+    if (!status) status = cli_array_write(t->samples, "samples", &all);
     if (!status && t->classifier) status = evaluate(t, x);
     return status;
 }
@@ -551,6 +549,7 @@ static int refuse(const generate *t) {
     for (int i = 0; i < 4; i++) {
         if (!outputs[i]) continue;
         if (cli_is_stdout(outputs[i])) return cli_fail(CLI_USAGE, "pictures go to files, not to standard output");
+        if (i >= 2 && !cli_array_place(outputs[i])) return CLI_USAGE;
         if (!cli_writable("the output", outputs[i])) return CLI_RESOURCES;
     }
     if (cli_is_stdout(t->wisdom)) return cli_fail(CLI_USAGE, "--wisdom %s: wanted a file", t->wisdom);
@@ -603,7 +602,7 @@ static int run(generate *t) {
     if (!status && t->path_out) {
         const int64_t shape[3] = {cli_generate_length(g), g->count, cli_generate_state(g)};
         const dpcr_array all = dpcr_array_make(g->paths, DPCR_F32, 3, shape);
-        if (dpcr_npy_write(t->path_out, &all, &error) != DPCR_OK) status = cli_fail_error(&error, CLI_WRITING);
+        status = cli_array_write(t->path_out, "paths", &all);
     }
     if (!status && t->wisdom && dpcr_wisdom_save(g->context, t->wisdom, &error) != DPCR_OK)
         status = cli_fail_error(&error, CLI_WRITING);

@@ -128,11 +128,6 @@ static const dpcr_array *member(const inputs *in, const char *name) {
     return found ? &found->array : NULL;
 }
 
-static bool ends_with(const char *text, const char *end) {
-    const size_t n = strlen(text), m = strlen(end);
-    return n >= m && !strcmp(text + n - m, end);
-}
-
 static int read_npz(dpcr_context *context, const solve *s, inputs *in) {
     dpcr_error error = {0};
     if (!cli_readable("the input", s->input)) return CLI_INPUT;
@@ -246,20 +241,6 @@ int cli_linear_start(const dpcr_array *from, const dpcr_chain_shape *shape, dpcr
 
 // ---- solving and writing ----
 
-static int write_states(const solve *s, const dpcr_array *z) {
-    dpcr_error error = {0};
-    dpcr_status status;
-    if (ends_with(s->output, ".npz")) {
-        char name[] = "z";
-        dpcr_tensor item = {.name = name, .array = *z};
-        const dpcr_tensors all = {.count = 1, .items = &item};
-        status = dpcr_npz_write(s->output, &all, &error);
-    } else {
-        status = dpcr_npy_write(s->output, z, &error);
-    }
-    return status == DPCR_OK ? CLI_DONE : cli_fail_error(&error, CLI_WRITING);
-}
-
 static int tell(const solve *s, const dpcr_chain_shape *shape, const dpcr_chain_plan *plan,
                 const dpcr_chain_report *report, const cli_device_times *times) {
     cli_result r = cli_result_create();
@@ -310,7 +291,7 @@ static int execute(const solve *s, const dpcr_chain_shape *shape, const dpcr_cha
                      ? CLI_DONE
                      : cli_fail_error(&error, CLI_COMPUTING);
     cli_release(workspace);
-    if (!status) status = write_states(s, b);
+    if (!status) status = cli_array_write(s->output, "z", b);
     return status ? status : tell(s, shape, plan, &report, NULL);
 }
 
@@ -318,7 +299,7 @@ static int execute_on_device(const solve *s, const dpcr_chain_shape *shape, cons
                              const dpcr_array *a, const dpcr_array *b, const dpcr_array *z0) {
     cli_device_times times = {0};
     int status = cli_linear_on_device(s, plan, a, b, z0, &times);
-    if (!status) status = write_states(s, b);
+    if (!status) status = cli_array_write(s->output, "z", b);
     const dpcr_chain_report report = {.size = sizeof report,
                                       .scheme = dpcr_chain_plan_scheme(plan),
                                       .sweeps = 1,
@@ -439,6 +420,7 @@ static int refuse(solve *s, const char *kind) {
     if (s->z0 && s->transposed)
         return cli_fail(CLI_USAGE, "--z0 beside --transposed: that chain starts with the last b alone");
     if (count_stdin(s) > 1) return cli_fail(CLI_USAGE, "standard input ('-') holds one array only");
+    if (!cli_array_place(s->output)) return CLI_USAGE;
     const bool to_stdout = cli_is_stdout(s->output);
     if (to_stdout && s->common.json) return cli_fail(CLI_USAGE, "--json and --output - both want standard output");
     if (to_stdout && cli_is_stdout(s->common.csv))

@@ -18,9 +18,9 @@ static const struct argp_option biquad_options[] = {
     {"input", KEY_INPUT, "FILE", 0,
      "Signals [samples] or [channels][samples]: npy, 'FILE.npz:NAME', '-', or a sound such as .wav", 0},
     {"output", KEY_OUTPUT, "FILE", 0,
-     "What comes out, in the input's shape and type: .npy, '-', or, of a sound, .wav, .flac, .aiff, .au", 0},
+     "What comes out, in the input's shape and type: .npy, .npz, '-', or, of a sound, .wav, .flac, .aiff, .au", 0},
     {"zi", KEY_ZI, "FILE.npy", 0, "States that go in, [n][2], or [n][channels][2] of several (default 0)", 0},
-    {"final", KEY_FINAL, "FILE.npy", 0, "States that come out, in the same shape, float64: the next piece's --zi", 0},
+    {"final", KEY_FINAL, "FILE", 0, "States that come out, in the same shape, float64: the next piece's --zi", 0},
     {0},
 };
 
@@ -130,15 +130,13 @@ static int write_states(const biquads *b, const work *w) {
     const int64_t n = dpcr_filter_sections(w->filter);
     const int64_t pair[] = {n, 2}, each[] = {n, w->channels, 2};
     dpcr_array out = {0};
-    dpcr_error error = {0};
     if (!b->final) return CLI_DONE;
     if (!cli_array_create(DPCR_F64, one_signal(w) ? 2 : 3, one_signal(w) ? pair : each, &out)) return CLI_RESOURCES;
     for (int64_t s = 0; s < n; s++)
         for (int64_t c = 0; c < w->channels; c++)
             for (int64_t i = 0; i < 2; i++)
                 cli_array_set(&out, (s * w->channels + c) * 2 + i, cli_array_get(&w->zf, state_place(w, c, s) + i));
-    const int status =
-        dpcr_npy_write(b->final, &out, &error) == DPCR_OK ? CLI_DONE : cli_fail_error(&error, CLI_WRITING);
+    const int status = cli_array_write(b->final, "zi", &out);
     cli_array_destroy(&out);
     return status;
 }
@@ -163,11 +161,9 @@ static int filter_signals(work *w) {
 }
 
 static int write_signals(const biquads *b, const work *w) {
-    dpcr_error error = {0};
     if (!b->output) return CLI_DONE;
     if (cli_sound_name(b->output)) return cli_sound_write(b->output, &w->y, w->rate);
     dpcr_array y = w->y;  // a sound as npy: [channels][samples], or [samples] of one
-    int status = CLI_DONE;
     if (w->rate) {
         const int64_t shape[] = {w->channels, w->length};
         const bool one = w->channels == 1;
@@ -176,7 +172,7 @@ static int write_signals(const biquads *b, const work *w) {
             for (int64_t l = 0; l < w->length; l++)
                 ((float *)y.data)[c * w->length + l] = ((const float *)w->y.data)[l * w->channels + c];
     }
-    if (dpcr_npy_write(b->output, &y, &error) != DPCR_OK) status = cli_fail_error(&error, CLI_WRITING);
+    const int status = cli_array_write(b->output, "y", &y);
     if (w->rate) cli_array_destroy(&y);
     return status;
 }
@@ -238,6 +234,7 @@ static int refuse(const biquads *b) {
     for (size_t i = 0; i < 2; i++) to_stdout += cli_is_stdout(outputs[i]);
     if (from_stdin > 1) return cli_fail(CLI_USAGE, "standard input ('-') holds one array only");
     if (to_stdout > 1) return cli_fail(CLI_USAGE, "standard output is wanted twice (--json, --csv - or '-')");
+    if (!cli_array_place(b->output) || !cli_array_place(b->final)) return CLI_USAGE;
     for (size_t i = 0; i < 2; i++)
         if (outputs[i] && !cli_is_stdout(outputs[i]) && !cli_writable("the output", outputs[i])) return CLI_RESOURCES;
     const cli_file written[] = {{"--output", b->output}, {"--final", b->final}, {"--csv", b->common.csv}};

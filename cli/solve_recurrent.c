@@ -54,9 +54,9 @@ static const struct argp_option recurrent_options[] = {
      0},
     {"resets", KEY_RESETS, "FILE", 0, "[T][B], not 0 where a new sequence begins: the state before it is zero", 0},
     {"recompute", KEY_RECOMPUTE, NULL, 0, "Going back, make again what the gates were instead of storing it", 0},
-    {"output", KEY_OUTPUT, "FILE.npy", 0, "y [T][B][directions H]; '-' for standard output", 0},
-    {"final", KEY_FINAL, "FILE.npy", 0, "Last states [layers directions][B][H]", 0},
-    {"final-c", KEY_FINAL_C, "FILE.npy", 0, "The same of an LSTM's cells", 0},
+    {"output", KEY_OUTPUT, "FILE", 0, "y [T][B][directions H]: .npy, .npz, or '-' for npy on standard output", 0},
+    {"final", KEY_FINAL, "FILE", 0, "Last states [layers directions][B][H]", 0},
+    {"final-c", KEY_FINAL_C, "FILE", 0, "The same of an LSTM's cells", 0},
     {"grad-output", KEY_GRAD_OUTPUT, "FILE", 0, "A loss's gradient by y, in its shape: go back", 0},
     {"grad-final", KEY_GRAD_FINAL, "FILE", 0, "The same by the last states", 0},
     {"grad-final-c", KEY_GRAD_FINAL_C, "FILE", 0, "The same by the last cells of an LSTM", 0},
@@ -351,12 +351,6 @@ static int run_passes(const recurrent *r, work *w) {
 
 // ---- results ----
 
-static int write_array(const char *path, const dpcr_array *array) {
-    dpcr_error error = {0};
-    if (!path || dpcr_npy_write(path, array, &error) == DPCR_OK) return CLI_DONE;
-    return cli_fail_error(&error, CLI_WRITING);
-}
-
 static int write_gradients(const recurrent *r, const work *w) {
     enum { NAME = 64 };
     const int64_t count = dpcr_recurrent_parameter_count(w->network);
@@ -472,9 +466,9 @@ static int run(dpcr_context *context, const recurrent *r) {
     if (!status) status = make_arrays(r, &w);
     if (!status) status = make_plan(r, &w);
     if (!status) status = run_passes(r, &w);
-    if (!status) status = write_array(r->output, &w.pass.y);
-    if (!status) status = write_array(r->final, &w.pass.ht);
-    if (!status) status = write_array(r->final_c, &w.pass.ct);
+    if (!status) status = cli_array_write(r->output, "y", &w.pass.y);
+    if (!status) status = cli_array_write(r->final, "h", &w.pass.ht);
+    if (!status) status = cli_array_write(r->final_c, "c", &w.pass.ct);
     if (!status && goes_back(r)) status = write_gradients(r, &w);
     if (!status) status = tell(r, &w);
     release(&w);
@@ -512,8 +506,8 @@ static dpcr_status gather_inputs(cli_ranks *rank, work *w, dpcr_error *error) {
 }
 
 static int write_states_and_gradients(const recurrent *r, work *w) {
-    int status = write_array(r->final, &w->pass.ht);
-    if (!status) status = write_array(r->final_c, &w->pass.ct);
+    int status = cli_array_write(r->final, "h", &w->pass.ht);
+    if (!status) status = cli_array_write(r->final_c, "c", &w->pass.ct);
     return !status && goes_back(r) ? write_gradients(r, w) : status;
 }
 
@@ -656,6 +650,7 @@ static int refuse(recurrent *r) {
     if (from_stdin > 1) return cli_fail(CLI_USAGE, "standard input ('-') holds one array only");
     if (to_stdout > 1) return cli_fail(CLI_USAGE, "standard output is wanted twice (--json, --csv - or '-')");
     if (cli_is_stdout(r->grads)) return cli_fail(CLI_USAGE, "--grads wants a file");
+    if (!cli_array_place(r->output) || !cli_array_place(r->final) || !cli_array_place(r->final_c)) return CLI_USAGE;
     for (size_t i = 0; i < sizeof outputs / sizeof outputs[0]; i++)
         if (outputs[i] && !cli_is_stdout(outputs[i]) && !cli_writable("the output", outputs[i])) return CLI_RESOURCES;
     if (!spares_inputs(r)) return CLI_USAGE;

@@ -53,6 +53,8 @@ with wave.open(one) as file:
 got = np.load(path("one.npy"))
 assert (r["frames"], r["features"], r["frame"], r["hop"]) == (6, 24, 256, 128), r
 assert np.abs(got - mfcc(exact, RATE, 256, 128, 13)).max() < 1e-3, np.abs(got - mfcc(exact, RATE, 256, 128, 13)).max()
+run("convert", one, path("one.npz"))
+assert (np.load(path("one.npz"))["features"] == got).all()
 for frame, hop, count, seconds in ((100, 30, 5, 0.05), (2048, 7, 26, 0)):
     run("convert", one, path("two.npy"), "--frame", frame, "--hop", hop, "--coefficients", count, "--seconds", seconds)
     part = exact[: int(seconds * RATE)] if seconds else exact
@@ -122,6 +124,8 @@ for arguments, status, word in (
     (["train", "gru", "--data", path("set"), "--length", 100], 2, "--seconds says"),
     (["convert", path("cut", "b", "x.wav"), path("o.npy")], 5, "no sound"),
     (["convert", one, path("o.npy"), "--node", "n"], 2, "--node"),
+    (["convert", one, path("o.npz:features")], 2, "names a member"),
+    (["convert", one, path("o.safetensors")], 2, "written as .npy or .npz"),
     (["eval", path("a.st"), "--data", path("other")], 5, "classes"),
     (["eval", path("a.st"), "--data", path("nowhere")], 5, "nowhere"),
     (["eval", path("bits.st"), "--data", path("set")], 2, "bitstream"),

@@ -7,7 +7,7 @@ set -u
 python3 - "$program" "$folder" <<'PYTHON'
 import math, os, signal, struct, subprocess, wave
 
-from program import always, answer, content, ended, get_npy, is_one_line, near, npy, path, program, put, put_npy, read_npy, refused, run
+from program import always, answer, content, ended, get_npy, get_npz, is_one_line, near, npy, path, program, put, put_npy, read_npy, refused, run
 
 always += ["solve", "biquads"]
 
@@ -113,7 +113,7 @@ out, said = stop.communicate(whole[1 << 19:], timeout=60)
 assert stop.returncode == 130 and out == b"" and b"stopped as asked" in said and is_one_line(said), (stop.returncode, said)
 assert not os.path.exists(path("stopped.npy"))
 
-# refusals
+# refusals, and both outputs as npz
 x = put_npy("x.npy", [4, 10], [0.0] * 40)
 refused(2, "--sos", "--input", x, "--output", path("y.npy"))
 refused(2, "--input", "--sos", path("sos.npy"), "--output", path("y.npy"))
@@ -124,6 +124,11 @@ refused(5, "[3][4][2]", "--sos", path("sos.npy"), "--input", x, "--output", path
 refused(5, "a_0", "--sos", put_npy("bad.npy", [1, 6], [1.0, 0, 0, 0, 0, 0]), "--input", x, "--output", path("y.npy"))
 refused(5, "[channels][samples]", "--sos", path("sos.npy"), "--input", put_npy("three.npy", [1, 1, 1], [0.0]), "--output", path("y.npy"))
 refused(5, "absent.npy", "--sos", path("sos.npy"), "--input", path("absent.npy"), "--output", path("y.npy"))
+for end in ("npy", "npz"):
+    run("--sos", path("sos.npy"), "--input", x, "--output", path("y." + end), "--final", path("zi." + end), "--quiet")
+assert get_npz("y.npz") == {"y": get_npy("y.npy")} and get_npz("zi.npz") == {"zi": get_npy("zi.npy")}
+for option in ("--output", "--final"):
+    refused(2, "names a member of a file", "--sos", path("sos.npy"), "--input", x, option, path("o.npz:y"))
 refused(4, "no/folder/y.npy", "--sos", path("sos.npy"), "--input", x, "--output", path("no/folder/y.npy"))
 print("cli_biquads: the loop's numbers, in SciPy's layouts; refusals in words")
 PYTHON

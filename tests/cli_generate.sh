@@ -7,7 +7,7 @@ set -u
 python3 - "$program" "$folder" <<'PYTHON'
 import json, os, random, signal, struct, subprocess, time, zlib
 
-from program import answer, content, ended, get_npy, is_one_line, path, put, put_cifar, put_images, put_npy, put_safetensors, read_json, refused, run, safetensors, words
+from program import answer, content, ended, get_npy, get_npz, is_one_line, path, put, put_cifar, put_images, put_npy, put_safetensors, read_json, refused, run, safetensors, words
 
 chance = random.Random(int(os.environ.get("SEED", "7")))
 SIDE = 8
@@ -157,6 +157,10 @@ near = answer(*paths, "--guess", path("paths.npy"), "--eta", 0.01)
 assert near["sweeps"] <= cold["sweeps"], (near, cold)
 run("generate", path("codes"), "--steps", 50, "--count", 1, "--path-out", path("one.npy"))
 answer(*paths, "--guess", path("one.npy"))
+run("generate", path("codes"), "--steps", 2, "--count", 1, "--path-out", path("few.npz"), "--samples", path("cold.npz"))
+assert list(get_npz("few.npz")) == ["paths"] and list(get_npz("cold.npz")) == ["samples"]
+run("generate", path("codes"), "--steps", 2, "--count", 1, "--guess", path("few.npz"), "--samples", path("few.npy"))
+refused(2, "names a member", "generate", path("codes"), "--samples", path("few.npz:samples"))
 refused(5, "", *paths, "--json", "--guess", path("one.npy"), "--steps", 49)
 refused(5, "", *paths, "--json", "--guess", path("none.npy"))
 # As many numbers, of two paths whose states are half as wide.

@@ -7,7 +7,7 @@ set -u
 python3 - "$program" "$folder" tests/fixtures <<'PYTHON'
 import glob, os, struct, sys
 
-from program import always, answer, content, get_npy, near, npy, path, put, put_npy, put_safetensors, read_npy, refused, run, safetensors, tensors
+from program import always, answer, content, get_npy, get_npz, near, npy, path, put, put_npy, put_safetensors, read_npy, refused, run, safetensors, tensors
 
 always += ["solve"]
 fixtures = os.path.abspath(sys.argv[3])
@@ -60,6 +60,8 @@ assert get_npy("y.npy")[1] == whole and tensors("g.safetensors")[1] == grads
 assert stored["tape_bytes"] >= T * B * 4 * H * 8 and again["tape_bytes"] == 0, (stored, again)
 run("gru", "--weights", file, "--input", put_npy("x.npy", [T - 3, B, I], t["x"][1][3 * B * I:]), "--output", path("y.npy"), "--quiet")
 assert get_npy("y.npy")[1] == whole[3 * B * H:]
+run("gru", "--weights", file, "--input", path("x.npy"), "--output", path("y.npz"), "--final", path("h.npz"), "--quiet")
+assert get_npz("y.npz") == {"y": get_npy("y.npy")} and [name for name in get_npz("h.npz")] == ["h"]
 near("resets", ([3, B, H], whole[:3 * B * H]), ([3, B, H], t["y"][1][:3 * B * H]), 1e-10, 1e-2)
 x = put_npy("x.npy", *t["x"])
 out = run("gru", "--weights", file, "--input", "-", "--h0", put_npy("h0.npy", *t["h0"]), "--output", "-", "--quiet", data=npy(*t["x"]))
@@ -107,6 +109,7 @@ for arguments, status, part in (
         (usual + ["--json", "--output", "-"], 2, "wanted twice"),
         (usual + ["--final", path("y.npy")], 2, "y.npy' is to be written, and is named twice"),
         (usual + ["--final", path(".", "y.npy")], 2, "is named twice"),
+        (usual + ["--final", path("h.npz:h")], 2, "names a member of a file"),
         (usual + ["--final", path("new.npy"), "--csv", path("new.npy")], 2, "new.npy' is to be written, and is named twice"),
         (["gru", "--weights", put("W.st", content(file)), "--input", x, "--output", path("W.st")], 2, "W.st' is to be read and to be written over"),
         (["lstm"] + usual[1:], 5, "those of gru, wanted lstm"),

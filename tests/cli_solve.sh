@@ -239,9 +239,10 @@ for files, wanted, text in (
         (["--A", path("in.npz:labels"), "--b", b], 5, "npz member 'labels': npy header: got dtype '<U2'"),
         (["--input", path("z.npz")], 5, "no array 'A'"),
         (["--input", path("in.npz"), "--A", a], 2, "--input"),
+        (["--A", a, "--b", b, "--output", path("z.npz:z")], 2, "names a member of a file"),
         (["--A", a, "--b", b, "--scheme", "pcr", "--memory-limit", "1"], 4, "limit")):
-    refused(wanted, text, *files, *out, data=b"")
-    assert not os.path.exists(path("z.npy")), files
+    refused(wanted, text, *out, *files, data=b"")
+    assert not os.path.exists(path("z.npy")) and not os.path.exists(path("z.npz:z")), files
 whole = npy((4, 1, 1), [1, 1, 1, 1])
 for cut in list(range(0, len(whole), 9)) + [len(whole) - 1]:
     put("cut.npy", whole[:cut])

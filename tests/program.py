@@ -8,6 +8,7 @@ import os
 import struct
 import subprocess
 import sys
+import zipfile
 
 program, folder = sys.argv[1:3]
 always = []  # the arguments that every call begins with
@@ -115,6 +116,12 @@ def put_npy(name, *array):
 
 def get_npy(name):
     return read_npy(content(name))
+
+
+def get_npz(name):
+    """The arrays of an npz file by their names."""
+    with zipfile.ZipFile(path(name)) as archive:
+        return {member[:-4]: read_npy(archive.read(member)) for member in archive.namelist()}
 
 
 def safetensors(name):
