@@ -86,6 +86,8 @@ static const struct argp_option more_options[] = {
 
 static error_t taken(bool ok) { return ok ? 0 : EINVAL; }
 
+static unsigned bit_of(int key) { return key >= KEY_SCHEDULE && key <= KEY_TRACE ? 1U << (key - KEY_SCHEDULE) : 0; }
+
 static error_t read_name(const char *arg, cli_schedule *s) {
     const char *words[DPCR_SCHEDULE_COUNT];
     int index = 0;
@@ -149,6 +151,7 @@ static error_t read_ranks(const char *arg, cli_schedule *s) {
 static error_t parse_schedule(int key, char *arg, struct argp_state *state) {
     cli_schedule *s = state->input;
     dpcr_schedule_options *o = &s->options;
+    s->given |= bit_of(key);
     switch (key) {
         case KEY_SCHEDULE: return read_name(arg, s);
         case KEY_RANKS: return read_ranks(arg, s);
@@ -169,6 +172,7 @@ static error_t parse_schedule(int key, char *arg, struct argp_state *state) {
 static error_t parse_costs(int key, char *arg, struct argp_state *state) {
     cli_schedule *s = state->input;
     dpcr_schedule_costs *c = &s->costs;
+    s->given |= bit_of(key);
     switch (key) {
         case KEY_TIMES: s->times_given = true; return read_times(arg, c);
         case KEY_PROFILE: s->profile_name = arg; return 0;
@@ -184,6 +188,7 @@ static error_t parse_costs(int key, char *arg, struct argp_state *state) {
 
 static error_t parse_more(int key, char *arg, struct argp_state *state) {
     cli_schedule *s = state->input;
+    s->given |= bit_of(key);
     switch (key) {
         case KEY_STRAIGHT: s->partition.straight = 1; return 0;
         case KEY_TRANSFERS: s->partition.transfers = 1; return 0;
@@ -503,13 +508,84 @@ static int act_draw(cli_schedule *s, cli_result *r) {
     return status;
 }
 
+enum { GENERATE, VALIDATE, LOWER, SIMULATE, COMPARE, PARTITION, DRAW, ACTIONS };
 static const struct {
     const char *name;
     int (*act)(cli_schedule *s, cli_result *r);
-} actions[] = {{"generate", act_generate}, {"validate", act_validate},        {"lower", act_lower},
-               {"simulate", act_simulate}, {"compare", cli_schedule_compare}, {"partition", cli_schedule_partition},
-               {"draw", act_draw}};
-enum { ACTIONS = sizeof actions / sizeof actions[0] };
+} actions[ACTIONS] = {[GENERATE] = {"generate", act_generate},
+                      [VALIDATE] = {"validate", act_validate},
+                      [LOWER] = {"lower", act_lower},
+                      [SIMULATE] = {"simulate", act_simulate},
+                      [COMPARE] = {"compare", cli_schedule_compare},
+                      [PARTITION] = {"partition", cli_schedule_partition},
+                      [DRAW] = {"draw", act_draw}};
+
+// ---- options that would do nothing ----
+
+static const char *option_name(int key) {
+    static const struct argp_option *const lists[] = {schedule_options, cost_options, more_options};
+    for (int i = 0; i < 3; i++)
+        for (const struct argp_option *o = lists[i]; o->name; o++)
+            if (o->key == key) return o->name;
+    return "";
+}
+
+static const char *users_of(int key, int action) {
+    const bool one = action != COMPARE && action != PARTITION;  // that looks at one schedule
+    switch (key) {
+        case KEY_RANKS:
+        case KEY_PROFILE:
+        case KEY_BANDWIDTH: return NULL;
+        case KEY_STRAIGHT:
+        case KEY_TRANSFERS:
+        case KEY_FEWER: return action == PARTITION ? NULL : "partition";
+        case KEY_SVG:
+        case KEY_PNG:
+        case KEY_TRACE: return action == DRAW ? NULL : "draw";
+        default: return one ? NULL : "generate, validate, lower, simulate and draw";
+    }
+}
+
+// A file's table has its own ranks and so on; --schedule beside --from makes one of its like, for its delays.
+static int refuse_beside_table(const cli_schedule *s, int action) {
+    for (int key = KEY_RANKS; key <= KEY_SEMANTICS; key++)
+        if (s->given & bit_of(key) && !(key == KEY_ACTIVATIONS && action == VALIDATE))
+            return cli_fail(CLI_USAGE,
+                            "--%s beside --from: the table says it; wanted --schedule too, for one of its like",
+                            option_name(key));
+    return CLI_DONE;
+}
+
+static int refuse_of_other_kinds(const cli_schedule *s, int action) {
+    const dpcr_schedule_kind kind = s->options.kind;
+    const dpcr_semantics semantics = s->options.semantics;
+    const bool best = kind == DPCR_SCHEDULE_BEST;
+    const struct {
+        int key;
+        bool used;
+        const char *of;
+    } rules[] = {
+        {KEY_OBJECTIVE, best, "best"},
+        {KEY_SEMANTICS, best, "best"},
+        {KEY_SPLIT, kind == DPCR_SCHEDULE_LAYERPIPE || (best && semantics == DPCR_DELAYED), "layerpipe"},
+        {KEY_ACCUMULATE, kind == DPCR_SCHEDULE_PIPEDREAM_2BW || (best && semantics == DPCR_DOUBLE_BUFFERED),
+         "pipedream-2bw"},
+        {KEY_ACTIVATIONS, best || kind == DPCR_SCHEDULE_ZB_H2 || action == VALIDATE, "zb-h2, best and validate"},
+    };
+    for (size_t i = 0; i < sizeof rules / sizeof *rules; i++)
+        if (s->given & bit_of(rules[i].key) && !rules[i].used)
+            return cli_fail(CLI_USAGE, "--%s is for %s, not %s", option_name(rules[i].key), rules[i].of,
+                            dpcr_schedule_name(kind));
+    return CLI_DONE;
+}
+
+static int refuse_idle(const cli_schedule *s, int action) {
+    for (int key = KEY_SCHEDULE; key <= KEY_TRACE; key++) {
+        const char *users = s->given & bit_of(key) ? users_of(key, action) : NULL;
+        if (users) return cli_fail(CLI_USAGE, "--%s is for %s, not %s", option_name(key), users, actions[action].name);
+    }
+    return s->from && !s->kind_given ? refuse_beside_table(s, action) : refuse_of_other_kinds(s, action);
+}
 
 static bool spares_inputs(const cli_schedule *s) {
     const cli_file written[] = {{"--svg", s->svg}, {"--png", s->png}, {"--trace", s->trace}, {"--csv", s->common.csv}};
@@ -529,6 +605,7 @@ static int run(cli_schedule *s) {
     if (s->rank_low != s->rank_high && actions[index].act != cli_schedule_compare)
         return cli_fail(CLI_USAGE, "--ranks %lld-%lld: a range is for compare", (long long)s->rank_low,
                         (long long)s->rank_high);
+    if ((status = refuse_idle(s, index))) return status;
     if (!spares_inputs(s)) return CLI_USAGE;
     s->context = cli_context_create(&s->common, &status);
     if (!s->context) return status;

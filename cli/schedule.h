@@ -14,6 +14,7 @@ typedef struct cli_schedule {
     dpcr_notation notation;
     double bandwidth;  // given, or 0
     bool kind_given, times_given;
+    unsigned given;               // a bit an option
     int64_t rank_low, rank_high;  // of compare
     dpcr_context *context;
     dpcr_profile profile;  // as read

@@ -116,6 +116,29 @@ refused 2 "at least one above 0" simulate --times 0,0,0
 refused 2 "both give the times" simulate --times 1,1,1 --profile vgg16
 refused 2 "a range is for compare" simulate --ranks 2-4
 refused 2 "needs --profile" partition
+# Options that would do nothing, the names of files among them.
+refused 2 "--svg is for draw, not simulate" simulate --svg "$folder/idle"
+refused 2 "--trace is for draw, not simulate" simulate --trace "$folder/idle"
+refused 2 "--svg is for draw, not lower" lower --svg "$folder/idle"
+refused 2 "--svg is for draw, not partition" partition --profile vgg16 --svg "$folder/idle" --trace "$folder/idle2"
+refused 2 "--png is for draw, not compare" compare --profile vgg16 --ranks 2 --png "$folder/idle"
+refused 2 "--transfers is for partition, not validate" validate --transfers
+refused 2 "--fewer is for partition, not generate" generate --fewer
+refused 2 "--straight is for partition, not draw" draw --straight
+refused 2 "--split is for generate, validate, lower, simulate and draw, not compare" compare --split
+refused 2 "--hop is for generate, validate, lower, simulate and draw, not partition" partition --profile vgg16 --hop 1
+refused 2 "--split is for layerpipe, not 1f1b" generate --split
+refused 2 "--split is for layerpipe, not best" generate --schedule best --split
+refused 2 "--semantics is for best, not 1f1b" generate --semantics stashed
+refused 2 "--objective is for best, not 1f1b" generate --objective steady
+refused 2 "--activations is for zb-h2, best and validate, not 1f1b" generate --activations 3
+refused 2 "--accumulate is for pipedream-2bw, not gpipe" generate --schedule gpipe --accumulate 3
+refused 2 "--ranks beside --from" generate --from $golden/gpipe_p4_m8.csv --ranks 5
+refused 2 "--microbatches beside --from" draw --from $golden/gpipe_p4_m8.csv --microbatches 3
+refused 2 "--activations beside --from" simulate --from $golden/gpipe_p4_m8.csv --activations 3
+[ ! -e "$folder/idle" ] || complain "a refused call left a file"
+run generate --schedule best --semantics delayed --split --ranks 2 --stages 3 --microbatches 2 --quiet
+run generate --schedule best --semantics double-buffered --accumulate 4 --ranks 2 --quiet
 refused 2 "both want standard output" draw --json
 refused 2 "both want standard output" draw --csv -
 refused 2 "wanted a file" draw --png /dev/stdout
