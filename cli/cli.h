@@ -88,7 +88,8 @@ typedef struct cli_syntax {
     int most;  // positional arguments at most
 } cli_syntax;
 
-// Parses; true: go on. False: `status` is the exit code (help was printed, or a usage error told).
+// Parses; true: go on. False: `status` is the exit code (help was printed, or a usage error told). argv[0] is the
+// verb's name or, within it, the kind's that has a help of its own, which is called "deeppcr VERB KIND" then.
 bool cli_parse(const cli_syntax *syntax, int argc, char **argv, const char *positional[CLI_MAX_POSITIONAL],
                int *status);
 

@@ -86,7 +86,8 @@ bool cli_parse(const cli_syntax *syntax, int argc, char **argv, const char *posi
             (struct argp_child){syntax->groups[groups].argp, 0, syntax->groups[groups].header, groups + 1};
     const struct argp argp = {help_options, parse_top, syntax->arguments, syntax->doc, children, NULL, NULL};
     parsing p = {.syntax = syntax, .positional = positional, .argp = &argp};
-    snprintf(p.name, sizeof p.name, "deeppcr %s", cli_get_verb());
+    const char *verb = cli_get_verb(), *kind = argc > 0 && strcmp(argv[0], verb) != 0 ? argv[0] : "";
+    snprintf(p.name, sizeof p.name, "deeppcr %s%s%s", verb, *kind ? " " : "", kind);
     for (int i = 0; i < CLI_MAX_POSITIONAL; i++) positional[i] = NULL;
     const error_t code = argp_parse(&argp, argc, argv, ARGP_NO_ERRS | ARGP_NO_HELP | ARGP_NO_EXIT, NULL, &p);
     *status = p.helped ? CLI_DONE : cli_failed() ? cli_failed() : code == ENOMEM ? CLI_RESOURCES : CLI_USAGE;

@@ -76,8 +76,11 @@ for words in generate 'bench planner' 'bench bppsa' 'bench diffusion' 'schedule 
     'train vae' 'train denoiser' 'train vgg11'; do
     # shellcheck disable=SC2086 # words
     done_with $words --help
+    grep -q "^Usage: deeppcr $words \[" "$folder/stdout" || complain "'$words --help' begins '$(head -n 1 "$folder/stdout")'"
     options=$(grep -oE '^ +(-[a-zA-Z], )?--[a-z0-9A-Z-]+' "$folder/stdout" | grep -oE -- '--[a-zA-Z0-9-]+' | sort -u)
     [ "$(wc -w <<<"$options")" -gt 10 ] || complain "'$words --help' tells hardly any options"
+    # shellcheck disable=SC2086
+    refused 2 "unknown option '--no-such-option'; 'deeppcr $words --help' lists them" $words --no-such-option
     for name in $options; do
         [ "$name" = --usage ] || grep -qE "Fl Fl ${name#--}( |$)" docs/man/deeppcr.1 || complain "the man page lacks $name of $words"
         # shellcheck disable=SC2086
