@@ -117,6 +117,12 @@ for scheme in schemes:
                 assert x == y, (scheme, which, step, sequence, x, y)
         assert any(math.isnan(z[i]) for i in range((7 * batch + 1) * w, (7 * batch + 2) * w)), (scheme, which)
 
+# Of no sequences the estimates are numbers too.
+for more in ([], [2], [2, 2]):
+    none = ["--A", put_npy("a.npy", (3, 0, *more), []), "--b", put_npy("b.npy", (3, 0, 2 if more else 1), [])]
+    told = answer(*none, "--output", path("z.npy"))
+    assert "nan" not in told["sentence"] and "inf" not in told["sentence"] and get_npy("z.npy")[0][:2] == (3, 0), told
+
 # npz: in, members, out; standard input and output.
 with zipfile.ZipFile(path("in.npz"), "w", zipfile.ZIP_DEFLATED) as archive:
     archive.writestr("A.npy", npy((4, 1), [2, 3, 5, 7], "f"))

@@ -97,6 +97,7 @@ static double loop_workers(const dpcr_chain_shape *s, int threads) {
 }
 
 static double loop_ns(const dpcr_chain_shape *s, int threads) {
+    if (s->batch == 0) return 0;  // no sequences, no groups of them
     const dpcr_structure form = dpcri_kernel_form(&s->transition);
     const bool elements = s->batch == 1 && form == DPCR_DIAGONAL, dense = form == DPCR_DENSE;
     const double apply = form == DPCR_BLOCK ? 0 : busy_ns(dpcr_transition_apply_flops(&s->transition));
