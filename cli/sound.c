@@ -18,17 +18,38 @@ bool cli_sound_name(const char *path) {
 #if defined(DEEPPCR_SNDFILE)
 #include <sndfile.h>
 
-// Of a WAV file that is shorter than it says libsndfile reads what is there. Who wrote it into a pipe could not say.
+enum { HEAD = 8 };  // of a chunk of a WAV file: a name of four letters, and how many bytes follow
+
+static bool read_head(FILE *file, int64_t at, char name[4], uint32_t *size) {
+    unsigned char head[HEAD];
+    if (fseeko(file, at, SEEK_SET) != 0 || fread(head, 1, HEAD, file) != HEAD) return false;
+    memcpy(name, head, 4);
+    *size = head[4] | (uint32_t)head[5] << 8 | (uint32_t)head[6] << 16 | (uint32_t)head[7] << 24;
+    return true;
+}
+
+static bool has_all_data(FILE *file, int64_t bytes) {
+    char name[4];
+    uint32_t size = 0;
+    for (int64_t at = HEAD + 4; read_head(file, at, name, &size); at += HEAD + (int64_t)size + size % 2)
+        if (!memcmp(name, "data", 4)) return at + HEAD + (int64_t)size <= bytes;
+    return false;
+}
+
+// Of a WAV file that is shorter than it says libsndfile reads what is there. Who wrote it into a pipe could not say;
+// and some count 8 bytes too many for the whole, or a last pad byte that is not there: the samples are what matters.
 static bool is_cut_short(const char *path) {
-    enum { HEAD = 8, UNSAID = 0x7fffff00 };  // sizes from there on, and 0
-    unsigned char head[HEAD] = {0};
+    enum { UNSAID = 0x7fffff00 };  // sizes from there on, and 0
+    char name[4];
+    uint32_t said = 0;
     FILE *file = fopen(path, "rb");
     if (!file) return false;
-    const bool read = fread(head, 1, HEAD, file) == HEAD && fseeko(file, 0, SEEK_END) == 0;
+    const bool read = read_head(file, 0, name, &said) && fseeko(file, 0, SEEK_END) == 0;
     const int64_t bytes = read ? (int64_t)ftello(file) : -1;
+    const bool shorter = read && !memcmp(name, "RIFF", 4) && said > 0 && said < UNSAID && bytes - HEAD < said;
+    const bool cut = shorter && !has_all_data(file, bytes);
     fclose(file);
-    const uint32_t said = head[4] | (uint32_t)head[5] << 8 | (uint32_t)head[6] << 16 | (uint32_t)head[7] << 24;
-    return bytes >= HEAD && !memcmp(head, "RIFF", 4) && said > 0 && said < UNSAID && bytes - HEAD < said;
+    return cut;
 }
 
 int cli_sound_read(const char *path, dpcr_array *x, int *rate) {

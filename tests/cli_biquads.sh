@@ -99,6 +99,18 @@ else:
     for unsaid in (0, 0xffffffff):  # as programs write that cannot go back
         put("piped.wav", whole[:4] + struct.pack("<I", unsaid) + whole[8:])
         run("--sos", path("sos.npy"), "--input", path("piped.wav"), "--output", path("piped.npy"), "--quiet")
+    # as programs write that count their own header, or a pad byte that they leave out: all samples are there
+    with wave.open(path("odd.wav"), "wb") as w:
+        w.setnchannels(1), w.setsampwidth(1), w.setframerate(8000)
+        w.writeframes(bytes(range(99, 0, -1)))
+    for name, more in (("in.wav", 8), ("odd.wav", 1)):
+        data = content(name)
+        put("said.wav", data[:4] + struct.pack("<I", len(data) - 8 + more) + data[8:])
+        for end in (name, "said.wav"):
+            run("--sos", path("sos.npy"), "--input", path(end), "--output", path(end + ".npy"), "--quiet")
+        assert content("said.wav.npy") == content(name + ".npy"), name
+        put("said.wav", content("said.wav")[:-1])
+        refused(5, "cut short", "--sos", path("sos.npy"), "--input", path("said.wav"), "--output", path("y.wav"))
     put("cut.wav", b"RIFF....")
     refused(5, "no sound", "--sos", path("sos.npy"), "--input", path("cut.wav"), "--output", path("y.wav"))
 
