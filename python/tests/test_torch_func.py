@@ -159,6 +159,22 @@ def test_derivatives_forward_are_given_or_refused(gradients):
 
 
 @FUNC
+@pytest.mark.filterwarnings("error:.*oneDNN")
+@pytest.mark.parametrize("options", [{}, {"num_layers": 2, "bidirectional": True, "batch_first": True}], ids=str)
+def test_an_lstm_of_float32_has_derivatives_forward(options):
+    """Which oneDNN's, that PyTorch takes for it, has not."""
+    torch.manual_seed(0)
+    single, double = ours.LSTM(3, 4, **options), ours.LSTM(3, 4, **options).double()
+    double.load_state_dict(single.state_dict())
+    x, way = torch.randn(2, 5, 2, 3)
+    got, wanted = (func.jvp(lambda v, m=m: m(v)[0], (x.to(d),), (way.to(d),))[1] for m, d in ((single, torch.float32), (double, torch.float64)))
+    close(got.double(), wanted, 1e-6)
+    loss = lambda v: single(v)[0].square().sum()  # noqa: E731
+    close(func.hessian(loss)(x), torch.autograd.functional.hessian(loss, x), 1e-6)
+    assert torch._C._get_mkldnn_enabled()  # as it was
+
+
+@FUNC
 @pytest.mark.parametrize("what", ["module", "stack", "linear chain", "filter"])
 def test_vmap_over_no_rows(what):
     _, mine, x = pair()

@@ -3,9 +3,11 @@
 pickles are PyTorch's own. (Not of torch.nn.RNN itself and its like: torch.compile leaves those out.)"""
 from __future__ import annotations
 
+import contextlib
 import math
+import threading
 import weakref
-from typing import Any, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
 
 import torch
 from torch import Tensor
@@ -146,9 +148,25 @@ class _Call:
         return [dx, dh0, dc0, *gradients]
 
 
+_onednn = threading.RLock()  # its switch is the process's
+
+
+@contextlib.contextmanager
+def _without_onednn() -> Iterator[None]:
+    """For derivatives taken forward, which its LSTM of float32 has none of. One thread at a time: of two, the second would put back
+    the switch as the first had turned it. (torch.backends.mkldnn.flags would turn others with it, and warn of one.)"""
+    with _onednn:
+        before = torch._C._get_mkldnn_enabled()
+        torch._C._set_mkldnn_enabled(False)
+        try:
+            yield
+        finally:
+            torch._C._set_mkldnn_enabled(before)
+
+
 def _pytorch(form: _engine.Form, x: Tensor, h0: Optional[Tensor], c0: Optional[Tensor], lengths: Optional[Tensor],
              parameters: Sequence[Tensor]) -> Any:  # fmt: skip
-    """The same by PyTorch's own operators, for second derivatives."""
+    """The same by PyTorch's own operators, for second derivatives and those taken forward."""
     N, T, B = form.layers * form.directions, x.shape[0], x.shape[1]
     states: Tuple[Tensor, ...] = (x.new_zeros(N, B, form.outputs) if h0 is None else h0,)
     if form.has_cell:
@@ -157,7 +175,8 @@ def _pytorch(form: _engine.Form, x: Tensor, h0: Optional[Tensor], c0: Optional[T
     rest = (list(parameters), form.bias, form.layers, 0.0, False, form.bidirectional)
     hx = states if form.has_cell else states[0]
     if lengths is None:
-        return run(x, hx, *rest, False)
+        with _without_onednn() if form.has_cell and going_forward() else contextlib.nullcontext():
+            return run(x, hx, *rest, False)
     flat, sizes = _VF._pack_padded_sequence(x, lengths, False)
     y, *last = run(flat, sizes, hx, *rest)
     return (_VF._pad_packed_sequence(y, sizes, False, 0.0, T)[0], *last)
