@@ -240,7 +240,8 @@ def test_calls_like_one_before_are_refused_what_the_first_would_be():
         gru(x, h[:1])
         with pytest.raises(deeppcr.ArgumentError, match="h0 is tuple"):
             gru(x, (h[:1],))
-    for hx in ((h,), (h, c, c), h, (h, c[:1]), (h, c.float()), (h, None), [h, "h"], 3):
+    mine(x)  # known too
+    for hx in ((), (h,), (h, c, c), h, (h, c[:1]), (h, c.float()), (h, None), [h, "h"], 3):
         with pytest.raises(deeppcr.ArgumentError):
             mine(x, hx)
     for other in (x.float(), x[..., :2], x[0, 0], x.to("meta"), x.to_sparse(), None):

@@ -441,7 +441,7 @@ class _Module(torch.nn.RNNBase):
         if type(input) is not Tensor or self.dropout and self.training or tracing() or going_forward() or jit_traces():
             return self._anew(input, hx)
         states = () if hx is None else hx if len(self._none) == 2 else (hx,)
-        if type(states) is not tuple:
+        if type(states) is not tuple or not states and hx is not None:  # an empty pair has the key of none
             return self._anew(input, hx)
         key = (input.shape, len(states))
         known = self._known.get(key)
