@@ -263,6 +263,21 @@ def test_refusals_name_what_is_wrong(call, what):
     assert caught.value.what == what and caught.value.wanted
 
 
+@pytest.mark.parametrize("what, f, shape", [
+    ("lstm", lambda x: ours.lstm(parameters("LSTM"), x)[0], (5, 3)), ("the filter", lambda s: ours.sosfilt(s, jnp.ones(9)), (1, 6)), ("the filter", lambda x: ours.lfilter(x[:2], x[2:4], x), (9,)),
+])  # fmt: skip
+def test_second_derivatives_of_networks_and_filters_are_refused(what, f, shape):
+    """When they are traced; a first one that is a part of some program may be."""
+    first, x = jax.grad(lambda x: (f(x) ** 2).sum()), jnp.ones(shape)
+    looped = lambda x: jax.lax.scan(lambda c, _: (c - first(c), None), x, None, 2)[0]  # noqa: E731
+    for call in (jax.jit(lambda x: first(x).sum()), lambda x: jax.vmap(looped)(x[None]).sum()):
+        with pytest.raises(deeppcr.UnsupportedError) as caught:
+            jax.eval_shape(jax.grad(call), x)
+        assert (caught.value.what, caught.value.got, caught.value.wanted) == (f"{what}'s derivatives", "second derivatives", "first ones")
+    held = jax.grad(lambda x: f(x).sum() + (jax.lax.stop_gradient(first(x)) * x).sum())
+    assert jax.eval_shape(held, x).shape == shape
+
+
 def test_a_vmap_of_nothing():
     found = jax.vmap(lambda x: ours.gru(parameters("GRU"), x)[0])(jnp.ones((0, 5, 2, 3)))
     assert found.shape == (0, 5, 2, 4)

@@ -23,7 +23,7 @@ from . import _library as library
 from . import linear as numbers
 from . import signal as filters
 from ._ready import Here, Ready
-from .errors import ArgumentError, one_of, whole_number
+from .errors import ArgumentError, UnsupportedError, one_of, whole_number
 from .nonlinear import METHODS
 
 __all__ = ["gru", "lfilter", "linear_chain", "lstm", "mingru", "paragru", "paralstm", "rnn", "sosfilt"]
@@ -92,6 +92,23 @@ def _one_call(name: str, run: Callable[..., Any], shared: Callable[[int], slice]
     ad.primitive_jvps[made] = derivative
     batching.primitive_batchers[made] = batched
     return made.bind  # type: ignore[no-any-return]
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
+def _first(what: str, call: str, given: Sequence[Array], inputs: Sequence[Array]) -> Any:
+    """The gradients of `what` by its inputs, given those of its results: by a call that has none itself."""
+    return tuple(_ask(call, [*map(_shape, inputs)], *given, *inputs))
+
+
+def _first_forward(what: str, call: str, given: Sequence[Array], inputs: Sequence[Array]) -> Any:
+    return _first(what, call, given, inputs), None
+
+
+def _first_backward(what: str, *_: Any) -> Any:
+    raise UnsupportedError.of(f"{what}'s derivatives", "second derivatives", "first ones")
+
+
+_first.defvjp(_first_forward, _first_backward)
 
 
 def _in_front(size: int, x: Array, axis: Optional[int], to: int) -> Array:
@@ -535,8 +552,7 @@ def _network_forward(form: _engine.Form, method: str, x: Array, h0: Array, c0: A
 
 def _network_backward(form: _engine.Form, method: str, kept: Any, given: Any) -> Any:
     x, h0, c0, parameters = kept
-    shapes = [*map(_shape, (x, h0, c0, *parameters))]
-    dx, dh0, dc0, *rest = _ask(f"network_vjp {_words(form, method)}", shapes, *given, x, h0, c0, *parameters)
+    dx, dh0, dc0, *rest = _first(form.kind, f"network_vjp {_words(form, method)}", given, (x, h0, c0, *parameters))
     return dx, dh0, dc0, tuple(rest)
 
 
@@ -825,8 +841,7 @@ def _filtered_forward(kind: str, coefficients: Tuple[Array, ...], x: Array, zi: 
 
 def _filtered_backward(kind: str, kept: Any, given: Any) -> Any:
     coefficients, x, zi = kept
-    shapes = [*map(_shape, (*coefficients, x, zi))]
-    *found, gx, gzi = _ask(f"filter_vjp {kind} {x.ndim}", shapes, *given, *coefficients, x, zi)
+    *found, gx, gzi = _first("the filter", f"filter_vjp {kind} {x.ndim}", given, (*coefficients, x, zi))
     return tuple(found), gx, gzi
 
 
