@@ -190,6 +190,14 @@ def test_filters(doubles, rng):
     checked(ours.lfilter, (b[:1], a[:1], x))
 
 
+def test_one_number_is_a_scalar_transition(rng):
+    """As it is for `deeppcr.linear_chain`, without a structure."""
+    b, half = rng.normal(size=(4, 3, 2)).astype("f4"), np.float32(0.5)
+    loss = lambda A: ((z := ours.linear_chain(A, b)).sum(), z)  # noqa: E731
+    (_, z), dA = jax.jit(jax.value_and_grad(loss, has_aux=True))(half)
+    assert np.array_equal(z, deeppcr.linear_chain(half, b)) and np.isclose(dA, deeppcr.linear_chain_vjp(half, np.asarray(z), np.ones_like(b))[0], rtol=1e-5)
+
+
 def test_programs_of_jax(rng):
     """Under scan, with donated and empty arrays, and an exception that says what was wrong."""
     A, b = jnp.asarray(rng.normal(size=(9, 2, 2)) * 0.3, jnp.float32), jnp.ones((9, 2), jnp.float32)
@@ -252,7 +260,7 @@ def parameters(kind):
     (lambda: ours.gru({**parameters("GRU"), "weight_ih_l0": None}, jnp.ones((5, 3))), "weight_ih_l0"),
     (lambda: ours.gru(parameters("GRU"), jnp.ones((5, 3)), jnp.zeros((1, 4)) * 1j), "h0's dtype"), (lambda: ours.sosfilt(None, jnp.ones(3)), "sos"),
     (lambda: ours.sosfilt(jnp.ones((1, 6)), jnp.ones(3), zi=jnp.ones((1, 2)) * 1j), "zi's dtype"), (lambda: ours.lfilter(jnp.ones(2), "a", jnp.ones(3)), "a"),
-    (lambda: ours.gru({**parameters("GRU"), "more": jnp.ones(1)}, jnp.ones((5, 3))), "the parameters' names"),
+    *[(lambda k=k: ours.gru({**parameters("GRU"), k: jnp.ones(1)}, jnp.ones((5, 3))), "the parameters' names") for k in ("more", 3)],
     (lambda: ours.lstm(parameters("LSTM"), jnp.ones((5, 3)), jnp.zeros((1, 4))), "state"),
     (lambda: ours.gru(parameters("GRU"), jnp.ones((5, 3)), method=["auto"]), "method"),
     (lambda: ours.sosfilt(jnp.ones((1, 6)), jnp.ones(3), "0"), "axis"), (lambda: ours.lfilter(jnp.ones(130), jnp.ones(1), jnp.ones(3)), "b's shape"),

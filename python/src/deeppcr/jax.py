@@ -338,7 +338,7 @@ def linear_chain(A: Array, b: Array, z0: Optional[Array] = None, transposed: boo
     if np.dtype(dtype) not in _CODES:
         raise ArgumentError.of("dtype", dtype, "float32 or float64")
     if structure is None:
-        structure = {1: "dense", 0: "diagonal", -1: "scalar"}.get(A.ndim - b.ndim)
+        structure = "scalar" if A.ndim == 0 else {1: "dense", 0: "diagonal", -1: "scalar"}.get(A.ndim - b.ndim)
         if structure is None:
             raise ArgumentError.of("A's shape", A.shape, "a structure, or one more, as many or one less dimensions than b")
     plain = lambda x: np.broadcast_to(np.zeros((), dtype), x.shape)  # noqa: E731  shapes are checked now, not when it runs
@@ -589,7 +589,7 @@ def _call(kind: str, parameters: Dict[str, Array], x: Array, state: Any, method:
         raise ArgumentError.of("weight_ih_l0's shape", (), "a matrix")
     one_of("method", method, METHODS)
     directions = 2 if "weight_ih_l0_reverse" in parameters else 1
-    layers = sum(name.startswith("weight_ih_l") for name in names) // directions
+    layers = sum(str(name).startswith("weight_ih_l") for name in names) // directions
     hidden = parameters["weight_ih_l0"].shape[0] // _engine.GATES[kind]
     form = _engine.Form(kind, _CODES[np.dtype(x.dtype)], x.shape[-1], hidden, layers, directions == 2, "bias_ih_l0" in parameters)
     wanted = dict(form.parameters())
