@@ -63,6 +63,22 @@ def test_dtypes_and_complex(rng):
     assert sosfilt(SOS, np.zeros(0)).shape == (0,) and sosfilt(SOS, np.zeros((0, 5))).shape == (0, 5)
 
 
+@pytest.mark.parametrize("what", [np.inf, np.nan])
+def test_parts_of_a_complex_signal_keep_apart(rng, what):
+    x, zi = rng.normal(size=(2, 9)), rng.normal(size=(3, 2, 2))
+    spoilt = np.zeros((2, 9))
+    spoilt[:, 5] = what
+    for run, start, f in ((sosfilt, zi, [SOS]), (lfilter, zi[0], [[0.3, 0.2], [1.0, -0.5, 0.1]])):
+        for real, imag in ((x, spoilt), (spoilt, x)):
+            z = real + 0j
+            z.imag = imag
+            y, zf = run(*f, z, zi=start)
+            for part, own, s in ((np.real, real, start), (np.imag, imag, 0 * start)):
+                assert all(np.array_equal(part(a), b, equal_nan=True) for a, b in zip((y, zf), run(*f, own, zi=s)))
+            assert np.array_equal(run(*f, z).real, run(*f, real), equal_nan=True)
+    assert sosfilt(SOS.astype("f"), z.astype("c8")).dtype == np.complex64
+
+
 def test_gradients_are_differences(rng):
     x, gy, step = rng.normal(size=(3, 40)), rng.normal(size=(3, 40)), 1e-6
     for run, back, given in ((lfilter, lfilter_vjp, [np.array([0.5, -0.2, 0.3]), np.array([2.0, -0.7]), x]), (sosfilt, sosfilt_vjp, [SOS, x])):

@@ -132,6 +132,13 @@ def _run(handle: library.Handle, x: ARRAY, zi: Optional[ARRAY], sections: int, o
     return (y if x.ndim <= 2 else out.reshape(x.shape)), zf
 
 
+def _complex(real: Any, imag: Any) -> ARRAY:
+    """Part by part: 1j times a number that is not finite is NaN in the real part too."""
+    found = np.empty_like(real, np.result_type(real.dtype, np.complex64))
+    found.real, found.imag = real, imag
+    return found
+
+
 def _apply(x: Any, axis: int, zi: Any, zi_shape: Callable[[Tuple[int, ...]], Tuple[int, ...]], sections: int, order: int,
            handle: library.Handle, floats: np.dtype, zi_in: Callable[[ARRAY, int], ARRAY], zi_out: Callable[..., ARRAY],
            repeats: bool = False) -> Union[ARRAY, Tuple[ARRAY, ARRAY]]:  # fmt: skip
@@ -154,8 +161,8 @@ def _apply(x: Any, axis: int, zi: Any, zi_shape: Callable[[Tuple[int, ...]], Tup
         real = _apply(x.real, axis, parts[0], zi_shape, sections, order, handle, floats, zi_in, zi_out, repeats)
         imag = _apply(x.imag, axis, parts[1], zi_shape, sections, order, handle, floats, zi_in, zi_out, repeats)
         if state is None:
-            return real + 1j * imag  # type: ignore[operator]
-        return real[0] + 1j * imag[0], real[1] + 1j * imag[1]
+            return _complex(real, imag)
+        return _complex(real[0], imag[0]), _complex(real[1], imag[1])
     dtype = np.dtype(np.float32 if dtype in (np.float32, np.float16) else np.float64)
     moved = np.moveaxis(x.astype(dtype, copy=False), axis, -1)
     channels = int(np.prod(moved.shape[:-1])) if moved.ndim > 1 else 1
