@@ -164,6 +164,8 @@ def test_float32_and_diagonal(rng):
         wanted.append(z)
     assert found.z.dtype == np.float32 and np.abs(found.z - np.array(wanted)).max() < 1e-4
     assert found.report.sweeps > 1 and len(found.report.residual_history) >= found.report.sweeps
+    turned = deeppcr.solve(step, np.zeros(2, ">f4"), 300, lambda z, l: a * np.cos(a * z), "newton", structure="diagonal").z
+    assert turned.dtype == np.float32 and np.array_equal(turned, found.z)
 
 
 @pytest.mark.parametrize("batch", [None, 2])

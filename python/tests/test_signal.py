@@ -63,6 +63,16 @@ def test_dtypes_and_complex(rng):
     assert sosfilt(SOS, np.zeros(0)).shape == (0,) and sosfilt(SOS, np.zeros((0, 5))).shape == (0, 5)
 
 
+def test_either_order_of_bytes(rng):
+    b, a, x = np.array([0.3, 0.2]), np.array([1, -0.5, 0.1]), rng.normal(size=9)
+    for run, back, given in ((lfilter, lfilter_vjp, (b, a, x)), (sosfilt, sosfilt_vjp, (SOS, x))):
+        single, other = ([v.astype(d) for v in given] for d in ("f4", ">f4"))
+        for mixed in (other, [*other[:-1], single[-1]], [*single[:-1], other[-1]]):
+            for got, wanted in zip((run(*mixed), *back(*mixed, mixed[-1])), (run(*single), *back(*single, single[-1]))):
+                assert got.dtype == wanted.dtype and np.array_equal(got, wanted)
+        assert run(*single).dtype == back(*single, single[-1])[-1].dtype == np.float32
+
+
 @pytest.mark.parametrize("what", [np.inf, np.nan])
 def test_parts_of_a_complex_signal_keep_apart(rng, what):
     x, zi = rng.normal(size=(2, 9)), rng.normal(size=(3, 2, 2))

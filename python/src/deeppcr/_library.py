@@ -476,6 +476,11 @@ def real(array: np.ndarray, name: str) -> None:
         raise errors.ArgumentError.of(f"{name}'s dtype", array.dtype, "float64 or less: nothing here is computed in more")
 
 
+def float_of(dtype: np.dtype) -> np.dtype:
+    """float32, in this processor's order of bytes, of float32 in either; else float64."""
+    return np.dtype(np.float32 if dtype.newbyteorder("=") == np.float32 else np.float64)
+
+
 def no_memory(name: str, shape: Iterable[int]) -> errors.Error:
     return errors.OutOfMemory.of(f"{name}'s shape", tuple(shape), "one that there is memory for")
 

@@ -335,7 +335,7 @@ class SolvePlan:
                  structure: str, block: int, options: Dict[str, Any]) -> None:  # fmt: skip
         start = library.array(z0, "z0")
         library.real(start, "z0")
-        dtype = np.dtype(np.float32 if start.dtype == np.float32 else np.float64)
+        dtype = library.float_of(start.dtype)
         if start.ndim not in (1, 2) or start.shape[-1] == 0:
             raise ArgumentError.of("z0's shape", start.shape, "[width] or [batch][width]")
         for name, function in (("step", step), *([] if jacobian is None else [("jacobian", jacobian)])):

@@ -217,7 +217,7 @@ def sosfilt(sos: Any, x: Any, axis: int = -1, zi: Any = None) -> Union[ARRAY, Tu
     check_sections(given.shape)
     library.real(given, "sos")
     n = len(given)
-    floats = np.dtype(np.float32) if given.dtype == np.float32 else np.dtype(np.float64)
+    floats = library.float_of(given.dtype)
     handle = _filter("sos", library.whole(given, np.float64))
     found = _apply(
         x, axis, zi, lambda shape: (n, *shape), n, 2, handle, floats,
@@ -284,8 +284,7 @@ def lfilter(b: Any, a: Any, x: Any, axis: int = -1, zi: Any = None) -> Union[ARR
     if known is not None:
         return known
     tops, bottoms = vectors(b, a)
-    floats = np.result_type(tops, bottoms)
-    floats = np.dtype(np.float32) if floats == np.float32 else np.dtype(np.float64)
+    floats = library.float_of(np.result_type(tops, bottoms))
     order = max(tops.size, bottoms.size) - 1
     handle = _filter("ba", library.whole(tops, np.float64), library.whole(bottoms, np.float64))
     found = _apply(x, axis, zi, lambda shape: shape, 1, order, handle, floats, lambda z, axis: np.moveaxis(z, axis, -1),
@@ -398,7 +397,7 @@ def lfilter_vjp(b: Any, a: Any, x: Any, gy: Any, axis: int = -1) -> Tuple[ARRAY,
 
 
 def _real(x: ARRAY) -> ARRAY:
-    return x if x.dtype in (np.float32, np.float64) else x.astype(np.float64)
+    return x.astype(library.float_of(x.dtype), copy=False)
 
 
 def _checked(x: ARRAY, gy: ARRAY, axis: int) -> None:
