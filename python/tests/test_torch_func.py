@@ -314,9 +314,25 @@ def test_operators_refuse_parameters_that_do_not_fit():
             torch.ops.deeppcr.recurrent(x, None, None, None, bad, *options)
 
 
+@pytest.mark.parametrize("options", [{}, {"batch_first": True}, {"batch_first": True, "num_layers": 2, "dropout": 0.5}], ids=str)
+@pytest.mark.parametrize("training", [True, False])
+def test_results_may_be_detached_in_place(options, training):
+    """A carried-on y, as with nn.GRU: it is no view of another tensor."""
+    for kind in (nn.GRU, nn.LSTM):
+        mine, x = pair(kind, **options)[1:]
+        with torch.set_grad_enabled(training):
+            for _ in range(3):  # later ones are known
+                y, last = mine(x)
+                loss = (2 * y).sum() + (last if kind is nn.GRU else last[0]).sum()
+                assert y.requires_grad is training and y.transpose(0, len(options) and 1).is_contiguous()  # time first in memory
+                assert not y.detach_().requires_grad
+        assert not training or all(g.abs().max() > 0 for g in torch.autograd.grad(loss, list(mine.parameters())))
+
+
+@pytest.mark.parametrize("options", [{}, {"batch_first": True}], ids=str)
 @pytest.mark.parametrize("kind", [nn.GRU, nn.LSTM])
-def test_results_may_be_written_into(kind):
-    mine, x = pair(kind)[1:]
+def test_results_may_be_written_into(kind, options):
+    mine, x = pair(kind, **options)[1:]
     x.requires_grad_()
 
     def gradients(write):

@@ -195,32 +195,37 @@ class _Known:
 
 class _Recurrent(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, call: _Call, places: Optional[List[int]], lengths: Optional[Tensor], x: Tensor, h0: Optional[Tensor],
-                c0: Optional[Tensor], *parameters: Tensor) -> Tuple[Tensor, ...]:  # fmt: skip
-        """`places`: where the parameters lie, of tensors that were looked at and lie as the library wants them."""
+    def forward(ctx: Any, call: _Call, places: Optional[List[int]], turned: bool, lengths: Optional[Tensor], x: Tensor,
+                h0: Optional[Tensor], c0: Optional[Tensor], *parameters: Tensor) -> Tuple[Tensor, ...]:  # fmt: skip
+        """`places`: where the parameters lie, of tensors that were looked at and lie as the library wants them. `turned`: y is
+        [B][T][..], no view of another tensor, so that it may be detached in place as nn.GRU's."""
         if places is None:
             y, ht, ct, waiting = call.forward(x, h0, c0, lengths, parameters, True)
         else:
             y, ht, ct, waiting = call.run(places, x, h0, c0, lengths, True)
+        if turned:
+            y.transpose_(0, 1)
         # The way back reads y too. It is not saved: whoever writes into it, as into nn.GRU's, has the network run again.
         waiting.kept = own = y.detach()
         ctx.set_materialize_grads(False)
-        ctx.call, ctx.waiting, ctx.version = call, waiting, own._version
+        ctx.call, ctx.waiting, ctx.version, ctx.turned = call, waiting, own._version, turned
         ctx.save_for_backward(x, h0, c0, lengths, *parameters)
         return (y, ht) if ct is None else (y, ht, ct)
 
     @staticmethod
     def backward(ctx: Any, *given: Optional[Tensor]) -> Tuple[Optional[Tensor], ...]:
         x, h0, c0, lengths, *parameters = ctx.saved_tensors
-        wants, call, waiting = ctx.needs_input_grad[3:], ctx.call, ctx.waiting
+        wants, call, waiting = ctx.needs_input_grad[4:], ctx.call, ctx.waiting
         given += (None,) * (3 - len(given))
+        if ctx.turned and given[0] is not None:
+            given = (given[0].transpose(0, 1), *given[1:])
         if torch.is_grad_enabled() or of_many(given):
-            return (None, None, None, *_twice(call.form, x, h0, c0, lengths, parameters, given, wants))
+            return (None, None, None, None, *_twice(call.form, x, h0, c0, lengths, parameters, given, wants))
         y = waiting.kept  # None: it was used up
         if y is not None and y._version != ctx.version:  # written into
             waiting.end()
             y = None
-        return (None, None, None, *call.backward(waiting, x, h0, c0, lengths, parameters, y, given, wants))
+        return (None, None, None, None, *call.backward(waiting, x, h0, c0, lengths, parameters, y, given, wants))
 
 
 def _twice(form: _engine.Form, x: Tensor, h0: Optional[Tensor], c0: Optional[Tensor], lengths: Optional[Tensor],
@@ -462,15 +467,17 @@ class _Module(torch.nn.RNNBase):
         h0, c0 = (None, None) if not states else states if len(states) == 2 else (states[0], None)
         places = list(map(_data_ptr, weights)) if known.plain and not turned else None
         if known.learns and torch.is_grad_enabled():
-            found = _Recurrent.apply(call, places, None, x, h0, c0, *weights)
+            found = _Recurrent.apply(call, places, turned, None, x, h0, c0, *weights)
         elif places is not None:
             found = call.run(places, x, h0, c0, None, False)
         else:
             found = call.forward(x, h0, c0, None, weights, False)
+            if turned:
+                found[0].transpose_(0, 1)
         y, ht = found[0], found[1]
         if single:
             return y[:, 0], (ht[:, 0], found[2][:, 0]) if call.cell else ht[:, 0]
-        return y.transpose(0, 1) if turned else y, (ht, found[2]) if call.cell else ht
+        return y, (ht, found[2]) if call.cell else ht
 
     def _know(self, key: Any, tensors: Tuple[Any, ...]) -> None:
         """Keeps what a call that went well may be known by."""
@@ -519,10 +526,10 @@ class _Module(torch.nn.RNNBase):
         if shape[1 if first else 0] == 0:
             raise ArgumentError.of("the length", 0, "1 or more")
         given = self._none if hx is None else self._states(hx, 1 if single else shape[0 if first else 1], single, weights[0].dtype)
-        y, states = self._run(x, given, None, weights)
+        y, states = self._run(x, given, None, weights, first)
         if single:
             return y[:, 0], self._out([s[:, 0] for s in states])
-        return y.transpose(0, 1) if first else y, self._out(states)
+        return y, self._out(states)
 
     def _out(self, states: Sequence[Tensor]) -> Any:
         return states[0] if len(states) == 1 else tuple(states)
@@ -560,17 +567,19 @@ class _Module(torch.nn.RNNBase):
         return PackedSequence(flat, sizes, order, back), self._out(states)
 
     def _run(self, x: Tensor, states: List[Optional[Tensor]], lengths: Optional[Tensor], weights: List[Tensor],
-             ) -> Tuple[Tensor, List[Tensor]]:  # fmt: skip
+             turned: bool = False) -> Tuple[Tensor, List[Tensor]]:  # fmt: skip
+        """`turned`: y is to be [B][T][..]."""
         layers, D = self.num_layers, 2 if self.bidirectional else 1
         if not (self.dropout and self.training and layers > 1):
-            return self._pass(x, states, lengths, weights, layers)
+            return self._pass(x, states, lengths, weights, layers, turned)
         each, out = len(weights) // layers, []
         for layer in range(layers):  # dropout lies between them
             part = slice(layer * D, layer * D + D)
             own = [None if s is None else s[part] for s in states]
-            x, last = self._pass(x, own, lengths, weights[layer * each : layer * each + each], 1)
+            top = layer + 1 == layers
+            x, last = self._pass(x, own, lengths, weights[layer * each : layer * each + each], 1, turned and top)
             out.append(last)
-            if layer + 1 < layers:
+            if not top:
                 x = self._drop_out(x, lengths)
         return x, [torch.cat(parts) for parts in zip(*out)]
 
@@ -582,7 +591,7 @@ class _Module(torch.nn.RNNBase):
         return _VF._pad_packed_sequence(functional.dropout(flat, p, True), sizes, False, 0.0, x.shape[0])[0]
 
     def _pass(self, x: Tensor, states: List[Optional[Tensor]], lengths: Optional[Tensor], weights: List[Tensor], layers: int,
-              ) -> Tuple[Tensor, List[Tensor]]:  # fmt: skip
+              turned: bool) -> Tuple[Tensor, List[Tensor]]:  # fmt: skip
         h0, c0 = states[0], states[1] if len(states) == 2 else None
         hidden, bidirectional, bias = self.hidden_size, self.bidirectional, self.bias
         kind, projection = self._kind(), self.proj_size
@@ -591,10 +600,11 @@ class _Module(torch.nn.RNNBase):
             if not form.mixed:
                 raise UnsupportedError.of(f"forward derivatives of {kind}", "asked for", "a kind that torch.nn has")
             y, *last = _pytorch(form, x, h0, c0, lengths, weights)
-            return y, last
+            return y.transpose(0, 1) if turned else y, last
         if tracing() or REGISTERS and type(x) is not Tensor and type(x) is not torch.nn.Parameter:
             y, ht, ct = _traced(x, h0, c0, lengths, weights, kind, hidden, layers, bidirectional, bias,
                                                     projection, self._token, self.method)  # fmt: skip
+            y = y.transpose(0, 1) if turned else y
         else:
             key = (x.dtype, x.shape[2], layers, self.method)
             call = self._calls.get(key)
@@ -602,9 +612,11 @@ class _Module(torch.nn.RNNBase):
                 form = _engine.Form(kind, CODES[x.dtype], x.shape[2], hidden, layers, bidirectional, bias, projection)
                 call = self._calls[key] = _Call(_engine.Engine(form), self.method)
             if wanted(*weights, x, h0, c0):
-                found = _Recurrent.apply(call, None, lengths, x, h0, c0, *weights)
+                found = _Recurrent.apply(call, None, turned, lengths, x, h0, c0, *weights)
             else:
                 found = call.forward(x, h0, c0, lengths, weights, False)
+                if turned:
+                    found[0].transpose_(0, 1)
             y, ht, ct = found[0], found[1], found[2] if call.cell else None
         return y, [ht] if ct is None or kind not in ("lstm", "paralstm") else [ht, ct]
 
