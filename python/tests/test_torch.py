@@ -419,6 +419,10 @@ def test_what_traces_by_running_is_refused_in_words():
 
     with pytest.raises(deeppcr.UnsupportedError, match="GRU: torch.fx.symbolic_trace is on; wanted"):
         torch.fx.symbolic_trace(Model())
+    for name, model in (("GRU", Model()), ("LSTM", ours.LSTM(3, 4, fallback=True)), ("MinGRU", torch.nn.Sequential(ours.MinGRU(3, 4))), ("Chain", ours.Chain(4, 3))):
+        with pytest.raises(deeppcr.UnsupportedError, match=f"{name}: torch.jit.script is on; wanted torch.export or torch.compile"):
+            torch.jit.script(model)
+    assert Model()(x).shape == (6, 2, 4)
     A, sos = torch.full((5, 2, 2), 0.3), torch.tensor([[1, 0.5, 0, 1, -0.2, 0.1]])
     for call, given in ((ours.Chain(4, 3), torch.randn(2, 4)), (lambda b: ours.linear_chain(A, b), torch.randn(5, 2)),
                         (lambda s: ours.sosfilt(sos, s), torch.randn(9)), (lambda s: ours.lfilter(sos[0, :3], sos[0, 3:], s), torch.randn(9))):  # fmt: skip

@@ -103,6 +103,12 @@ def no_forward(ctx: Any, *_: Any) -> Any:
     raise UnsupportedError.of("a derivative", "one taken forward", "one taken backward")
 
 
+def no_script(module: Any) -> Any:
+    """A `__prepare_scriptable__`, which torch.jit.script calls before it reads a module, that refuses. (One that gave PyTorch's own
+    module instead would have it put into the model itself.)"""
+    raise UnsupportedError.of(f"{type(module).__name__}: torch.jit.script", "on", "torch.export or torch.compile")
+
+
 def plain(tensor: Tensor) -> Tensor:
     """The numbers one after another: also of a view that is to be negated, as the imaginary parts of a conjugate are."""
     return tensor if tensor.is_contiguous() and not tensor.is_neg() else tensor.contiguous().resolve_neg()

@@ -16,7 +16,7 @@ from .. import _library as library
 from ..errors import ArgumentError, UnsupportedError, finite, flag, one_of, whole_number
 from ..nonlinear import METHODS
 from ._others import send_home
-from ._registry import CODES, apart, autocasting, differentiable, expect, floats, going_forward, of_many, on_cpu, operator, plain, tracing
+from ._registry import CODES, apart, autocasting, differentiable, expect, floats, going_forward, no_script, of_many, on_cpu, operator, plain, tracing
 
 _ACTIVATIONS = {n: _abi.CONSTANTS[f"DPCR_ACT_{n.upper()}"] for n in ("identity", "relu", "tanh", "sigmoid", "gelu", "silu")}
 _KINDS = {"mlp": "DPCR_MLP", "resnet": "DPCR_RESNET"}
@@ -318,6 +318,7 @@ class Chain(torch.nn.Module):
     """
 
     flat: torch.nn.Parameter
+    __prepare_scriptable__ = no_script
 
     def __init__(self, width: int, layers: int, kind: str = "resnet", *, activation: str = "tanh", layer_norm: bool = False,
                  scale: Optional[float] = None, branch: str = "linear", hidden: int = 0, method: str = "auto",

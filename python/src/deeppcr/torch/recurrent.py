@@ -20,7 +20,7 @@ from .._library import NAMES, empty
 from ..errors import ArgumentError, UnsupportedError, flag, number, one_of, whole_number
 from ..nonlinear import METHODS
 from ._others import LONG, send_home
-from ._registry import CODES, REGISTERS, apart, autocasting, differentiable, eagerly, expect, floats, going_forward, jit_traces, looks, of_many, operator, plain, tracing, wanted
+from ._registry import CODES, REGISTERS, apart, autocasting, differentiable, eagerly, expect, floats, going_forward, jit_traces, looks, no_script, of_many, operator, plain, tracing, wanted
 
 _VF: Any = torch._VF  # type: ignore[attr-defined,unused-ignore]
 
@@ -371,6 +371,7 @@ class _Module(torch.nn.RNNBase):
     """What the modules have in common."""
 
     _theirs: Any = None
+    __prepare_scriptable__ = no_script
 
     def __init__(self, mode: str, input_size: int, hidden_size: int, num_layers: int = 1, bias: bool = True, batch_first: bool = False,
                  dropout: float = 0.0, bidirectional: bool = False, *args: Any, method: str = "auto", fallback: bool = False,
