@@ -254,7 +254,8 @@ def linear_chain(
     transposed : bool
         Solves z_l = A_{l+1}^T z_{l+1} + b_l from the last step instead (z0 is then refused): the adjoint of the chain.
     scheme : str
-        "auto", "sequential", "pcr", "blelloch", "chunked" or "overlap": the way, not the result.
+        "auto", "sequential", "pcr", "blelloch", "chunked" or "overlap": the way, not the result. But "pcr" and "blelloch", where named,
+        multiply the transitions of ever longer spans, which may overflow to NaN where the loop stays finite.
     structure : str, optional
         "dense", "diagonal", "scalar", "block" (values [w/k][k][k]) or "identity" where the shapes do not tell.
     chunk : int
