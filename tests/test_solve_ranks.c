@@ -350,7 +350,7 @@ static dpcr_status told_rank(void *user, const dpcr_transport *by, dpcr_error *e
     if (status != DPCR_OK) return status;
     const size_t bytes = dpcr_solve_plan_workspace(plan);
     void *workspace = aligned_alloc(64, bytes / 64 * 64 + 128);
-    report->size = t->alone.size = sizeof *report;
+    report->size = sizeof *report;
     status = dpcr_solve_execute_distributed(plan, &ranks, &z0, &z, NULL, &start, workspace, bytes, report, error);
     if (status == DPCR_OK && by->rank + 1 == by->ranks)
         status = dpcr_solve_execute(plan, &start, &z, NULL, workspace, bytes, &t->alone, error);
@@ -362,6 +362,7 @@ static dpcr_status told_rank(void *user, const dpcr_transport *by, dpcr_error *e
 static void tell(told *t, dpcr_method method, int64_t ranks, double tolerance) {
     dpcr_error error = {0};
     t->ranks = ranks;
+    t->alone.size = sizeof t->alone;
     t->options.size = sizeof t->options;
     t->options.method = method, t->options.atol = t->options.rtol = tolerance;
     if (dpcr_ranks_run(context, ranks, told_rank, t, &error) != DPCR_OK) fail_msg("%s", error.text);
