@@ -33,6 +33,31 @@ static void estimates_weigh_full_calls(void **state) {
     dpcr_context_destroy(context);
 }
 
+// But not by the model alone where they lie pages apart, 64 narrow chunks on the same sets of a cache.
+static void estimates_leave_aliased_chunks_out(void **state) {
+    (void)state;
+    dpcr_context *context = solving_context(2);
+    for (int64_t chunk = 1023; chunk <= 1024; chunk++) {
+        chain c = chain_of(step_forgets, 64 * chunk, 2, DPCR_F32);
+        c.batch = 1;
+        dpcr_steps steps = chain_steps(&c);
+        steps.lanes = 64;
+        const dpcr_solve_options options = {.size = sizeof options, .planning = DPCR_PLANNING_ESTIMATE, .warm_up = 20};
+        dpcr_solve_plan *plan = NULL;
+        assert_int_equal(dpcr_solve_plan_create(context, &steps, &options, &plan, NULL), DPCR_OK);
+        dpcr_candidate each = {.size = sizeof each};
+        int full = 0, overlaps = 0;
+        for (int64_t i = 0; dpcr_solve_plan_candidate(plan, i, &each); i++) {
+            overlaps += !each.backward && each.method == DPCR_METHOD_OVERLAP;
+            full += !each.backward && each.method == DPCR_METHOD_OVERLAP && each.chunk == chunk;
+        }
+        assert_int_equal(full, chunk == 1023);
+        assert_true(overlaps > full);
+        dpcr_solve_plan_destroy(plan);
+    }
+    dpcr_context_destroy(context);
+}
+
 // Chunks that are few run-ups long spend much on them: half as many are weighed too, where each thread gets one still.
 static void estimates_weigh_longer_chunks(void **state) {
     (void)state;
@@ -483,6 +508,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(wide_chains_that_keep_their_past_are_left_to_the_loop),
         cmocka_unit_test(estimates_weigh_full_calls),
+        cmocka_unit_test(estimates_leave_aliased_chunks_out),
         cmocka_unit_test(estimates_weigh_longer_chunks),
         cmocka_unit_test(chains_that_fill_the_processor_are_not_looked_at),
         cmocka_unit_test(full_chains_that_were_measured_are_remembered),

@@ -61,6 +61,12 @@ static bool fills_vectors(const dpcr_steps *steps) {
     return steps->lanes >= DPCRI_VECTOR_LANES && (steps->width <= NARROW || steps->jacobian.structure != DPCR_DENSE);
 }
 
+bool dpcri_overlap_aliased(const dpcr_steps *steps, int64_t chunk) {
+    enum { PAGE = 4096 };
+    const int64_t step = steps->width * (int64_t)dpcr_dtype_size(steps->dtype);
+    return fills_vectors(steps) && step < LINE && chunk * step % PAGE == 0;
+}
+
 int64_t dpcri_overlap_chunks(const dpcr_steps *steps, int64_t length, int64_t warm_up) {
     enum { CALL = 8 };
     const int64_t lanes = dpcri_overlap_call(steps), affordable = most(length / (2 * warm_up), 1);

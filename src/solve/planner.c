@@ -129,7 +129,7 @@ static void list_overlap(const dpcri_outlook *o, dpcri_list *l, int64_t warm_up,
     const double lanes = o->machine.threads * (double)dpcri_overlap_call(o->steps);
     const int64_t share = (int64_t)fmax((double)m, (double)o->steps->length / lanes);
     const int64_t fair = o->steps->concurrent && 4 * share <= 3 * n ? share : 0;
-    if (fair) add_overlap(o, l, fair, m);
+    if (fair && (variants || !dpcri_overlap_aliased(o->steps, fair))) add_overlap(o, l, fair, m);
     const int64_t each = chunk_a_thread(o, o->steps->length, o->steps->latency, o->steps->lane_seconds, m);
     if (each && each != n) add_overlap(o, l, each, m);
     // Chunks of few run-ups spend much on them: half as many, where each thread gets one still.
@@ -138,7 +138,9 @@ static void list_overlap(const dpcri_outlook *o, dpcri_list *l, int64_t warm_up,
     const int64_t width = dpcri_overlap_call(o->steps), most = most_groups(o, variants);
     for (int64_t groups = 1; groups <= most; groups *= 2) {
         const int64_t chunk = o->steps->length / (width * groups);  // rounded up, a call would lack its last
-        if (chunk >= m && chunk != n && chunk != fair && chunk != each && chunk != longer) add_overlap(o, l, chunk, m);
+        const bool wanted = variants || !dpcri_overlap_aliased(o->steps, chunk);  // the model knows no sets of a cache
+        if (wanted && chunk >= m && chunk != n && chunk != fair && chunk != each && chunk != longer)
+            add_overlap(o, l, chunk, m);
     }
     // The estimate is of the worst of a few places from starts far off: half as much may be enough.
     if (variants && !o->options->warm_up && m > USUAL_WARM_UP) add_overlap(o, l, 0, USUAL_WARM_UP);

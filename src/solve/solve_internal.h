@@ -235,6 +235,9 @@ enum { DPCRI_VECTOR_LANES = 16 };  // callbacks that like as many run them as pl
 // Chunks that one call of overlap's takes, going on or back: no more than leave every thread some, but where the
 // callback tells lanes that are the places of vectors. A chunk's bits hang on neither: each is the loop's.
 int64_t dpcri_overlap_lanes(const dpcr_steps *steps, int64_t chunks, int64_t threads);
+// Whether chunks of so many narrow steps lie pages apart, so that all of a call's fall on the same few sets of the
+// first cache; the driver's own do not.
+bool dpcri_overlap_aliased(const dpcr_steps *steps, int64_t chunk);
 // Whether the plan goes back by the callback adjoint_window, and how many times faster so many threads are than one.
 bool dpcri_backward_by_windows(const dpcr_solve_plan *plan);
 double dpcri_backward_team_gain(const dpcr_steps *steps, int64_t threads);
