@@ -300,11 +300,7 @@ int cli_report_end(cli_report *r, const dpcr_train_state *final, cli_result *res
     json_t *line = json_deep_copy(result->object);
     if (line) json_object_set_new(line, "event", json_string("end"));
     if (line) json_object_set_new(line, "step", json_integer(final->step));
-    int status = r->begun || r->resuming ? CLI_DONE : log_rewind(&r->log, 0);
-    if (status)
-        json_decref(line);
-    else
-        status = log_write(&r->log, line);
+    int status = log_write(&r->log, line);
     if (!status && r->common->csv) status = write_table(r->common->csv, r->epochs);
     if (!status && r->common->json) status = cli_print_json(result);
     cli_result_destroy(result);

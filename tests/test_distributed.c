@@ -280,11 +280,10 @@ static void products_that_overflow_are_not_taken(void **state) {
     static const int64_t cuts[][MOST_RANKS + 1] = {{0, 100, 200, 300, 300, 300}, {0, 20, 40, 40, 80, 300}};
     for (int turn = 0; turn < 16; turn++) {
         problem p = make(t, DPCR_F32, 300, 2, turn % 2, !(turn % 2), FILL_RANDOM, false, false);
-        for (int64_t i = 0; i < 300 * 2; i++) {
-            ((float *)p.a)[2 * i] = 0.9f, ((float *)p.a)[2 * i + 1] = 5;
-            ((float *)p.b)[2 * i + 1] = 0;
-        }
-        for (int64_t i = 0; p.z0 && i < 2; i++) ((float *)p.z0)[2 * i + 1] = 0;
+        float *const a = p.a, *const b = p.b, *const z = p.z;
+        for (int64_t l = 0; l < 300; l++) a[4 * l] = 0.9f, a[4 * l + 1] = 5, b[4 * l + 1] = 0;  // of sequence 0
+        for (int64_t l = 0; l < 300; l++) a[4 * l + 2] = a[4 * l + 3] = 0.999f;  // forgets nothing in a chunk
+        if (p.z0) ((float *)p.z0)[1] = 0;
         spread s = {.p = &p,
                     .chunk = turn / 4 % 2 ? 90 : 16,
                     .scan = turn / 2 % 2 ? DPCR_SCAN_TRANSPORT : DPCR_SCAN_MESSAGES,
@@ -294,11 +293,19 @@ static void products_that_overflow_are_not_taken(void **state) {
                     .odd_rank = -1};
         memcpy(s.first, cuts[turn / 8], sizeof s.first);
         run(&s, MOST_RANKS);
+        float *const apart = malloc(300 * 4 * sizeof *apart);
+        memcpy(apart, z, 300 * 4 * sizeof *apart);
         if (wrong_states(&p, false)) fail_spread(&s, MOST_RANKS, "states differ from the loop");
         for (int r = 0; r < MOST_RANKS; r++)
             for (int i = 0; i < 4; i++)
                 assert_true(isfinite(((float *)s.in[r])[i]) && isfinite(((float *)s.out[r])[i]));
         end_run(&s, MOST_RANKS);
+        for (int64_t l = 0; l < 300; l++)
+            a[4 * l + 1] = 0.5f;  // nothing overflows: the other sequence has the same bits
+        run(&s, MOST_RANKS);
+        for (int64_t l = 0; l < 300; l++) assert_memory_equal(&apart[4 * l + 2], &z[4 * l + 2], 2 * sizeof *z);
+        end_run(&s, MOST_RANKS);
+        free(apart);
         drop(&p);
     }
 }

@@ -8,28 +8,38 @@
 #include "sampled.h"
 #include "solve/solve_internal.h"
 
+// Overlaps, there or back, that an estimate of the chain weighs with chunks of so many steps; -1: of any.
+static int overlaps_weighed(dpcr_context *context, const dpcr_steps *steps, int64_t warm_up, bool back, int64_t chunk) {
+    const dpcr_solve_options options = {.size = sizeof options, .planning = DPCR_PLANNING_ESTIMATE, .warm_up = warm_up};
+    dpcr_solve_plan *plan = NULL;
+    assert_int_equal(dpcr_solve_plan_create(context, steps, &options, &plan, NULL), DPCR_OK);
+    dpcr_candidate each = {.size = sizeof each};
+    int count = 0;
+    for (int64_t i = 0; dpcr_solve_plan_candidate(plan, i, &each); i++) {
+        const bool overlaps = back ? each.scheme == DPCR_SCHEME_OVERLAP : each.method == DPCR_METHOD_OVERLAP;
+        count += !each.backward == !back && overlaps && (chunk < 0 || each.chunk == chunk);
+    }
+    dpcr_solve_plan_destroy(plan);
+    return count;
+}
+
+static dpcr_steps narrow_steps(chain *c, int64_t length, int64_t width, int64_t lanes) {
+    *c = chain_of(step_forgets, length, width, DPCR_F32);
+    c->batch = 1;
+    dpcr_steps steps = chain_steps(c);
+    steps.lanes = lanes;
+    return steps;
+}
+
 // An estimate weighs chunks that fill whole calls too, forward and back: with a run-up of 328 steps the others are 328
 // steps long, 12 of them.
 static void estimates_weigh_full_calls(void **state) {
     (void)state;
     dpcr_context *context = solving_context(2);
-    chain c = chain_of(step_forgets, 4096, 8, DPCR_F32);
-    c.batch = 1;
-    dpcr_steps steps = chain_steps(&c);
-    steps.lanes = 8;
-    const dpcr_solve_options options = {.size = sizeof options, .planning = DPCR_PLANNING_ESTIMATE, .warm_up = 328};
-    dpcr_solve_plan *plan = NULL;
-    assert_int_equal(dpcr_solve_plan_create(context, &steps, &options, &plan, NULL), DPCR_OK);
-    dpcr_candidate each = {.size = sizeof each};
-    int full[2] = {0};  // back, of 4095 steps: the first comes from z0
-    for (int64_t i = 0; dpcr_solve_plan_candidate(plan, i, &each); i++)
-        if (each.backward)
-            full[1] += each.scheme == DPCR_SCHEME_OVERLAP && each.chunk == 511;
-        else
-            full[0] += each.method == DPCR_METHOD_OVERLAP && each.chunk == 512;
-    assert_int_equal(full[0], 1);
-    assert_int_equal(full[1], 1);
-    dpcr_solve_plan_destroy(plan);
+    chain c;
+    const dpcr_steps steps = narrow_steps(&c, 4096, 8, 8);
+    assert_int_equal(overlaps_weighed(context, &steps, 328, false, 512), 1);
+    assert_int_equal(overlaps_weighed(context, &steps, 328, true, 511), 1);  // of 4095: the first comes from z0
     dpcr_context_destroy(context);
 }
 
@@ -37,23 +47,12 @@ static void estimates_weigh_full_calls(void **state) {
 static void estimates_leave_aliased_chunks_out(void **state) {
     (void)state;
     dpcr_context *context = solving_context(2);
+    chain c;
     for (int64_t chunk = 1023; chunk <= 1024; chunk++) {
-        chain c = chain_of(step_forgets, 64 * chunk, 2, DPCR_F32);
-        c.batch = 1;
-        dpcr_steps steps = chain_steps(&c);
-        steps.lanes = 64;
-        const dpcr_solve_options options = {.size = sizeof options, .planning = DPCR_PLANNING_ESTIMATE, .warm_up = 20};
-        dpcr_solve_plan *plan = NULL;
-        assert_int_equal(dpcr_solve_plan_create(context, &steps, &options, &plan, NULL), DPCR_OK);
-        dpcr_candidate each = {.size = sizeof each};
-        int full = 0, overlaps = 0;
-        for (int64_t i = 0; dpcr_solve_plan_candidate(plan, i, &each); i++) {
-            overlaps += !each.backward && each.method == DPCR_METHOD_OVERLAP;
-            full += !each.backward && each.method == DPCR_METHOD_OVERLAP && each.chunk == chunk;
-        }
+        const dpcr_steps steps = narrow_steps(&c, 64 * chunk, 2, 64);
+        const int full = overlaps_weighed(context, &steps, 20, false, chunk);
         assert_int_equal(full, chunk == 1023);
-        assert_true(overlaps > full);
-        dpcr_solve_plan_destroy(plan);
+        assert_true(overlaps_weighed(context, &steps, 20, false, -1) > full);
     }
     dpcr_context_destroy(context);
 }
@@ -61,21 +60,11 @@ static void estimates_leave_aliased_chunks_out(void **state) {
 // Chunks that are few run-ups long spend much on them: half as many are weighed too, where each thread gets one still.
 static void estimates_weigh_longer_chunks(void **state) {
     (void)state;
+    chain c;
+    const dpcr_steps steps = narrow_steps(&c, 1024, 8, 8);  // chunks of 128 steps by default
     for (int threads = 2; threads <= 8; threads *= 4) {
         dpcr_context *context = solving_context(threads);
-        chain c = chain_of(step_forgets, 1024, 8, DPCR_F32);
-        c.batch = 1;
-        dpcr_steps steps = chain_steps(&c);
-        steps.lanes = 8;  // chunks of 128 steps by default
-        const dpcr_solve_options options = {.size = sizeof options, .planning = DPCR_PLANNING_ESTIMATE, .warm_up = 60};
-        dpcr_solve_plan *plan = NULL;
-        assert_int_equal(dpcr_solve_plan_create(context, &steps, &options, &plan, NULL), DPCR_OK);
-        dpcr_candidate each = {.size = sizeof each};
-        int longer = 0;
-        for (int64_t i = 0; dpcr_solve_plan_candidate(plan, i, &each); i++)
-            longer += !each.backward && each.method == DPCR_METHOD_OVERLAP && each.chunk == 256;
-        assert_int_equal(longer, threads == 2);
-        dpcr_solve_plan_destroy(plan);
+        assert_int_equal(overlaps_weighed(context, &steps, 60, false, 256), threads == 2);
         dpcr_context_destroy(context);
     }
 }

@@ -10,6 +10,9 @@
 // state before the first step, take part as summaries that may be absent, so no unit element is ever multiplied (0
 // times infinity is no 0).
 //
+// Between 2 and 3 a number of each rank goes to all: the first one into which no finite state comes. Summaries'
+// products may overflow where the loop does not, so from there on the ranks run in order.
+//
 // Work of a rank in between: a composition and two applications a step; of the first and second of two: one. Depth 2 n
 // + log2 P rounds. One message a round: batch (w + values) numbers.
 // Source: the two-level scan of ParaRNN (arXiv 2510.21450) over processes. Derivation: docs/math/chunked.md.
