@@ -5,9 +5,9 @@
 set -u
 . "$(dirname "$0")/program.bash"
 python3 - "$program" "$folder" <<'PYTHON'
-import math, os, random, shutil, struct, zipfile
+import ctypes, math, os, random, shutil, struct, subprocess, zipfile
 
-from program import always, answer, folder, get_npy, npy, path, put, put_npy, read_npy, refused, run
+from program import always, answer, folder, get_npy, npy, path, put, put_npy, read_npy, refused, run, words
 
 always += ["solve", "linear"]
 random.seed(7)
@@ -148,6 +148,16 @@ with zipfile.ZipFile(path("z.npz")) as archive:
     assert read_npy(archive.read("z.npy"))[1] == (21, 64, 321, 2248)
 a, b = put_npy("a.npy", (4, 1), [2, 3, 5, 7]), put_npy("b.npy", (4, 1, 1), [1, 1, 1, 1])
 assert read_npy(run("--A", a, "--b", "-", "--output", "-", data=npy((4, 1, 1), [1, 1, 1, 1])))[1] == (1, 4, 21, 148)
+# A named pipe whose writer waits: the program opens it once, for at a second opening the writer may be gone.
+os.mkfifo(path("pipe"))
+libc, opened, left = ctypes.CDLL(None), 0x20, 0x10  # of inotify(7): IN_OPEN, so that what is left twice is told twice; IN_CLOSE_NOWRITE
+watch = libc.inotify_init()
+assert libc.inotify_add_watch(watch, path("pipe").encode(), opened | left) >= 0
+with subprocess.Popen(["sh", "-c", 'exec cat "$1" >"$2"', "sh", a, path("pipe")]):
+    piped = subprocess.run(words("--A", path("pipe"), "--b", b, "--output", "-"), stdout=subprocess.PIPE, timeout=20)
+assert read_npy(piped.stdout)[1] == (1, 4, 21, 148)
+times = [mask for _, mask, _, _ in struct.iter_unpack("iIII", os.read(watch, 4096))].count(left)
+assert times == 1, "the pipe was read %d times" % times
 assert b"scalar" in run("--A", a, "--b", b, "--output", path("z.npy"))
 # No steps at all.
 assert solve("--A", put_npy("a0.npy", (0, 2, 3), []), "--b", put_npy("b0.npy", (0, 2, 3), []))[1][0] == (0, 2, 3)

@@ -207,6 +207,9 @@ kept = content("refused")
 refused(2, "warm_up", "train", "resnet", *small, "--epochs", "1", "--log", path("refused"), "--warm-up", 100000)
 refused(2, "", "train", "mlp", *small, "--epochs", "1", "--log", path("refused"), "--pipeline", "zb-v", "--ranks", 30)
 assert content("refused") == kept
+# One that begins there leaves no line of it, though its first one is of a later step.
+answer("train", "mlp", *small, "--epochs", "1", "--log", path("refused"), "--layer-wise", "--segment", "5")
+assert [line["step"] for line in log("refused")][:2] == [5, 10], log("refused")
 
 # A file that is no log is none to write one into; an empty one is, and one that was cut off in its first line.
 first = ["train", "mlp", *small, "--layers", 2, "--epochs", 1]
