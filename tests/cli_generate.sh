@@ -368,7 +368,7 @@ refused(2, "not finite", "train", "denoiser", *small, "--rate", 1e30, "--width",
 # Weights that end as no numbers take no good checkpoint's place.
 bursts = [*small, "--width", 16, "--optimiser", "sgd", "--rate", 1e300, "--constant-rate", "--warm-up", 0, "--quiet", "--save", path("bursts")]
 for more in ([], ["--resume", path("bursts")]):
-    refused(2, "is not finite; no checkpoint is written", "train", "vae", *bursts, "--epochs", 1, "--limit", 64, *more)
+    refused(2, "are not finite at rate", "train", "vae", *bursts, "--epochs", 1, "--limit", 64, *more)
 refused(2, "--kl", "train", "denoiser", *small, "--kl", 2)
 for option in (["--conditional"], ["--schedule", "cosine"], ["--steps", 10], ["--prediction", "x0"]):
     refused(2, "denoiser", "train", "vae", *small, *option)

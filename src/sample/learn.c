@@ -86,11 +86,13 @@ done:
 // What a resumed run would refuse must not take the place of a checkpoint that it would not.
 static dpcr_status refuse_not_finite(const learning *l, const float *values, dpcr_error *error) {
     const float *const all[] = {values, l->average, l->optimiser->first, l->optimiser->second};
-    const dpcri_position position = {.step = l->state.step};
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
-        const int64_t bad = all[i] ? dpcri_first_not_finite(DPCR_F32, all[i], l->net->parameters) : -1;
-        if (bad >= 0) return dpcri_refuse_not_finite(&position, bad, error);
-    }
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        if (all[i] && dpcri_first_not_finite(DPCR_F32, all[i], l->net->parameters) >= 0)
+            return dpcri_fail(
+                error, DPCR_ERROR_ARGUMENT,
+                "learn: after step %lld the weights are not finite at rate %g; no checkpoint is written, a "
+                "lower rate may help",
+                (long long)l->state.step, dpcr_optimiser_rate(l->optimiser, l->state.step));
     return DPCR_OK;
 }
 
