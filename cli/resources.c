@@ -68,26 +68,46 @@ void cli_release(void *memory) { release(NULL, memory); }
 // ---- signals ----
 
 static volatile sig_atomic_t stop_signal, at_once;
+static atomic_llong heard_at;  // ns; 0: no signal yet
+static atomic_flag taken_leave = ATOMIC_FLAG_INIT;
 static char farewell[64];
 
-_Noreturn static void end_by(int number) {
+static long long nanoseconds(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return t.tv_sec * 1000000000LL + t.tv_nsec;
+}
+
+// timeout(1), and terminals over make, tell the process and its group: what comes so soon is the same signal again.
+enum { SAME_NS = 200000000 };
+
+static _Noreturn void end_by(int number) {
     const ssize_t told = write(STDERR_FILENO, farewell, strlen(farewell));
     (void)told;
     _exit(128 + number);
 }
 
+// Any thread may hear it: the first one takes leave, whole, before another one ends the process.
 static void on_signal(int number) {
-    stop_signal = number;
-    if (at_once) end_by(number);
+    const long long now = nanoseconds();
+    long long first = 0;
+    if (atomic_compare_exchange_strong(&heard_at, &first, now)) {
+        stop_signal = number;
+    } else if (now - first > SAME_NS) {  // asked again: at once, by the system's own action when this returns
+        signal(number, SIG_DFL);
+        raise(number);
+        return;
+    }
+    if (at_once && !atomic_flag_test_and_set(&taken_leave)) end_by(number);
 }
 
 void cli_signals_install(void) {
     struct sigaction action;
     memset(&action, 0, sizeof action);
+    const int stopping[] = {SIGINT, SIGTERM, SIGHUP};
     sigemptyset(&action.sa_mask);
     action.sa_handler = on_signal;
-    action.sa_flags = (int)SA_RESETHAND;  // the second one ends the program at once
-    const int stopping[] = {SIGINT, SIGTERM, SIGHUP};
+    action.sa_flags = SA_NODEFER;  // one that waits for a reader of its last line still hears the next
     for (int i = 0; i < 3; i++) {
         struct sigaction before;
         // What the caller has told us to ignore (nohup, background jobs) stays ignored.
@@ -105,15 +125,12 @@ bool cli_signals_at_once(bool on) {
     const bool before = at_once;
     if (on && !before) snprintf(farewell, sizeof farewell, "deeppcr %s: stopped as asked\n", cli_get_verb());
     at_once = on;
-    if (on && stop_signal) end_by(stop_signal);
-    return before;
+    if (!on || !stop_signal) return before;
+    while (atomic_flag_test_and_set(&taken_leave)) pause();  // another thread's, which ends us
+    end_by(stop_signal);
 }
 
-double cli_now(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
+double cli_now(void) { return 1e-9 * (double)nanoseconds(); }
 
 // ---- context ----
 

@@ -30,6 +30,22 @@ done <<'WORDS'
 INT 130 generate --schedule best --ranks 256 --microbatches 4000 --hop 1 --times 10,12,8
 TERM 143 compare --ranks 2-400
 WORDS
+# Nobody reads its last line: told again, it goes without.
+python3 - "$program" <<'PYTHON' || failed=1
+import fcntl, os, signal, subprocess, sys
+out, full = os.pipe()
+fcntl.fcntl(full, fcntl.F_SETPIPE_SZ, 4096)
+os.write(full, bytes(4096))
+child = subprocess.Popen([sys.argv[1], "schedule", "compare", "--ranks", "2-400"], stdout=subprocess.DEVNULL, stderr=full)
+for attempt in range(40):
+    try:
+        child.wait(0.5)
+        break
+    except subprocess.TimeoutExpired:
+        child.send_signal(signal.SIGTERM)
+child.kill()
+assert child.wait() == -signal.SIGTERM and attempt > 1, (child.returncode, attempt)
+PYTHON
 
 # ---- figures ----
 run simulate --schedule zb-h1 --ranks 4 --microbatches 12 --json >"$folder/a.json"

@@ -152,7 +152,7 @@ for number, code in ((signal.SIGINT, 130), (signal.SIGTERM, 143)):
         process = subprocess.Popen(words(*common, "--save", path("stopped"), "--log", path("sl"), "--json"), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         while process.poll() is None and not (os.path.exists(path("sl")) and os.path.getsize(path("sl")) > 500):
             time.sleep(0.002)
-        process.send_signal(number)
+        for _ in range(2): process.send_signal(number)  # as timeout does
         out, err = process.communicate(timeout=60)
         if process.returncode != 0: break
         os.remove(path("stopped"))
