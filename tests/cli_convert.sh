@@ -8,7 +8,7 @@ python3 - "$program" "$folder" tests/fixtures <<'PYTHON'
 import glob, os, random, struct, sys
 
 from program import answer, content, ended, folder, get_npy, is_one_line, near, npy, path, put, put_npy, read_npy, refused, run, tensors
-from onnx_writer import attribute, block, info, model, node, number, tensor, weights
+from onnx_writer import attribute, block, halves, info, model, node, number, tensor, weights
 
 fixtures = os.path.abspath(sys.argv[3])
 
@@ -393,6 +393,21 @@ put("m.onnx", model(lone, [tensor("W", (1, 2, 1 << 60), [], ("data", None, None)
 refused(5, "at most", "convert", path("m.onnx"), path("none.st"))
 put("m.onnx", model(lone, [tensor("W", (1, 2, 1 << 50), [], ("data", None, None)), tensor("R", (1, 2, 2), [1] * 4)]))
 refused(5, "of the 40", "convert", path("m.onnx"), path("none.st"))
+
+# float16 and bfloat16, in all three places, normal or not: the floats that they are.
+for kind, values in ((10, [.5, -.375, 65504, 2 ** -14, 3 * 2 ** -24, 0]), (16, [.5, -.375, 3e38, 2 ** -126, 2 ** -133, 0])):
+    values = [struct.unpack("<f", bytes(2) + struct.pack("<H", b))[0] if kind == 16 else v for b, v in zip(halves(values, kind), values)]
+    put("m.onnx", model(lone, [tensor("W", (1, 2, 3), values), tensor("R", (1, 2, 2), values[:4])]))
+    run("convert", path("m.onnx"), path("wide.st"))
+    put("data", struct.pack("<9H", 0, 0, 0, *halves(values, kind)))
+    for form in ("raw", "packed", "single", ("data", "6", "12")):
+        put("m.onnx", model(lone, [tensor("W", (1, 2, 3), values, form, kind), tensor("R", (1, 2, 2), values[:4], "packed", kind)]))
+        run("convert", path("m.onnx"), path("W.st"))
+        assert content("W.st") == content("wide.st"), (kind, form)
+    put("m.onnx", model(lone, [tensor("W", (1, 2, 3), values[:5], "packed", kind), tensor("R", (1, 2, 2), values[:4], "raw", kind)]))
+    refused(5, "got 10 bytes of numbers, wanted 12", "convert", path("m.onnx"), path("W.st"))
+    put("m.onnx", model(lone, [tensor("W", (1, 2, 3), values, "raw", kind), tensor("R", (1, 2, 2), values[:4])]))
+    refused(5, "not of one type", "convert", path("m.onnx"), path("W.st"))
 
 # No model at all, two graphs, every cut, noise.
 bad(b"", 5, "got 0 graphs")

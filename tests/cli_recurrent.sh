@@ -93,9 +93,21 @@ more = {"rnn." + name: part for name, part in parts.items() if "_l0" in name and
 more["bn.num_batches_tracked"] = ((), bytes(8), "q")
 run("gru", "--weights", put_safetensors("more.st", strings, more), "--prefix", "rnn.", "--input", x, "--output", path("more.npy"), "--quiet")
 assert content("more.npy") == content("y.npy")
-more["rnn.weight_ih_l1"] = ((1, 2), bytes(4), "e")
-refused(5, "'rnn.weight_ih_l1' is of dtype F16, wanted F32 or F64", "gru", "--weights", put_safetensors("more.st", strings, more), "--prefix", "rnn.",
+more["rnn.weight_ih_l1"] = ((1, 2), bytes(4), "h")
+refused(5, "'rnn.weight_ih_l1' is of dtype I16, wanted F32 or F64", "gru", "--weights", put_safetensors("more.st", strings, more), "--prefix", "rnn.",
         "--input", x, "--output", path("more.npy"))
+
+# Weights and inputs of two bytes are the floats that they say.
+strings, parts = safetensors(file)
+for letter in "ef":
+    few = {}
+    for name, (shape, data, wide) in parts.items():
+        values = struct.unpack("<%d%s" % (len(data) // struct.calcsize(wide), wide), data)
+        rounded = struct.pack("<%de" % len(values), *values)
+        few[name] = (shape, rounded if letter == "e" else struct.pack("<%df" % len(values), *struct.unpack("<%de" % len(values), rounded)), letter)
+    weights = put_safetensors("half.st", strings, {name: part for name, part in few.items() if "_l0" in name and "grad" not in name})
+    run("gru", "--weights", weights, "--input", whole("half.npy", "<" + {"e": "f2", "f": "f4"}[letter], *few["x"][:2]), "--output", path(letter + ".npy"), "--quiet")
+assert content("e.npy") == content("f.npy") and list(get_npy("f.npy")[0]) == [T, B, H]
 
 apart_file = os.path.join(fixtures, "recurrent_paragru_plain.safetensors")
 usual = ["gru", "--weights", file, "--input", x, "--output", path("y.npy")]

@@ -21,14 +21,25 @@ def block(field, data):
     return varint(field << 3 | 2) + varint(len(data)) + data
 
 
+def halves(values, kind):
+    """Bits of float16 (10), or of bfloat16, which are a float's first two bytes."""
+    packed = [struct.pack("<e" if kind == 10 else "<f", v)[-2:] for v in values]
+    return [struct.unpack("<H", p)[0] for p in packed]
+
+
 def tensor(name, shape, values, form="raw", kind=1):
-    """kind: 1 float, 6 int32, 7 int64, 11 double. form: raw, packed, single, or (location, offset, length)."""
+    """kind: 1 float, 6 int32, 7 int64, 10 float16, 11 double, 16 bfloat16. form: raw, packed, single, or (location, offset,
+    length)."""
     out = b"".join(number(1, n) for n in shape) + number(2, kind) + block(8, name)
-    letter, field, wire = {1: ("f", 4, 5), 6: ("i", 5, 0), 7: ("q", 7, 0), 11: ("d", 10, 1)}[kind]
+    letter, field, wire = {1: ("f", 4, 5), 6: ("i", 5, 0), 7: ("q", 7, 0), 10: ("H", 5, 0), 11: ("d", 10, 1), 16: ("H", 5, 0)}[kind]
+    if kind in (10, 16):
+        values = halves(values, kind)
     if isinstance(form, tuple):
         pairs = zip(("location", "offset", "length"), form)
         return out + b"".join(block(13, block(1, k) + block(2, v)) for k, v in pairs if v is not None) + number(14, 1)
-    if kind in (6, 7) and form != "raw":
+    if kind in (10, 16) and form == "single":
+        return out + b"".join(number(field, v) for v in values)
+    if kind in (6, 7, 10, 16) and form != "raw":
         return out + block(field, b"".join(varint(v) for v in values))
     if form == "single":
         return out + b"".join(varint(field << 3 | wire) + struct.pack("<" + letter, v) for v in values)

@@ -12,7 +12,7 @@ import zipfile
 
 program, folder = sys.argv[1:3]
 always = []  # the arguments that every call begins with
-LETTERS = {"F32": "f", "F64": "d", "U8": "B", "U32": "I", "U64": "Q", "I64": "q", "F16": "e"}
+LETTERS = {"F32": "f", "F64": "d", "U8": "B", "U32": "I", "U64": "Q", "I64": "q", "F16": "e", "I16": "h"}
 CIFAR = ["data_batch_%d.bin" % k for k in range(1, 6)] + ["test_batch.bin"]
 counted = 0
 

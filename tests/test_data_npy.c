@@ -220,7 +220,7 @@ static void refuses_bad_npy_headers(void **state) {
         {"{'descr': '<f4', 'fortran_order': False, 'shape': (1000000000000,)}", 8,
          "got at most 8 bytes, wanted 4000000000000"},
         {"{'descr': '|f4', 'fortran_order': False, 'shape': (2,)}", 8,
-         "got dtype '|f4', wanted f4, f8, i1 to i8, u1 to u8 or b1"},
+         "got dtype '|f4', wanted f2, f4, f8, i1 to i8, u1 to u8 or b1"},
         {"{'descr': '=f4', 'fortran_order': False, 'shape': (2,)}", 8, "got dtype '=f4'"},
         {"{'descr': 'f4', 'fortran_order': False, 'shape': (2,)}", 8, "got dtype 'f4'"},
         {"{'descr': '<f4 and a tail that is longer than the buffer', 'fortran_order': False, 'shape': (2,)}", 8,
@@ -292,6 +292,42 @@ static void reads_whole_numbers(void **state) {
     }
     const char *path = write_npy(s, "{'descr': '<i4', 'fortran_order': False, 'shape': (2,)}", 7);
     assert_refused(s, dpcr_npy_read(s->context, path, &t, &s->error), DPCR_ERROR_FORMAT, "cut short");
+}
+
+// float16, in both orders of bytes and of dimensions, comes as float32.
+static void reads_float16(void **state) {
+    scratch *s = *state;
+    static const float wanted[2][2] = {{1, -2}, {65504, 5.9604645e-8f}};
+    static const unsigned bits[4] = {0x3c00, 0xc000, 0x7bff, 0x0001};
+    dpcr_tensors t;
+    for (int k = 0; k < 4; k++) {
+        const bool big = k & 1, columns = k & 2;
+        char header[80];
+        dpcr_array array;
+        snprintf(header, sizeof header, "{'descr': '%cf2', 'fortran_order': %s, 'shape': (2, 2)}", big ? '>' : '<',
+                 columns ? "True" : "False");
+        const char *path = write_npy(s, header, 0);
+        FILE *file = fopen(path, "ab");
+        assert_non_null(file);
+        for (int i = 0; i < 4; i++) {
+            const unsigned b = bits[columns ? i / 2 + i % 2 * 2 : i];
+            const unsigned char bytes[2] = {(unsigned char)(big ? b >> 8 : b), (unsigned char)(big ? b : b >> 8)};
+            assert_int_equal(fwrite(bytes, 1, 2, file), 2);
+        }
+        fclose(file);
+        assert_int_equal(dpcr_npy_read(s->context, path, &t, &s->error), DPCR_OK);
+        assert_int_equal(t.items[0].array.dtype, DPCR_F32);
+        assert_memory_equal(t.items[0].array.data, wanted, sizeof wanted);
+        dpcr_tensors_free(s->context, &t);
+        assert_refused(s, dpcr_npy_look(s->context, path, &array, &s->error), DPCR_ERROR_FORMAT, "f2, wanted f4");
+    }
+    const char *path = write_npy(s, "{'descr': '<f2', 'fortran_order': False, 'shape': (2,)}", 3);
+    assert_refused(s, dpcr_npy_read(s->context, path, &t, &s->error), DPCR_ERROR_FORMAT, "cut short");
+    path = write_npy(s, "{'descr': '<f2', 'fortran_order': False, 'shape': (2,)}", 5);
+    assert_refused(s, dpcr_npy_read(s->context, path, &t, &s->error), DPCR_ERROR_FORMAT, "npy data");
+    path = write_npy(s, "{'descr': '<f2', 'fortran_order': False, 'shape': (0,)}", 0);
+    assert_int_equal(dpcr_npy_read(s->context, path, &t, &s->error), DPCR_OK);
+    dpcr_tensors_free(s->context, &t);
 }
 
 static void refuses_other_files(void **state) {
@@ -592,6 +628,7 @@ int main(void) {
         scratch_test(reads_other_spellings),
         scratch_test(refuses_bad_npy_headers),
         scratch_test(reads_whole_numbers),
+        scratch_test(reads_float16),
         scratch_test(refuses_other_files),
         scratch_test(refuses_every_truncation),
         scratch_test(refuses_bad_archives),

@@ -159,7 +159,7 @@ static void refuses_bad_headers(void **state) {
         {"{\"a\":{\"dtype\":7,\"shape\":[1],\"data_offsets\":[0,4]}}", 4, "wanted an object"},
         {"{\"a\":{\"dtype\":\"F32\",\"shape\":{},\"data_offsets\":[0,4]}}", 4, "wanted an object"},
         {"{\"a\":{\"dtype\":\"F4\",\"shape\":[2],\"data_offsets\":[0,1]}}", 1,
-         "got dtype 'F4', wanted F32, F64, U32 or one to leave out; file "},
+         "got dtype 'F4', wanted F32, F64, F16, BF16, U32 or one to leave out; file "},
         {"{\"a\":{\"dtype\":\"F16\",\"shape\":[2],\"data_offsets\":[0,2]}}", 2, "got 2 bytes of data, wanted 4 for"},
         {"{\"a\":{\"dtype\":\"BOOL\",\"shape\":[2],\"data_offsets\":[0,2]},\"b\":{\"dtype\":\"I64\",\"shape\":[1],"
          "\"data_offsets\":[2,10]}}",
@@ -214,7 +214,7 @@ static void names_what_it_does_not_load(void **state) {
     static const char header[] =
         "{\"n\":{\"dtype\":\"I64\",\"shape\":[],\"data_offsets\":[0,8]},"
         "\"w\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[8,16]},"
-        "\"h\":{\"dtype\":\"BF16\",\"shape\":[2],\"data_offsets\":[16,20]},"
+        "\"h\":{\"dtype\":\"U16\",\"shape\":[2],\"data_offsets\":[16,20]},"
         "\"q\":{\"dtype\":\"F8_E4M3\",\"shape\":[3],\"data_offsets\":[20,23]}}";
     const char *path = write_header(s, header, 23);
     dpcr_tensors t;
@@ -231,7 +231,7 @@ static void names_what_it_does_not_load(void **state) {
     assert_string_equal(t.items[0].name, "w");
     assert_int_equal(t.other_count, 3);
     assert_string_equal(dpcr_tensors_other(&t, "n"), "I64");
-    assert_string_equal(dpcr_tensors_other(&t, "h"), "BF16");
+    assert_string_equal(dpcr_tensors_other(&t, "h"), "U16");
     assert_string_equal(dpcr_tensors_other(&t, "q"), "F8_E4M3");
     assert_null(dpcr_tensors_other(&t, "w"));
     assert_null(dpcr_tensors_other(NULL, "w"));
@@ -239,6 +239,48 @@ static void names_what_it_does_not_load(void **state) {
                    "'n' of dtype I64 was not read");
     assert_refused(s, dpcr_npz_write(s->path, &t, &s->error), DPCR_ERROR_UNSUPPORTED, "would be lost");
     assert_int_equal(scratch_files(s, 0), 1);
+    dpcr_tensors_free(s->context, &t);
+}
+
+// What sign, exponent and fraction say, for all bits that there are.
+static double value_of(unsigned bits, int exponent_bits, int fraction_bits) {
+    const int most = (1 << exponent_bits) - 1, bias = most / 2, exponent = (int)(bits >> fraction_bits) & most;
+    const int fraction = (int)bits & ((1 << fraction_bits) - 1);
+    const double sign = bits >> 15 ? -1 : 1;
+    if (exponent == most) return fraction ? NAN : sign * INFINITY;
+    if (exponent == 0) return sign * ldexp(fraction, 1 - bias - fraction_bits);
+    return sign * ldexp(fraction + (1 << fraction_bits), exponent - bias - fraction_bits);
+}
+
+static void widens_numbers_of_two_bytes(void **state) {
+    scratch *s = *state;
+    enum { ALL = 1 << 16 };
+    static const char header[] =
+        "{\"f\":{\"dtype\":\"F16\",\"shape\":[256,256],\"data_offsets\":[0,131072]},"
+        "\"g\":{\"dtype\":\"BF16\",\"shape\":[65536],\"data_offsets\":[131072,262144]},"
+        "\"none\":{\"dtype\":\"F16\",\"shape\":[0,3],\"data_offsets\":[262144,262144]}}";
+    const char *path = write_header(s, header, 0);
+    dpcr_tensors t;
+    FILE *file = fopen(path, "ab");
+    assert_non_null(file);
+    for (int i = 0; i < 2 * ALL; i++) {
+        const unsigned char bytes[2] = {(unsigned char)(i & 255), (unsigned char)(i >> 8 & 255)};
+        assert_int_equal(fwrite(bytes, 1, 2, file), 2);
+    }
+    fclose(file);
+    assert_int_equal(dpcr_safetensors_read(s->context, path, &t, &s->error), DPCR_OK);
+    assert_true(t.count == 3 && t.other_count == 0);
+    for (int k = 0; k < 2; k++) {
+        const dpcr_tensor *found = dpcr_tensors_find(&t, k ? "g" : "f");
+        assert_true(found && found->array.dtype == DPCR_F32 && found->array.ndim == 2 - k);
+        const float *got = found->array.data;
+        for (unsigned i = 0; i < ALL; i++) {
+            const double want = value_of(i, k ? 8 : 5, k ? 7 : 10);
+            if (isnan(want) ? !isnan(got[i]) : got[i] != want || !signbit(got[i]) != !(i >> 15))
+                fail_msg("%s 0x%04x: %g, wanted %g", k ? "BF16" : "F16", i, got[i], want);
+        }
+    }
+    assert_int_equal(dpcr_safetensors_write(scratch_path(s, "m"), &t, &s->error), DPCR_OK);
     dpcr_tensors_free(s->context, &t);
 }
 
@@ -372,6 +414,7 @@ int main(void) {
         scratch_test(nothing_at_all),
         scratch_test(refuses_bad_headers),
         scratch_test(names_what_it_does_not_load),
+        scratch_test(widens_numbers_of_two_bytes),
         scratch_test(refuses_bad_lengths),
         scratch_test(refuses_every_truncation),
         scratch_test(refuses_what_cannot_be_written),

@@ -70,8 +70,8 @@ DPCR_API const char *dpcr_tensors_metadata(const dpcr_tensors *tensors, const ch
 DPCR_API const char *dpcr_tensors_other(const dpcr_tensors *tensors, const char *name);
 
 // npy and npz of f4, f8 (u4 too), either byte order, C or Fortran order, format versions 1 to 3; npz members stored or
-// deflated. Whole numbers (i1 to i8, u1, u2, u8) and b1 come as float64, none beyond 2^53. `path` "-" is standard input
-// (npy only).
+// deflated. f2 comes as float32; whole numbers (i1 to i8, u1, u2, u8) and b1 as float64, none beyond 2^53. `path` "-"
+// is standard input (npy only).
 DPCR_API dpcr_status dpcr_npy_read(dpcr_context *context, const char *path, dpcr_tensors *tensors, dpcr_error *error);
 // The same of an npz's members of these `count` names alone, in the file's order; those that it lacks are not in
 // `tensors`, and what else it holds may be anything. An npy file has no names: its array comes as by dpcr_npy_read.
@@ -84,8 +84,8 @@ DPCR_API dpcr_status dpcr_npz_write(const char *path, const dpcr_tensors *tensor
 
 // The rows of an npy file, its first dimension, for processes that each hold some of them.
 //
-// Type and shape of a regular file (no npz, no whole numbers but u4) that has all its elements; data is NULL, one
-// dimension or more.
+// Type and shape of a regular file (no npz, no f2, no whole numbers but u4) that has all its elements; data is NULL,
+// one dimension or more.
 DPCR_API dpcr_status dpcr_npy_look(dpcr_context *context, const char *path, dpcr_array *array, dpcr_error *error);
 // Rows first .. first + count - 1, read by themselves, whatever byte order and order of dimensions.
 DPCR_API dpcr_status dpcr_npy_read_rows(dpcr_context *context, const char *path, int64_t first, int64_t count,
@@ -105,22 +105,23 @@ DPCR_API dpcr_status dpcr_npy_rows_write(const char *name, const dpcr_array *who
 DPCR_API dpcr_status dpcr_npy_rows_commit(dpcr_npy_rows *rows, dpcr_error *error);
 DPCR_API void dpcr_npy_rows_destroy(dpcr_context *context, dpcr_npy_rows *rows);
 
-// safetensors: F32, F64, U32 tensors and string metadata. Tensors of I64, I32, I16, I8, U64, U16, U8, BOOL, F16, BF16,
-// F8_* and C64 are checked like the others and only named (dpcr_tensors_other). Reads refuse overlapping, unaligned,
-// out-of-range offsets, duplicate names, gaps, and headers over 100 MB. Writes are atomic (temporary file, sync,
-// rename, sync of the folder), here and as npz; they refuse what was read without some of its tensors, which would be
-// lost (DPCR_ERROR_UNSUPPORTED).
+// safetensors: F32, F64, U32 tensors, F16 and BF16, which come as float32, and string metadata. Tensors of I64, I32,
+// I16, I8, U64, U16, U8, BOOL, F8_* and C64 are checked like the others and only named (dpcr_tensors_other). Reads
+// refuse overlapping, unaligned, out-of-range offsets, duplicate names, gaps, and headers over 100 MB. Writes are
+// atomic (temporary file, sync, rename, sync of the folder), here and as npz; they refuse what was read without some of
+// its tensors, which would be lost (DPCR_ERROR_UNSUPPORTED).
 DPCR_API dpcr_status dpcr_safetensors_read(dpcr_context *context, const char *path, dpcr_tensors *tensors,
                                            dpcr_error *error);
 DPCR_API dpcr_status dpcr_safetensors_write(const char *path, const dpcr_tensors *tensors, dpcr_error *error);
 
 // ---- ONNX ----
 
-// The RNN, GRU and LSTM nodes of an ONNX model, with their initialisers or Constants (float, double; also in files
-// beside the model), as the tensors of torch.nn's state_dict(): names, shapes, order of the gates. What
-// dpcr_safetensors_write makes of them dpcr_recurrent_load reads. Metadata: "deeppcr.recurrent" the kind, "onnx.layout"
-// "0" or "1", and, where they are not PyTorch's, "onnx.direction", "onnx.linear_before_reset", "onnx.input_forget" and
-// "onnx.clip"; an LSTM's peepholes are tensors "weight_ch_l..." [3 H] in the order i, f, o.
+// The RNN, GRU and LSTM nodes of an ONNX model, with their initialisers or Constants (float, double; float16 and
+// bfloat16, which come as float32; also in files beside the model), as the tensors of torch.nn's state_dict(): names,
+// shapes, order of the gates. What dpcr_safetensors_write makes of them dpcr_recurrent_load reads. Metadata:
+// "deeppcr.recurrent" the kind, "onnx.layout" "0" or "1", and, where they are not PyTorch's, "onnx.direction",
+// "onnx.linear_before_reset", "onnx.input_forget" and "onnx.clip"; an LSTM's peepholes are tensors "weight_ch_l..."
+// [3 H] in the order i, f, o.
 //
 // `node` NULL: all of them must be the layers of one network: of one kind, width and direction, each one's X the
 // former's Y (through Squeeze, Transpose, Reshape, Identity, Dropout). Else that one alone: the name of the node, or of

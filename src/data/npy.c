@@ -98,7 +98,7 @@ static bool take_whole(const char *text, npy_header *header) {
     const bool ordered = (text[0] == '<' || text[0] == '>') && (bytes == 2 || bytes == 4 || bytes == 8);
     if (!(number && (single || ordered)) && !(text[1] == 'b' && single)) return false;
     header->dtype = DPCR_F64;
-    header->whole = bytes;
+    header->narrow = bytes;
     header->is_signed = text[1] == 'i';
     header->big_endian = text[0] == '>';
     return true;
@@ -108,7 +108,8 @@ static dpcr_status take_descr(parser *p, npy_header *header, dpcr_error *error) 
     static const struct {
         const char *descr;
         dpcr_dtype dtype;
-    } known[] = {{"f4", DPCR_F32}, {"f8", DPCR_F64}, {"u4", DPCR_U32}};
+        dpcri_half half;
+    } known[] = {{"f4", DPCR_F32, 0}, {"f8", DPCR_F64, 0}, {"u4", DPCR_U32, 0}, {"f2", DPCR_F32, DPCRI_BINARY16}};
     char text[32];
     dpcri_quoted quoted;
     const dpcr_status status = take_string(p, text, sizeof text, "a dtype such as '<f4' (no structured ones)", error);
@@ -116,11 +117,13 @@ static dpcr_status take_descr(parser *p, npy_header *header, dpcr_error *error) 
     for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
         if ((text[0] != '<' && text[0] != '>') || strcmp(text + 1, known[i].descr) != 0) continue;
         header->dtype = known[i].dtype;
+        header->half = known[i].half;
+        header->narrow = known[i].half ? 2 : 0;
         header->big_endian = text[0] == '>';
         return DPCR_OK;
     }
     if (take_whole(text, header)) return DPCR_OK;
-    return dpcri_source_bad(p->source, error, "npy header: got dtype '%s', wanted f4, f8, i1 to i8, u1 to u8 or b1",
+    return dpcri_source_bad(p->source, error, "npy header: got dtype '%s', wanted f2, f4, f8, i1 to i8, u1 to u8 or b1",
                             dpcri_quote(text, &quoted));
 }
 
@@ -245,22 +248,29 @@ static bool whole_number(const void *p, size_t size, bool is_signed, double *val
     return bits <= (uint64_t)most;
 }
 
-// Whole numbers lie at the end of the memory that they are to fill, and are widened from the first on.
-static dpcr_status read_whole(dpcri_stream *stream, const npy_header *header, int64_t count, dpcr_array *array,
-                              dpcr_error *error) {
-    const size_t size = (size_t)header->whole;
-    double *to = array->data;
-    char *from = count ? (char *)(to + count) - (size_t)count * size : NULL;
+static dpcr_status widen_whole(const dpcri_source *source, const npy_header *header, const char *from, int64_t count,
+                               double *to, dpcr_error *error) {
+    const size_t size = (size_t)header->narrow;
+    for (int64_t i = 0; i < count; i++, from += size) {
+        double value;
+        if (!whole_number(from, size, header->is_signed, &value))
+            return dpcri_source_bad(source, error, "npy data: element %lld is beyond 2^53", (long long)i);
+        to[i] = value;
+    }
+    return DPCR_OK;
+}
+
+// Narrow numbers lie at the end of the memory that they are to fill, and are widened from the first on.
+static dpcr_status read_narrow(dpcri_stream *stream, const npy_header *header, int64_t count, dpcr_array *array,
+                               dpcr_error *error) {
+    const size_t size = (size_t)header->narrow, wide = dpcr_dtype_size(header->dtype);
+    char *from = count ? (char *)array->data + (size_t)count * (wide - size) : NULL;
     dpcr_status status;
     DPCR_TRY(dpcri_stream_read(stream, from, (size_t)count * size, "npy data", error));
     DPCR_TRY(dpcri_stream_finish(stream, "npy data", error));
     if (size > 1 && header->big_endian == dpcri_host_is_little_endian()) dpcri_swap_bytes(from, count, size);
-    for (int64_t i = 0; i < count; i++, from += size) {
-        double value;
-        if (!whole_number(from, size, header->is_signed, &value))
-            return dpcri_source_bad(stream->source, error, "npy data: element %lld is beyond 2^53", (long long)i);
-        to[i] = value;
-    }
+    if (!header->half) return widen_whole(stream->source, header, from, count, array->data, error);
+    dpcri_half_widen(header->half, from, count, array->data);
 done:
     return status;
 }
@@ -270,14 +280,14 @@ static dpcr_status read_elements(dpcri_stream *stream, const npy_header *header,
     dpcr_status status;
     if (!dpcri_shape_bytes(header->dtype, header->ndim, header->shape, &count, &bytes))
         return dpcri_source_bad(stream->source, error, "npy shape: its size in bytes does not fit 63 bits");
-    const int64_t stored = header->whole ? count * header->whole : bytes;
+    const int64_t stored = header->narrow ? count * header->narrow : bytes;
     if (stored > dpcri_stream_most(stream))
         return dpcri_source_bad(stream->source, error, "npy data cut short: got at most %lld bytes, wanted %lld",
                                 (long long)dpcri_stream_most(stream), (long long)stored);
     *array = dpcr_array_make(dpcri_alloc(stream->context, (size_t)bytes), header->dtype, header->ndim, header->shape);
     if (bytes && !array->data) return dpcri_no_memory(error, "npy data", bytes);
-    if (header->whole) {
-        DPCR_TRY(read_whole(stream, header, count, array, error));
+    if (header->narrow) {
+        DPCR_TRY(read_narrow(stream, header, count, array, error));
     } else {
         DPCR_TRY(dpcri_stream_read(stream, array->data, (size_t)bytes, "npy data", error));
         DPCR_TRY(dpcri_stream_finish(stream, "npy data", error));

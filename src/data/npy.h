@@ -3,6 +3,7 @@
 #ifndef DPCRI_DATA_NPY_H
 #define DPCRI_DATA_NPY_H
 
+#include "data/half.h"
 #include "data/stream.h"
 #include "data/tensors.h"
 
@@ -10,8 +11,9 @@ enum { DPCRI_NPY_HEADER = 256 };  // bytes of the longest header that is written
 
 // What a header says.
 typedef struct dpcri_npy_facts {
-    dpcr_dtype dtype;  // of whole numbers float64, which they are read as
-    int whole;         // bytes of a whole number or truth value as it lies there; 0: elements are of dtype
+    dpcr_dtype dtype;  // that they are read as: of whole numbers float64, of f2 float32
+    int narrow;        // bytes of a whole number, a truth value or an f2 as it lies there; 0: elements are of dtype
+    dpcri_half half;   // f2
     bool is_signed;    // whole numbers
     bool big_endian, fortran_order;
     int32_t ndim;

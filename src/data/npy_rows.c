@@ -22,8 +22,9 @@ static dpcr_status look(dpcr_context *context, dpcri_source *source, dpcri_npy_f
     dpcri_stream_close(&stream);
     if (status != DPCR_OK) return status;
     if (facts->ndim < 1) return dpcri_source_bad(source, error, "npy shape: no dimensions, wanted rows");
-    if (facts->whole)
-        return dpcri_source_bad(source, error, "npy header: whole numbers, wanted f4, f8 or u4 to read rows apart");
+    if (facts->narrow)
+        return dpcri_source_bad(source, error, "npy header: %s, wanted f4, f8 or u4 to read rows apart",
+                                facts->half ? "f2" : "whole numbers");
     if (!dpcri_shape_bytes(facts->dtype, facts->ndim, facts->shape, &count, &bytes) ||
         !dpcri_add(facts->data_at, bytes, &end))
         return dpcri_source_bad(source, error, "npy shape: its size in bytes does not fit 63 bits");

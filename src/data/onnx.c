@@ -6,6 +6,8 @@
 // Numbers behind the names are fields of onnx/onnx.proto (ONNX, IR version 14); fields that are not named are skipped.
 #include "data/onnx.h"
 
+#include "data/half.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -364,8 +366,38 @@ int dpcri_onnx_integers(const dpcri_onnx *m, dpcri_span name, int64_t *to, int m
     return (int)count;
 }
 
+static dpcri_half half_of(const dpcri_onnx_tensor *t) {
+    return t->type == DPCRI_ONNX_FLOAT16    ? DPCRI_BINARY16
+           : t->type == DPCRI_ONNX_BFLOAT16 ? DPCRI_BFLOAT16
+                                            : DPCRI_NO_HALF;
+}
+
+dpcr_dtype dpcri_onnx_dtype(const dpcri_onnx_tensor *t) {
+    if (t->type == DPCRI_ONNX_DOUBLE) return DPCR_F64;
+    return t->type == DPCRI_ONNX_FLOAT || half_of(t) ? DPCR_F32 : 0;
+}
+
+// Numbers of two bytes stand in int32_data, a varint each, their bits the low ones. to NULL: counts their bytes.
+static int64_t gather_halves(const dpcri_onnx_tensor *t, unsigned char *to) {
+    const unsigned char *fault = NULL;
+    dpcri_span rest = t->body;
+    dpcri_field f;
+    int64_t used = 0;
+    while (dpcri_field_next(&rest, &f, &fault)) {
+        if (f.number != TENSOR_INT32S) continue;
+        uint64_t value = f.value;
+        bool more = f.wire == DPCRI_VARINT || (f.wire == DPCRI_BYTES && dpcri_varint_next(&f.bytes, &value));
+        for (; more; used += 2) {
+            if (to) to[used] = (unsigned char)(value & 0xff), to[used + 1] = (unsigned char)(value >> 8 & 0xff);
+            more = f.wire == DPCRI_BYTES && dpcri_varint_next(&f.bytes, &value);
+        }
+    }
+    return used;
+}
+
 // The typed lists: packed runs and single numbers, one after the other. to NULL: counts their bytes.
 static int64_t gather_typed(const dpcri_onnx_tensor *t, unsigned char *to) {
+    if (half_of(t)) return gather_halves(t, to);
     const bool is_float = t->type == DPCRI_ONNX_FLOAT;
     const unsigned char *fault = NULL;
     dpcri_span rest = t->body;
@@ -429,13 +461,15 @@ static dpcr_status open_external(const dpcri_onnx *m, const dpcri_onnx_tensor *t
                             (long long)file->size);
 }
 
-static dpcr_status check_size(const dpcri_onnx *m, const dpcri_onnx_tensor *t, const char *what, dpcr_dtype dtype,
-                              int64_t *count, int64_t *bytes, dpcr_error *error) {
+// *bytes as they are stored, *wide as they are loaded.
+static dpcr_status check_size(const dpcri_onnx *m, const dpcri_onnx_tensor *t, const char *what, int64_t *count,
+                              int64_t *bytes, int64_t *wide, dpcr_error *error) {
     bool sound = t->ndim <= DPCR_MAX_DIMS;
     for (int32_t d = 0; sound && d < t->ndim; d++) sound = t->shape[d] >= 0;
-    if (!sound || !dpcri_shape_bytes(dtype, t->ndim, t->shape, count, bytes))
+    if (!sound || !dpcri_shape_bytes(dpcri_onnx_dtype(t), t->ndim, t->shape, count, wide))
         return dpcri_source_bad(&m->source, error, "ONNX %s: its shape is none of at most %d extents that fit 63 bits",
                                 what, DPCR_MAX_DIMS);
+    *bytes = half_of(t) ? *wide / 2 : *wide;
     if (t->external) return DPCR_OK;
     const int64_t got = t->raw.at ? (int64_t)dpcri_span_bytes(t->raw) : gather_typed(t, NULL);
     if (got == *bytes) return DPCR_OK;
@@ -446,22 +480,23 @@ static dpcr_status check_size(const dpcri_onnx *m, const dpcri_onnx_tensor *t, c
 // No memory is asked for before the model, or the file beside it, is known to hold as much.
 dpcr_status dpcri_onnx_load(const dpcri_onnx *m, const dpcri_onnx_tensor *t, const char *what, void **data,
                             dpcr_error *error) {
-    const dpcr_dtype dtype = t->type == DPCRI_ONNX_DOUBLE ? DPCR_F64 : DPCR_F32;
-    int64_t count = 0, bytes = 0, at = 0;
+    int64_t count = 0, bytes = 0, wide = 0, at = 0;
     dpcri_source file = {.fd = -1};
     dpcr_status status;
     *data = NULL;
-    DPCR_TRY(check_size(m, t, what, dtype, &count, &bytes, error));
+    DPCR_TRY(check_size(m, t, what, &count, &bytes, &wide, error));
     if (t->external) DPCR_TRY(open_external(m, t, what, bytes, &file, &at, error));
-    *data = dpcri_alloc(m->context, (size_t)bytes);
-    if (bytes && !*data) DPCR_TRY(dpcri_no_memory(error, "ONNX tensor", bytes));
+    *data = dpcri_alloc(m->context, (size_t)wide);
+    if (wide && !*data) DPCR_TRY(dpcri_no_memory(error, "ONNX tensor", wide));
+    unsigned char *stored = count ? (unsigned char *)*data + (wide - bytes) : *data;  // widened from the first on
     if (t->external)
-        DPCR_TRY(dpcri_source_read(&file, at, *data, (size_t)bytes, "ONNX external data", error));
+        DPCR_TRY(dpcri_source_read(&file, at, stored, (size_t)bytes, "ONNX external data", error));
     else if (!t->raw.at)
-        gather_typed(t, *data);
+        gather_typed(t, stored);
     else if (bytes)
-        memcpy(*data, t->raw.at, (size_t)bytes);
-    if (!dpcri_host_is_little_endian()) dpcri_swap_bytes(*data, count, dpcr_dtype_size(dtype));
+        memcpy(stored, t->raw.at, (size_t)bytes);
+    if (!dpcri_host_is_little_endian() && count) dpcri_swap_bytes(stored, count, (size_t)(bytes / count));
+    if (half_of(t)) dpcri_half_widen(half_of(t), stored, count, *data);
 done:
     dpcri_source_close(&file);
     if (status != DPCR_OK) {

@@ -7,7 +7,14 @@
 #include "data/tensors.h"
 
 // TensorProto.DataType, as far as it is read.
-enum { DPCRI_ONNX_FLOAT = 1, DPCRI_ONNX_INT32 = 6, DPCRI_ONNX_INT64 = 7, DPCRI_ONNX_DOUBLE = 11 };
+enum {
+    DPCRI_ONNX_FLOAT = 1,
+    DPCRI_ONNX_INT32 = 6,
+    DPCRI_ONNX_INT64 = 7,
+    DPCRI_ONNX_FLOAT16 = 10,
+    DPCRI_ONNX_DOUBLE = 11,
+    DPCRI_ONNX_BFLOAT16 = 16
+};
 
 typedef struct dpcri_onnx_node {
     dpcri_span body;  // NodeProto
@@ -81,8 +88,10 @@ typedef struct dpcri_onnx_tensor {
 
 // The tensor of an initialiser or of a Constant node, also behind Identity. False: it is computed, or there is none.
 bool dpcri_onnx_constant(const dpcri_onnx *model, dpcri_span name, dpcri_onnx_tensor *tensor);
-// The numbers of a float or double tensor in the host's byte order; *data belongs to the caller (dpcri_free). `what` is
-// it in error texts.
+// What a tensor's numbers are loaded as: float64, float32 (of float16 and bfloat16 too), or 0: none of these.
+dpcr_dtype dpcri_onnx_dtype(const dpcri_onnx_tensor *tensor);
+// The numbers of such a tensor in the host's byte order; *data belongs to the caller (dpcri_free). `what` is it in
+// error texts.
 dpcr_status dpcri_onnx_load(const dpcri_onnx *model, const dpcri_onnx_tensor *tensor, const char *what, void **data,
                             dpcr_error *error);
 // Integers of a constant (int32, int64) or of an attribute's list; -1: none, or more than `most`.

@@ -187,9 +187,10 @@ static dpcr_status find_weights(const dpcri_onnx *m, const layer *l, int64_t ind
                                  "ONNX node '%s' (%s): %c is computed or given when the model runs, wanted an "
                                  "initialiser or a Constant (fold the model's constants first)",
                                  l->label.text, l->kind->type, letter);
-    if (tensor->type != DPCRI_ONNX_FLOAT && tensor->type != DPCRI_ONNX_DOUBLE)
+    if (!dpcri_onnx_dtype(tensor))
         return dpcri_onnx_refuse(m, error,
-                                 "ONNX node '%s' (%s): %c has data type %lld, wanted 1 (float) or 11 (double)",
+                                 "ONNX node '%s' (%s): %c has data type %lld, wanted 1 (float), 11 (double), 10 "
+                                 "(float16) or 16 (bfloat16)",
                                  l->label.text, l->kind->type, letter, (long long)tensor->type);
     return DPCR_OK;
 }
@@ -235,7 +236,7 @@ static dpcr_status all_zeros(const dpcri_onnx *m, const layer *l, const dpcri_on
     for (int32_t d = 0; d < t->ndim; d++) count *= t->shape[d];
     *zero = true;
     for (int64_t i = 0; *zero && i < count; i++)
-        *zero = t->type == DPCRI_ONNX_FLOAT ? ((const float *)data)[i] == 0 : ((const double *)data)[i] == 0;
+        *zero = dpcri_onnx_dtype(t) == DPCR_F32 ? ((const float *)data)[i] == 0 : ((const double *)data)[i] == 0;
     dpcri_free(m->context, data);
     return DPCR_OK;
 }
@@ -566,7 +567,7 @@ static void place_peepholes(const layer *l, const dpcr_tensor *to, const void *f
 // bias, peepholes: whether any layer has them; then all of them get them.
 static dpcr_status convert_layer(const dpcri_onnx *m, const layer *l, int64_t index, bool bias, bool peepholes,
                                  dpcr_tensors *tensors, dpcr_error *error) {
-    const dpcr_dtype dtype = l->w.type == DPCRI_ONNX_DOUBLE ? DPCR_F64 : DPCR_F32;
+    const dpcr_dtype dtype = dpcri_onnx_dtype(&l->w);
     const int64_t rows = l->kind->gates * l->hidden;
     void *w = NULL, *r = NULL, *b = NULL, *p = NULL;
     dpcr_tensor *to = NULL;

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "data/half.h"
 #include "data/tensors.h"
 
 #define METADATA "__metadata__"
@@ -17,10 +18,26 @@ static const struct {
     dpcr_dtype dtype;  // 0: checked and named, not loaded
     const char *name;
     int64_t bytes;
-} dtypes[] = {{DPCR_F32, "F32", 4}, {DPCR_F64, "F64", 8},  {DPCR_U32, "U32", 4},  {0, "I64", 8},     {0, "I32", 4},
-              {0, "I16", 2},        {0, "I8", 1},          {0, "U64", 8},         {0, "U16", 2},     {0, "U8", 1},
-              {0, "BOOL", 1},       {0, "F16", 2},         {0, "BF16", 2},        {0, "F8_E4M3", 1}, {0, "F8_E5M2", 1},
-              {0, "F8_E8M0", 1},    {0, "F8_E4M3FNUZ", 1}, {0, "F8_E5M2FNUZ", 1}, {0, "C64", 8}};
+    dpcri_half half;  // widened to dtype
+} dtypes[] = {{DPCR_F32, "F32", 4, 0},
+              {DPCR_F64, "F64", 8, 0},
+              {DPCR_U32, "U32", 4, 0},
+              {DPCR_F32, "F16", 2, DPCRI_BINARY16},
+              {DPCR_F32, "BF16", 2, DPCRI_BFLOAT16},
+              {0, "I64", 8, 0},
+              {0, "I32", 4, 0},
+              {0, "I16", 2, 0},
+              {0, "I8", 1, 0},
+              {0, "U64", 8, 0},
+              {0, "U16", 2, 0},
+              {0, "U8", 1, 0},
+              {0, "BOOL", 1, 0},
+              {0, "F8_E4M3", 1, 0},
+              {0, "F8_E5M2", 1, 0},
+              {0, "F8_E8M0", 1, 0},
+              {0, "F8_E4M3FNUZ", 1, 0},
+              {0, "F8_E5M2FNUZ", 1, 0},
+              {0, "C64", 8, 0}};
 enum { DTYPES = sizeof dtypes / sizeof *dtypes };
 
 static int dtype_find(const char *name) {
@@ -123,7 +140,8 @@ static dpcr_status read_entry(const dpcri_source *source, const char *raw_name, 
     if (e->dtype == DTYPES) {
         dpcri_quoted got;
         DPCR_TRY(dpcri_source_bad(source, error,
-                                  "safetensors tensor '%s': got dtype '%s', wanted F32, F64, U32 or one to leave out",
+                                  "safetensors tensor '%s': got dtype '%s', wanted F32, F64, F16, BF16, U32 or one to "
+                                  "leave out",
                                   name, dpcri_quote(dtype, &got)));
     }
     DPCR_TRY(read_shape(source, shape, name, e, error));
@@ -162,17 +180,21 @@ static dpcr_status check_cover(const dpcri_source *source, entry *entries, int64
 
 static dpcr_status load_tensor(dpcr_context *context, const dpcri_source *source, int64_t data_at, const entry *e,
                                dpcr_tensor *tensor, dpcr_error *error) {
-    const size_t bytes = (size_t)(e->end - e->begin);
+    const size_t bytes = (size_t)(e->end - e->begin), element_bytes = (size_t)dtypes[e->dtype].bytes;
+    const dpcri_half half = dtypes[e->dtype].half;
+    const size_t wide = half ? bytes / element_bytes * sizeof(float) : bytes;
     tensor->name = dpcri_strdup(context, e->name);
-    void *data = dpcri_alloc(context, bytes);
+    char *data = dpcri_alloc(context, wide);
     tensor->array = dpcr_array_make(data, dtypes[e->dtype].dtype, e->ndim, e->shape);
-    if (!tensor->name || (bytes && !data)) return no_memory(error, "a tensor");
-    const dpcr_status status = dpcri_source_read(source, data_at + e->begin, data, bytes, "safetensors data", error);
-    if (status == DPCR_OK && !dpcri_host_is_little_endian()) {
-        const size_t element_bytes = (size_t)dtypes[e->dtype].bytes;
-        dpcri_swap_bytes(data, (int64_t)(bytes / element_bytes), element_bytes);
-    }
-    return status;
+    if (!tensor->name || (wide && !data)) return no_memory(error, "a tensor");
+    if (wide == 0) return DPCR_OK;
+    char *read = data + (wide - bytes);  // where it is widened from the first on
+    const dpcr_status status = dpcri_source_read(source, data_at + e->begin, read, bytes, "safetensors data", error);
+    if (status != DPCR_OK) return status;
+    const int64_t count = (int64_t)(bytes / element_bytes);
+    if (!dpcri_host_is_little_endian()) dpcri_swap_bytes(read, count, element_bytes);
+    if (half) dpcri_half_widen(half, read, count, (float *)tensor->array.data);
+    return DPCR_OK;
 }
 
 // What is not loaded is named: whoever asks for it is told why, and who writes the others does not lose it unawares.
