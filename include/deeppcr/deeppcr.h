@@ -21,6 +21,7 @@
 #include "recurrent.h"
 #include "sample.h"
 #include "schedule.h"
+#include "selective.h"
 #include "sequence.h"
 #include "solve.h"
 #include "status.h"

@@ -6,6 +6,7 @@
 #include "kern/levels.h"
 #include "kern/nn_kernels.h"
 #include "kern/para.h"
+#include "kern/selective.h"
 #include "kern/sparse.h"
 #include "kern/squares.h"
 #include "kern/train_kernels.h"
@@ -14,6 +15,7 @@
 
 DPCRI_KERNEL_TABLES(nn)
 DPCRI_KERNEL_TABLES(para)
+DPCRI_KERNEL_TABLES(selective)
 DPCRI_KERNEL_TABLES(train)
 DPCRI_KERNEL_TABLES(wide)
 DPCRI_KERNEL_TABLES(window)

@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: MIT
+// The selective scan of state-space models (Mamba): D channels with N states each, a diagonal linear chain whose
+// transitions are made from the input while it runs, so that nothing of size L D N is ever in memory.
+//
+//   for batch b, channel d:  h[n] = h0[b][d][n]
+//     for l in 0 .. L-1:
+//       t = delta[b][d][l] + delta_bias[d];  if softplus: t = log(1 + e^t)
+//       for n:  h[n] = e^(t a[d][n]) h[n] + t b[b][g][n][l] u[b][d][l]                 g = d G / D
+//       y[b][d][l] = (sum_n c[b][g][n][l] h[n] + skip[d] u[b][d][l]) silu(z[b][d][l])
+//     last[b][d][n] = h[n]
+//
+// Channels lie in the lanes of vectors and go over the context's threads; the length is walked. Bits depend neither on
+// the number of threads nor on what else is in the batch. Source: Gu and Dao, arXiv 2312.00752; names are those of
+// mamba_ssm's selective_scan_fn, `skip` its D.
+#ifndef DEEPPCR_SELECTIVE_H
+#define DEEPPCR_SELECTIVE_H
+
+#include "array.h"
+#include "context.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+// All of one dtype, float32 or float64, on the host, with any strides (0 shares a value); NULL where that may be.
+// Walked fastest where the stride over L or over D is 1.
+typedef struct dpcr_selective {
+    size_t size;                   // sizeof(dpcr_selective) of the caller
+    const dpcr_array *u, *delta;   // [B][D][L]
+    const dpcr_array *a;           // [D][N]
+    const dpcr_array *b, *c;       // [B][G][N][L], D a multiple of G
+    const dpcr_array *skip;        // [D]; NULL: 0
+    const dpcr_array *z;           // [B][D][L]; NULL: no gate
+    const dpcr_array *delta_bias;  // [D]; NULL: 0
+    const dpcr_array *h0;          // [B][D][N]; NULL: 0
+    int softplus;
+} dpcr_selective;
+
+// y [B][D][L] and last [B][D][N] (NULL: not wanted), which must not overlap what goes in. `kept`: NULL, or
+// dpcr_selective_kept_bytes of memory aligned to 64 bytes, for dpcr_selective_adjoint.
+//
+// DPCR_ERROR_ARGUMENT names the array that does not fit and what was wanted.
+DPCR_API dpcr_status dpcr_selective_scan(dpcr_context *context, const dpcr_selective *in, const dpcr_array *y,
+                                         const dpcr_array *last, void *kept, dpcr_error *error);
+
+// Bytes of the states that a pass forward keeps, every 16 steps; 0 where the arrays do not fit together.
+DPCR_API size_t dpcr_selective_kept_bytes(const dpcr_selective *in);
+
+// Where gradients go, of the shapes of what they belong to; written, any strides but 0; NULL: not wanted.
+typedef struct dpcr_selective_gradients {
+    size_t size;  // sizeof(dpcr_selective_gradients) of the caller
+    const dpcr_array *u, *delta, *a, *b, *c, *skip, *z, *delta_bias, *h0;
+} dpcr_selective_gradients;
+
+// The gradients of a loss that has gy by y and glast by last (NULL: 0). `kept` is that of the pass forward, or NULL:
+// it is made anew, in scratch. Those of a, skip and delta_bias are summed over the batch, those of b and c over a
+// group's channels, in orders that the shapes fix.
+DPCR_API dpcr_status dpcr_selective_adjoint(dpcr_context *context, const dpcr_selective *in, const dpcr_array *gy,
+                                            const dpcr_array *glast, const void *kept,
+                                            const dpcr_selective_gradients *gradients, dpcr_error *error);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

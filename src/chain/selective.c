@@ -1,0 +1,439 @@
+// SPDX-License-Identifier: MIT
+// The selective scan: slabs of channels over the threads, the length walked by the kernels (src/kern/selective.h).
+//
+//   work     L B D (20 N + ...) flops forward, 16 of them of e^x; 50 N back, of which 20 make the states again
+//   memory   u, delta, z and y once, b and c once a slab; the states stay in the first two caches
+//
+// Weighed: the linear chain of width D N that it is (src/chain): its transitions and inputs take 2 L D N numbers, 32
+// times what goes in and out at N = 16, and it waits for memory; chunks of the length side by side, whose products are
+// e^(a sum t): twice the work, for who has fewer channels than lanes and threads.
+#include <inttypes.h>
+#include <stdatomic.h>
+#include <string.h>
+
+#include "deeppcr/selective.h"
+#include "kern/selective.h"
+#include "rt/watch.h"
+
+enum {
+    SLAB = 64,           // channels
+    FEWEST_SLABS = 512,  // channels in all, from which on slabs are that long
+    PART = 256           // steps that one task puts together
+};
+static const double state_flops[2] = {20, 50};  // forward, back; a step's, a state's
+
+typedef struct job {
+    const char *call;
+    dpcr_context *context;
+    dpcr_selective in;
+    const dpcri_selective_kernels *kernels;
+    int64_t batch, channels, length, states, groups;
+    int64_t element, group;  // bytes; channels a group
+    int64_t slab, slabs;     // channels of a slab, slabs of a group
+    char *kept;              // of the whole, or NULL
+    // Forward.
+    const dpcr_array *y, *last;
+    // Back.
+    const dpcr_array *gy, *glast;
+    dpcr_selective_gradients out;
+    char *ga, *gskip, *gbias;  // [batch][channels][states], [batch][channels]
+    char *gb, *gc;             // [batch][groups][slabs][length][states]
+    char *scratch;             // [workers] of `bytes`
+    size_t bytes, kept_bytes;  // of a worker; of a slab's states where none are kept
+    int64_t workers;
+    _Atomic int64_t next;
+    dpcri_watch *watch;
+} job;
+
+static int64_t ceiling(int64_t a, int64_t b) { return (a + b - 1) / b; }
+static int64_t tiles_of(const job *j) { return ceiling(j->length, DPCRI_SELECTIVE_TILE); }
+static int64_t slabs_in_all(const job *j) { return j->batch * j->groups * j->slabs; }
+
+// ---- arguments ----
+
+enum { MOST_STATES = 1 << 20 };
+
+static bool shares_places(const dpcr_array *a) {
+    for (int32_t d = 0; d < a->ndim; d++)
+        if (a->shape[d] > 1 && a->strides[d] == 0) return true;
+    return false;
+}
+
+static dpcr_status check(const job *j, const char *name, const dpcr_array *a, int32_t ndim, const int64_t *shape,
+                         bool written, dpcr_error *error) {
+    char text[96];
+    if (!a) return DPCR_OK;
+    bool fits = a->device.type == DPCR_HOST && a->dtype == j->in.u->dtype && a->ndim == ndim;
+    int64_t count = 1;
+    for (int32_t d = 0; fits && d < ndim; d++) fits = a->shape[d] == shape[d], count *= shape[d];
+    if (!fits) {
+        char wanted[96] = "";
+        const dpcr_array like = dpcr_array_make(NULL, j->in.u->dtype, ndim, shape);
+        return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "%s: %s is %s, wanted %s on the host", j->call, name,
+                          dpcri_array_text(a, text, sizeof text), dpcri_array_text(&like, wanted, sizeof wanted));
+    }
+    if (!a->data && count > 0) return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "%s: %s has no data", j->call, name);
+    if (written && count > 0 && shares_places(a))
+        return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "%s: %s has a stride of 0, and is written", j->call, name);
+    return DPCR_OK;
+}
+
+static dpcr_status take_extents(job *j, dpcr_error *error) {
+    const dpcr_array *u = j->in.u, *a = j->in.a, *b = j->in.b;
+    char text[96], other[96];
+    if (u->device.type != DPCR_HOST || u->ndim != 3 || (u->dtype != DPCR_F32 && u->dtype != DPCR_F64))
+        return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "%s: u is %s, wanted [B][D][L] of float32 or float64 on the host",
+                          j->call, dpcri_array_text(u, text, sizeof text));
+    j->batch = u->shape[0], j->channels = u->shape[1], j->length = u->shape[2];
+    j->states = a->ndim == 2 ? a->shape[1] : 0;
+    j->groups = b->ndim == 4 ? b->shape[1] : 0;
+    int64_t count;
+    if (j->batch < 0 || j->channels < 0 || j->length < 0 || j->states < 1 || j->states > MOST_STATES || j->groups < 1 ||
+        j->channels % j->groups != 0 || !dpcri_mul(j->batch, j->channels, &count) ||
+        !dpcri_mul(count, j->length, &count) || !dpcri_mul(count, 64 * j->states, &count))
+        return dpcri_fail(error, DPCR_ERROR_ARGUMENT,
+                          "%s: a is %s and b %s, wanted [D][N], N from 1 to %d, and [B][G][N][L], of which G divides "
+                          "D = %" PRId64,
+                          j->call, dpcri_array_text(a, text, sizeof text), dpcri_array_text(b, other, sizeof other),
+                          MOST_STATES, j->channels);
+    return DPCR_OK;
+}
+
+// What goes in, and how it is cut.
+static dpcr_status prepare(job *j, const dpcr_selective *in, dpcr_error *error) {
+    dpcr_status status;
+    if (!in || in->size != sizeof *in)
+        return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "%s: the arrays are NULL or of another size", j->call);
+    j->in = *in;
+    if (!in->u || !in->delta || !in->a || !in->b || !in->c)
+        return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "%s: u, delta, a, b or c is NULL", j->call);
+    DPCR_TRY(take_extents(j, error));
+    const int64_t rows[3] = {j->batch, j->channels, j->length}, a[2] = {j->channels, j->states};
+    const int64_t b[4] = {j->batch, j->groups, j->states, j->length}, h[3] = {j->batch, j->channels, j->states};
+    DPCR_TRY(check(j, "u", in->u, 3, rows, false, error));
+    DPCR_TRY(check(j, "delta", in->delta, 3, rows, false, error));
+    DPCR_TRY(check(j, "a", in->a, 2, a, false, error));
+    DPCR_TRY(check(j, "b", in->b, 4, b, false, error));
+    DPCR_TRY(check(j, "c", in->c, 4, b, false, error));
+    DPCR_TRY(check(j, "skip", in->skip, 1, a, false, error));
+    DPCR_TRY(check(j, "z", in->z, 3, rows, false, error));
+    DPCR_TRY(check(j, "delta_bias", in->delta_bias, 1, a, false, error));
+    DPCR_TRY(check(j, "h0", in->h0, 3, h, false, error));
+    j->kernels = dpcri_selective_kernels_get(in->u->dtype);
+    j->element = (int64_t)dpcr_dtype_size(in->u->dtype);
+    j->group = j->channels / j->groups;
+done:
+    return status;
+}
+
+// Slabs are whole blocks; the adjoint's follow from the shapes alone, for they are summed over.
+static void cut(job *j, bool by_threads) {
+    const int64_t lanes = j->kernels->lanes;
+    bool alone = j->batch * j->channels < FEWEST_SLABS;
+    if (by_threads) alone = j->batch * j->groups * ceiling(j->group, SLAB) < 2 * dpcri_threads_at_hand(j->context);
+    j->slab = alone ? lanes : SLAB;
+    j->slabs = ceiling(j->group, j->slab);
+}
+
+// ---- views ----
+
+static dpcri_selective_array view(const dpcr_array *a, int64_t element, int64_t first, int64_t second, int lane) {
+    if (!a || !a->data) return (dpcri_selective_array){0};
+    const int64_t at = first * a->strides[0] + (lane == 0 ? 0 : second * a->strides[1]);
+    char *data = a->data;
+    return (dpcri_selective_array){data + at * element, a->strides[lane],
+                                   lane + 1 < a->ndim ? a->strides[lane + 1] : 0};
+}
+
+// [B][D][.] from channel d of entry b on; [D] or [D][N] from channel d on; [B][G][N][L] of a group.
+static dpcri_selective_array rows_of(const job *j, const dpcr_array *a, int64_t b, int64_t d) {
+    return view(a, j->element, b, d, 1);
+}
+static dpcri_selective_array channels_of(const job *j, const dpcr_array *a, int64_t d) {
+    return view(a, j->element, d, 0, 0);
+}
+static dpcri_selective_array shared_of(const job *j, const dpcr_array *a, int64_t b, int64_t g) {
+    return view(a, j->element, b, g, 2);
+}
+
+static size_t kept_block(const job *j) { return (size_t)(tiles_of(j) * j->states * j->kernels->lanes * j->element); }
+
+// A slab's place.
+typedef struct slab_place {
+    int64_t b, g, slab, channel;  // channel: the first, of all
+} slab_place;
+
+static slab_place place_of(const job *j, int64_t index) {
+    slab_place p = {.slab = index % j->slabs, .g = index / j->slabs % j->groups, .b = index / j->slabs / j->groups};
+    p.channel = p.g * j->group + p.slab * j->slab;
+    return p;
+}
+
+static dpcri_selective_run run_of(const job *j, const slab_place *p, char *scratch) {
+    const int64_t left = j->group - p->slab * j->slab, d = p->channel;
+    const int64_t block =
+        (p->b * j->groups + p->g) * ceiling(j->group, j->kernels->lanes) + p->slab * (j->slab / j->kernels->lanes);
+    return (dpcri_selective_run){.channels = left < j->slab ? left : j->slab,
+                                 .states = j->states,
+                                 .length = j->length,
+                                 .softplus = j->in.softplus != 0,
+                                 .u = rows_of(j, j->in.u, p->b, d),
+                                 .delta = rows_of(j, j->in.delta, p->b, d),
+                                 .z = rows_of(j, j->in.z, p->b, d),
+                                 .a = channels_of(j, j->in.a, d),
+                                 .b = shared_of(j, j->in.b, p->b, p->g),
+                                 .c = shared_of(j, j->in.c, p->b, p->g),
+                                 .skip = channels_of(j, j->in.skip, d),
+                                 .bias = channels_of(j, j->in.delta_bias, d),
+                                 .h0 = rows_of(j, j->in.h0, p->b, d),
+                                 .scratch = scratch,
+                                 .kept = j->kept ? j->kept + (size_t)block * kept_block(j) : NULL};
+}
+
+// ---- workers, who take slabs as they come ----
+
+static double flops_of(const job *j, double tiles, bool back) {
+    return tiles * DPCRI_SELECTIVE_TILE * (double)j->states * state_flops[back];
+}
+
+static int64_t tiles_at_once(const job *j, bool back) {
+    if (!j->watch) return tiles_of(j) + 1;
+    const int64_t most = dpcri_watch_steps(flops_of(j, 1, back) * (double)j->slab);
+    return most > 1 ? most : 1;
+}
+
+static void walk_forward(const job *j, const dpcri_selective_run *run) {
+    const int64_t tiles = tiles_of(j), each = tiles_at_once(j, false);
+    j->kernels->forward_begin(run);
+    for (int64_t t = 0; t < tiles && !dpcri_watch_stopped(j->watch); t += each)
+        j->kernels->forward(run, t, t + each < tiles ? t + each : tiles);
+    j->kernels->forward_end(run);
+}
+
+static void walk_back(const job *j, const dpcri_selective_run *run) {
+    const int64_t each = tiles_at_once(j, true);
+    j->kernels->adjoint_begin(run);
+    for (int64_t t = tiles_of(j); t > 0 && !dpcri_watch_stopped(j->watch); t -= each)
+        j->kernels->adjoint(run, t > each ? t - each : 0, t);
+    j->kernels->adjoint_end(run);
+}
+
+static void forward_worker(void *argument, int64_t worker) {
+    job *j = argument;
+    int64_t index;
+    while ((index = atomic_fetch_add(&j->next, 1)) < slabs_in_all(j)) {
+        const slab_place p = place_of(j, index);
+        dpcri_selective_run run = run_of(j, &p, j->scratch + (size_t)worker * j->bytes);
+        run.y = rows_of(j, j->y, p.b, p.channel);
+        run.last = rows_of(j, j->last, p.b, p.channel);
+        walk_forward(j, &run);
+    }
+}
+
+static dpcri_selective_array piece(char *from, int64_t at, int64_t element, int64_t lane, int64_t step) {
+    return (dpcri_selective_array){from ? from + at * element : NULL, lane, step};
+}
+
+static void back_worker(void *argument, int64_t worker) {
+    job *j = argument;
+    int64_t index;
+    const int64_t e = j->element, N = j->states;
+    while ((index = atomic_fetch_add(&j->next, 1)) < slabs_in_all(j)) {
+        const slab_place p = place_of(j, index);
+        const int64_t channel = p.b * j->channels + p.channel;
+        char *scratch = j->scratch + (size_t)worker * j->bytes;
+        dpcri_selective_run run = run_of(j, &p, scratch + j->kept_bytes);
+        if (!run.kept) {
+            run.kept = scratch;
+            walk_forward(j, &run);
+        }
+        run.gy = rows_of(j, j->gy, p.b, p.channel);
+        run.glast = rows_of(j, j->glast, p.b, p.channel);
+        run.gu = rows_of(j, j->out.u, p.b, p.channel);
+        run.gdelta = rows_of(j, j->out.delta, p.b, p.channel);
+        run.gz = rows_of(j, j->out.z, p.b, p.channel);
+        run.gh0 = rows_of(j, j->out.h0, p.b, p.channel);
+        run.ga = piece(j->ga, channel * N, e, N, 1);
+        run.gskip = piece(j->gskip, channel, e, 1, 0);
+        run.gbias = piece(j->gbias, channel, e, 1, 0);
+        run.gb = piece(j->gb, index * j->length * N, e, 0, N);
+        run.gc = piece(j->gc, index * j->length * N, e, 0, N);
+        walk_back(j, &run);
+    }
+}
+
+// ---- sums over slabs, and over the batch ----
+
+#define DEFINE_SUMS(T, name)                                                                                       \
+    static void over_slabs_##name(const job *j, const char *parts, const dpcri_selective_array *to, int64_t index, \
+                                  int64_t from, int64_t end) {                                                     \
+        const int64_t N = j->states;                                                                               \
+        const T *first = (const T *)parts + index * j->slabs * j->length * N;                                      \
+        for (int64_t l = from; l < end; l++)                                                                       \
+            for (int64_t n = 0; n < N; n++) {                                                                      \
+                T sum = 0;                                                                                         \
+                for (int64_t s = 0; s < j->slabs; s++) sum += first[(s * j->length + l) * N + n];                  \
+                ((T *)to->data)[n * to->lane + l * to->step] = sum;                                                \
+            }                                                                                                      \
+    }                                                                                                              \
+    static void over_batch_##name(const job *j, const char *parts, int64_t each, const dpcr_array *to) {           \
+        const dpcri_selective_array v = view(to, j->element, 0, 0, 0);                                             \
+        for (int64_t i = 0; i < j->channels * each; i++) {                                                         \
+            T sum = 0;                                                                                             \
+            for (int64_t b = 0; b < j->batch; b++) sum += ((const T *)parts)[b * j->channels * each + i];          \
+            ((T *)v.data)[i / each * v.lane + i % each * v.step] = sum;                                            \
+        }                                                                                                          \
+    }
+DEFINE_SUMS(float, f32)
+DEFINE_SUMS(double, f64)
+#undef DEFINE_SUMS
+
+static void put_together(void *argument, int64_t index) {
+    const job *j = argument;
+    const int64_t parts = ceiling(j->length, PART), from = index % parts * PART, group = index / parts;
+    const int64_t end = from + PART < j->length ? from + PART : j->length;
+    const dpcr_array *const out[2] = {j->out.b, j->out.c};
+    const char *const made[2] = {j->gb, j->gc};
+    for (int k = 0; k < 2; k++) {
+        const dpcri_selective_array to = shared_of(j, out[k], group / j->groups, group % j->groups);
+        if (!to.data) continue;
+        if (j->element == sizeof(float))
+            over_slabs_f32(j, made[k], &to, group, from, end);
+        else
+            over_slabs_f64(j, made[k], &to, group, from, end);
+    }
+}
+
+static void sum_batch(const job *j) {
+    const dpcr_array *const out[3] = {j->out.a, j->out.skip, j->out.delta_bias};
+    const char *const made[3] = {j->ga, j->gskip, j->gbias};
+    for (int k = 0; k < 3; k++) {
+        if (!out[k] || !out[k]->data) continue;
+        if (j->element == sizeof(float))
+            over_batch_f32(j, made[k], k == 0 ? j->states : 1, out[k]);
+        else
+            over_batch_f64(j, made[k], k == 0 ? j->states : 1, out[k]);
+    }
+}
+
+// ---- calls ----
+
+static int64_t workers_of(const job *j) {
+    const int64_t threads = dpcri_threads_at_hand(j->context), tasks = slabs_in_all(j);
+    return tasks < threads ? tasks : threads;
+}
+
+// Runs all slabs; `numbers` beside the workers' scratch come first.
+static dpcr_status run(job *j, bool back, dpcr_error *error) {
+    dpcri_watch watch;
+    const double flops = flops_of(j, (double)tiles_of(j), back) * (double)(j->batch * j->channels);
+    j->watch = dpcri_watch_begin(&watch, j->context, flops);
+    atomic_init(&j->next, 0);
+    dpcri_parallel(j->context, j->workers, back ? back_worker : forward_worker, j);
+    if (back && !dpcri_watch_stopped(j->watch)) {
+        if (j->out.b || j->out.c)
+            dpcri_parallel(j->context, j->batch * j->groups * ceiling(j->length, PART), put_together, j);
+        sum_batch(j);
+    }
+    return dpcri_watch_stopped(j->watch) ? dpcri_fail_stopped(error, j->call) : DPCR_OK;
+}
+
+size_t dpcr_selective_kept_bytes(const dpcr_selective *in) {
+    job j = {.call = "selective_kept_bytes"};
+    if (prepare(&j, in, NULL) != DPCR_OK) return 0;
+    return (size_t)(j.batch * j.groups * ceiling(j.group, j.kernels->lanes)) * kept_block(&j);
+}
+
+static bool lies_in(const dpcr_array *y, const dpcr_array *x) { return x && x->data && x->data == y->data; }
+
+dpcr_status dpcr_selective_scan(dpcr_context *context, const dpcr_selective *in, const dpcr_array *y,
+                                const dpcr_array *last, void *kept, dpcr_error *error) {
+    job j = {.call = "selective_scan", .context = context, .y = y, .last = last, .kept = kept};
+    dpcr_status status;
+    if (!context || !y) return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "%s: context or y is NULL", j.call);
+    DPCR_TRY(prepare(&j, in, error));
+    const int64_t rows[3] = {j.batch, j.channels, j.length}, h[3] = {j.batch, j.channels, j.states};
+    DPCR_TRY(check(&j, "y", y, 3, rows, true, error));
+    DPCR_TRY(check(&j, "last", last, 3, h, true, error));
+    if (lies_in(y, in->u) || lies_in(y, in->delta) || lies_in(y, in->z))
+        return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "%s: y lies where u, delta or z does", j.call);
+    if (j.batch == 0 || j.channels == 0) return DPCR_OK;
+    cut(&j, true);
+    j.workers = workers_of(&j);
+    j.bytes = j.kernels->forward_bytes(j.slab, j.states);
+    j.scratch = dpcri_alloc(context, (size_t)j.workers * j.bytes);
+    if (!j.scratch)
+        return dpcri_fail(error, DPCR_ERROR_MEMORY, "%s: no memory for the states of %" PRId64 " slabs", j.call,
+                          j.workers);
+    status = run(&j, false, error);
+    dpcri_free(context, j.scratch);
+done:
+    return status;
+}
+
+static dpcr_status check_gradients(job *j, dpcr_error *error) {
+    dpcr_status status;
+    const dpcr_selective_gradients *g = &j->out;
+    const int64_t rows[3] = {j->batch, j->channels, j->length}, a[2] = {j->channels, j->states};
+    const int64_t b[4] = {j->batch, j->groups, j->states, j->length}, h[3] = {j->batch, j->channels, j->states};
+    DPCR_TRY(check(j, "gy", j->gy, 3, rows, false, error));
+    DPCR_TRY(check(j, "glast", j->glast, 3, h, false, error));
+    DPCR_TRY(check(j, "the gradient of u", g->u, 3, rows, true, error));
+    DPCR_TRY(check(j, "the gradient of delta", g->delta, 3, rows, true, error));
+    DPCR_TRY(check(j, "the gradient of a", g->a, 2, a, true, error));
+    DPCR_TRY(check(j, "the gradient of b", g->b, 4, b, true, error));
+    DPCR_TRY(check(j, "the gradient of c", g->c, 4, b, true, error));
+    DPCR_TRY(check(j, "the gradient of skip", g->skip, 1, a, true, error));
+    DPCR_TRY(check(j, "the gradient of z", g->z, 3, rows, true, error));
+    DPCR_TRY(check(j, "the gradient of delta_bias", g->delta_bias, 1, a, true, error));
+    DPCR_TRY(check(j, "the gradient of h0", g->h0, 3, h, true, error));
+    if ((g->skip && !j->in.skip) || (g->z && !j->in.z) || (g->delta_bias && !j->in.delta_bias))
+        DPCR_TRY(dpcri_fail(error, DPCR_ERROR_ARGUMENT, "%s: a gradient of what is not there", j->call));
+done:
+    return status;
+}
+
+// Sums in pieces, and the workers' scratch.
+static size_t carve(job *j, dpcri_arena *arena) {
+    const int64_t rows = j->batch * j->channels, shared = slabs_in_all(j) * j->length;
+    const size_t e = (size_t)j->element;
+    int64_t count = 0;
+    if (!dpcri_mul(rows, j->states, &count)) arena->overflow = true;
+    if (j->out.a) j->ga = dpcri_arena_take(arena, count, e);
+    if (j->out.skip) j->gskip = dpcri_arena_take(arena, rows, e);
+    if (j->out.delta_bias) j->gbias = dpcri_arena_take(arena, rows, e);
+    if (!dpcri_mul(shared, j->states, &count)) arena->overflow = true;
+    if (j->out.b) j->gb = dpcri_arena_take(arena, count, e);
+    if (j->out.c) j->gc = dpcri_arena_take(arena, count, e);
+    j->scratch = dpcri_arena_take(arena, j->workers, j->bytes);
+    return arena->used;
+}
+
+dpcr_status dpcr_selective_adjoint(dpcr_context *context, const dpcr_selective *in, const dpcr_array *gy,
+                                   const dpcr_array *glast, const void *kept, const dpcr_selective_gradients *gradients,
+                                   dpcr_error *error) {
+    job j = {.call = "selective_adjoint", .context = context, .gy = gy, .glast = glast, .kept = (char *)kept};
+    dpcr_status status;
+    if (!context || !gy || !gradients || gradients->size != sizeof *gradients)
+        return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "%s: context, gy or gradients is NULL, or of another size",
+                          j.call);
+    j.out = *gradients;
+    DPCR_TRY(prepare(&j, in, error));
+    DPCR_TRY(check_gradients(&j, error));
+    cut(&j, false);
+    j.workers = workers_of(&j);
+    const size_t blocks = (size_t)(j.slab / j.kernels->lanes), back = j.kernels->adjoint_bytes(j.slab, j.states);
+    j.kept_bytes = kept ? 0 : blocks * kept_block(&j);
+    j.bytes = j.kept_bytes + back;
+    dpcri_arena count = {0};
+    const size_t bytes = carve(&j, &count);
+    dpcri_arena arena = {.base = count.overflow ? NULL : dpcri_alloc(context, bytes), .size = bytes};
+    if (!arena.base && bytes)
+        return dpcri_fail(error, DPCR_ERROR_MEMORY, "%s: no memory for sums and states (%zu bytes)", j.call, bytes);
+    void *memory = arena.base;
+    carve(&j, &arena);
+    status = run(&j, true, error);
+    dpcri_free(context, memory);
+done:
+    return status;
+}

@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: MIT
+// The selective scan (include/deeppcr/selective.h) of one slab: neighbouring channels of one group of one batch entry,
+// VN of them, the lanes of a vector, in a block. The length goes by tiles of DPCRI_SELECTIVE_TILE steps and in each all
+// blocks, so that b and c are read once a slab. A channel's bits depend on nothing beside it.
+#ifndef DPCRI_SELECTIVE_H
+#define DPCRI_SELECTIVE_H
+
+#include "rt/rt.h"
+
+enum { DPCRI_SELECTIVE_TILE = 16 };
+
+// Numbers of a slab: [channels][steps], [channels], [channels][states] or, of b and c, [states][steps]; strides in
+// numbers. data NULL: there are none, or they are not wanted.
+typedef struct dpcri_selective_array {
+    void *data;
+    int64_t lane, step;  // of a channel, or of a state of b and c; of a step, or of a state of a, h0 and last
+} dpcri_selective_array;
+
+typedef struct dpcri_selective_run {
+    int64_t channels, states, length;
+    bool softplus;
+    dpcri_selective_array u, delta, z, a, b, c, skip, bias, h0;
+    void *scratch;  // forward_bytes or adjoint_bytes
+    // [blocks][tiles][states][VN]: the states before every tile. Forward writes them, or NULL; the adjoint reads them.
+    void *kept;
+    // Forward: y of data NULL makes the kept states alone.
+    dpcri_selective_array y, last;
+    // The adjoint. ga [states], gskip and gbias by channels; gb and gc [steps][states], the sums over the slab's
+    // channels.
+    dpcri_selective_array gy, glast, gu, gdelta, gz, ga, gskip, gbias, gh0, gb, gc;
+} dpcri_selective_run;
+
+typedef struct dpcri_selective_kernels {
+    int64_t lanes;  // VN
+    size_t (*forward_bytes)(int64_t channels, int64_t states);
+    size_t (*adjoint_bytes)(int64_t channels, int64_t states);
+    // begin, then forward over tiles one after another up to the last, then end; the adjoint from the last one down.
+    void (*forward_begin)(const dpcri_selective_run *run);
+    void (*forward)(const dpcri_selective_run *run, int64_t first_tile, int64_t end_tile);
+    void (*forward_end)(const dpcri_selective_run *run);
+    void (*adjoint_begin)(const dpcri_selective_run *run);
+    void (*adjoint)(const dpcri_selective_run *run, int64_t first_tile, int64_t end_tile);
+    void (*adjoint_end)(const dpcri_selective_run *run);
+} dpcri_selective_kernels;
+
+// As dpcri_para_kernels_get and _at.
+const dpcri_selective_kernels *dpcri_selective_kernels_get(dpcr_dtype dtype);
+const dpcri_selective_kernels *dpcri_selective_kernels_at(dpcri_isa level, dpcr_dtype dtype);
+
+#endif

@@ -1,0 +1,552 @@
+// SPDX-License-Identifier: MIT
+// The selective scan: every option, layout and extent against the definition in double, forward and gradients, in pages
+// whose neighbours must not be touched; whole numbers exactly; the same bits for any number of threads, for a batch and
+// its entries, with states kept or made again; step sizes and decays at their ends; requests to stop, refusals and
+// refused memory.
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+// cmocka needs the four above
+#include <cmocka.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "budget.h"
+#include "kern/selective.h"
+
+// In: 0 .. 8, then what comes out, then the gradients of what goes in, in the same order.
+enum {
+    U,
+    DELTA,
+    A_,
+    B_,
+    C_,
+    SKIP,
+    Z,
+    BIAS,
+    H0,
+    INPUTS,
+    Y = INPUTS,
+    LAST,
+    GY,
+    GLAST,
+    GRADIENTS,
+    KEPT = GRADIENTS + INPUTS,
+    USES
+};
+enum { MOST_BYTES = 1 << 18 };
+#include "guarded.h"
+
+static const char *const names[] = {"u", "delta", "a", "b", "c", "skip", "z", "delta_bias", "h0"};
+
+static dpcr_context *context_of(int threads, int (*cancel)(void *)) {
+    dpcr_context *context = NULL;
+    const dpcr_context_options options = {.size = sizeof options, .threads = threads, .cancel = cancel};
+    assert_int_equal(dpcr_context_create(&options, &context, NULL), DPCR_OK);
+    return context;
+}
+
+static uint32_t seed = 1;
+static double noise(void) {
+    seed = seed * 1664525u + 1013904223u;
+    return (double)(seed >> 8) / (1 << 23) - 1;
+}
+
+// How a call's arrays lie: as [..][L], as [L][..], or backwards with gaps.
+typedef enum layout { ALONG_STEPS, ALONG_CHANNELS, SCATTERED } layout;
+
+typedef struct problem {
+    dpcr_dtype dtype;
+    int64_t batch, channels, groups, states, length;
+    bool softplus, whole;  // whole: small whole numbers, and a = 0
+    unsigned there;        // which of SKIP, Z, BIAS, H0, as bits
+    layout layout;
+    dpcr_array at[USES];
+    dpcr_selective in;
+    dpcr_selective_gradients out;
+} problem;
+
+static int extents(const problem *p, int use, int64_t *shape) {
+    const int what = use >= GRADIENTS              ? use - GRADIENTS
+                     : use == Y || use == GY       ? U
+                     : use == LAST || use == GLAST ? H0
+                                                   : use;
+    const int64_t rows[3] = {p->batch, p->channels, what == H0 ? p->states : p->length};
+    const int64_t shared[4] = {p->batch, p->groups, p->states, p->length}, own[2] = {p->channels, p->states};
+    const int ndim = what == A_ ? 2 : what == B_ || what == C_ ? 4 : what == SKIP || what == BIAS ? 1 : 3;
+    memcpy(shape, ndim == 3 ? rows : ndim == 4 ? shared : own, (size_t)ndim * sizeof *shape);
+    return ndim;
+}
+
+static dpcr_array lay(const problem *p, int use, bool beginning) {
+    int64_t shape[4], reversed[4], numbers = 1;
+    const int ndim = extents(p, use, shape);
+    const int64_t gap = p->layout == SCATTERED ? 2 : 1;
+    for (int d = 0; d < ndim; d++) numbers *= shape[d];
+    const size_t bytes = (size_t)(numbers > 0 ? (numbers - 1) * gap + 1 : 0) * dpcr_dtype_size(p->dtype);
+    dpcr_array a = dpcr_array_make(guarded(use, bytes, beginning), p->dtype, ndim, shape);
+    if (p->layout == ALONG_STEPS || numbers == 0) return a;
+    for (int d = 0; d < ndim; d++) reversed[d] = shape[ndim - 1 - d];
+    const dpcr_array turned = dpcr_array_make(NULL, p->dtype, ndim, reversed);
+    for (int d = 0; d < ndim; d++) a.strides[d] = gap * turned.strides[ndim - 1 - d];
+    for (int d = 0; d < ndim && p->layout == SCATTERED; d++) {
+        a.data = (char *)a.data + (shape[d] - 1) * a.strides[d] * (int64_t)dpcr_dtype_size(p->dtype);
+        a.strides[d] = -a.strides[d];
+    }
+    return a;
+}
+
+// The i-th number in row-major order.
+static int64_t place(const dpcr_array *a, int64_t i) {
+    int64_t at = 0;
+    for (int d = a->ndim - 1; d >= 0; i /= a->shape[d], d--) at += i % a->shape[d] * a->strides[d];
+    return at;
+}
+static int64_t count_of(const dpcr_array *a) {
+    int64_t n = 1;
+    for (int d = 0; d < a->ndim; d++) n *= a->shape[d];
+    return n;
+}
+static double get(const dpcr_array *a, int64_t i) { return number_at(a->dtype, a->data, place(a, i)); }
+static void put(const dpcr_array *a, int64_t i, double x) { put_number(a->dtype, a->data, place(a, i), x); }
+
+static const dpcr_array *given(const problem *p, int use) {
+    const bool optional = use >= SKIP && use <= H0;
+    return optional && !(p->there & 1u << use) ? NULL : &p->at[use];
+}
+
+static void fill(problem *p, bool beginning) {
+    for (int use = 0; use < KEPT; use++) {
+        p->at[use] = lay(p, use, beginning);
+        const bool rate = use == A_, step = use == DELTA || use == BIAS;
+        for (int64_t i = 0; i < count_of(&p->at[use]); i++) {
+            double x = use >= GRADIENTS || use == Y || use == LAST ? NAN : rate ? -2 - 1.9 * noise() : noise();
+            if (step && !p->softplus) x = 0.3 + 0.2 * x;
+            if (p->whole) x = rate ? 0 : use < Y || use == GY || use == GLAST ? (double)(int)(3 * x) : NAN;
+            put(&p->at[use], i, x);
+        }
+    }
+    const dpcr_array *const in[INPUTS] = {given(p, U),    given(p, DELTA), given(p, A_),   given(p, B_), given(p, C_),
+                                          given(p, SKIP), given(p, Z),     given(p, BIAS), given(p, H0)};
+    p->in = (dpcr_selective){sizeof p->in, in[U], in[DELTA], in[A_], in[B_],     in[C_],
+                             in[SKIP],     in[Z], in[BIAS],  in[H0], p->softplus};
+    const dpcr_array *g = p->at + GRADIENTS;
+    p->out = (dpcr_selective_gradients){sizeof p->out,
+                                        &g[U],
+                                        &g[DELTA],
+                                        &g[A_],
+                                        &g[B_],
+                                        &g[C_],
+                                        in[SKIP] ? &g[SKIP] : NULL,
+                                        in[Z] ? &g[Z] : NULL,
+                                        in[BIAS] ? &g[BIAS] : NULL,
+                                        &g[H0]};
+}
+
+// ---- the definition, and its derivative, in double ----
+
+typedef struct reference {
+    double *value[KEPT];  // of Y, LAST and the gradients
+    double *scale[KEPT];  // the sums of what was added up, without signs
+} reference;
+
+static void add(const reference *r, int use, int64_t i, double x) {
+    r->value[use][i] += x, r->scale[use][i] += fabs(x);
+}
+
+static double input(const problem *p, int use, int64_t i) { return given(p, use) ? get(&p->at[use], i) : 0; }
+
+static void channel(const problem *p, const reference *r, int64_t b, int64_t d) {
+    const int64_t L = p->length, N = p->states, row = b * p->channels + d,
+                  g = b * p->groups + d / (p->channels / p->groups);
+    double *h = calloc((size_t)((L + 1) * N), sizeof *h), *carry = calloc((size_t)N, sizeof *carry);
+    for (int64_t n = 0; n < N; n++) h[n] = input(p, H0, row * N + n);
+    for (int back = 0; back < 2; back++)
+        for (int64_t k = 0; k < L; k++) {
+            const int64_t l = back ? L - 1 - k : k, i = row * L + l;
+            const double u = input(p, U, i), raw = input(p, DELTA, i) + input(p, BIAS, d);
+            const double t = p->softplus ? fmax(raw, 0) + log1p(exp(-fabs(raw))) : raw;
+            const double z = input(p, Z, i), s = 1 / (1 + exp(-z)), gate = given(p, Z) ? z * s : 1;
+            const double gy = get(&p->at[GY], i) * gate;
+            double sum = input(p, SKIP, d) * u, size = fabs(sum), by_b = 0, by_a = 0, by_size = 0;
+            for (int64_t n = 0; n < N; n++) {
+                const double a = get(&p->at[A_], d * N + n), *before = h + l * N + n;
+                const int64_t at = (g * N + n) * L + l;
+                const double B = input(p, B_, at), C = input(p, C_, at), e = exp(t * a);
+                if (!back) h[(l + 1) * N + n] = e * *before + t * B * u;
+                sum += C * h[(l + 1) * N + n], size += fabs(C * h[(l + 1) * N + n]);
+                if (!back) continue;
+                const double x = gy * C + (k == 0 ? get(&p->at[GLAST], row * N + n) : carry[n]), w = x * e * *before;
+                add(r, GRADIENTS + C_, at, gy * h[(l + 1) * N + n]);
+                add(r, GRADIENTS + B_, at, x * t * u);
+                add(r, GRADIENTS + A_, d * N + n, w * t);
+                by_b += x * B, by_a += w * a, by_size += fabs(x * B * u) + fabs(w * a);
+                carry[n] = x * e;
+            }
+            if (!back) {
+                r->value[Y][i] = sum * gate, r->scale[Y][i] = size * (fabs(gate) + 1);
+                continue;
+            }
+            const double slope = p->softplus ? 1 / (1 + exp(-raw)) : 1, gt = (u * by_b + by_a) * slope;
+            add(r, GRADIENTS + U, i, t * by_b + input(p, SKIP, d) * gy);
+            r->scale[GRADIENTS + U][i] += by_size;
+            r->value[GRADIENTS + DELTA][i] = gt, r->scale[GRADIENTS + DELTA][i] = by_size;
+            add(r, GRADIENTS + SKIP, d, gy * u);
+            r->value[GRADIENTS + BIAS][d] += gt, r->scale[GRADIENTS + BIAS][d] += by_size;
+            r->value[GRADIENTS + Z][i] = get(&p->at[GY], i) * sum * s * (1 + z * (1 - s));
+            r->scale[GRADIENTS + Z][i] = 2 * size;
+        }
+    for (int64_t n = 0; n < N; n++) {
+        add(r, LAST, row * N + n, h[L * N + n]);
+        add(r, GRADIENTS + H0, row * N + n, L ? carry[n] : get(&p->at[GLAST], row * N + n));
+    }
+    free(h);
+    free(carry);
+}
+
+static reference reference_of(const problem *p) {
+    reference r = {{0}, {0}};
+    for (int use = Y; use < KEPT; use++) {
+        r.value[use] = calloc((size_t)count_of(&p->at[use]) + 1, sizeof(double));
+        r.scale[use] = calloc((size_t)count_of(&p->at[use]) + 1, sizeof(double));
+    }
+    for (int64_t b = 0; b < p->batch; b++)
+        for (int64_t d = 0; d < p->channels; d++) channel(p, &r, b, d);
+    return r;
+}
+
+static void compare(const problem *p, int use, const reference *r) {
+    if (use >= GRADIENTS && !given(p, use - GRADIENTS) && use - GRADIENTS != H0) return;
+    // States add up errors of some ulps over what is not forgotten: here within some ten steps.
+    const double eps = p->dtype == DPCR_F32 ? 0x1p-24 : 0x1p-53, bound = p->whole ? 0 : 120 * eps;
+    for (int64_t i = 0; i < count_of(&p->at[use]); i++) {
+        const double got = get(&p->at[use], i), want = r->value[use][i], error = fabs(got - want);
+        if (!(error <= bound * (r->scale[use][i] + 1)))
+            fail_msg("%s%s, number %lld: %.17g, wanted %.17g, %g eps of %g", use >= GRADIENTS ? "gradient of " : "",
+                     use >= GRADIENTS ? names[use - GRADIENTS]
+                     : use == Y       ? "y"
+                                      : "last",
+                     (long long)i, got, want, error / eps / (r->scale[use][i] + 1), r->scale[use][i]);
+    }
+}
+
+static void check_problem(dpcr_context *context, problem *p, bool beginning) {
+    dpcr_error error = {0};
+    fill(p, beginning);
+    const size_t bytes = dpcr_selective_kept_bytes(&p->in);
+    reference r = reference_of(p);
+    char *kept = bytes ? guarded(KEPT, bytes, beginning) : NULL;
+    assert_true(bytes % 64 == 0 || p->batch * p->channels == 0 || p->length == 0 || dpcri_isa_level() != DPCRI_AVX512);
+    if (kept && ((uintptr_t)kept & 63)) kept = NULL;
+    if (dpcr_selective_scan(context, &p->in, &p->at[Y], &p->at[LAST], kept, &error) != DPCR_OK)
+        fail_msg("%s", error.text);
+    if (dpcr_selective_adjoint(context, &p->in, &p->at[GY], &p->at[GLAST], kept, &p->out, &error) != DPCR_OK)
+        fail_msg("%s", error.text);
+    for (int use = Y; use < KEPT; use++)
+        if (use != GY && use != GLAST) compare(p, use, &r);
+    for (int use = 0; use < KEPT; use++) free(r.value[use]), free(r.scale[use]);
+}
+
+static void agrees_with_the_definition(void **state) {
+    (void)state;
+    static const int64_t lengths[] = {1, 2, 15, 16, 17, 40}, channels[] = {1, 2, 5, 16, 17, 66},
+                         states[] = {1, 3, 16, 17};
+    dpcr_context *context = context_of(3, NULL);
+    int which = 0;
+    for (int64_t l = 0; l < 6; l++)
+        for (int64_t c = 0; c < 6; c++)
+            for (int64_t n = 0; n < 4; n++, which++) {
+                problem p = {.dtype = which % 2 ? DPCR_F64 : DPCR_F32,
+                             .batch = 1 + which % 2,
+                             .channels = channels[c],
+                             .groups = channels[c] % 2 == 0 && which % 3 ? 2 : 1,
+                             .states = states[n],
+                             .length = lengths[l],
+                             .softplus = which / 2 % 2,
+                             .there = (unsigned)(which * 37 % 16) << SKIP,
+                             .layout = (layout)(which % 3)};
+                check_problem(context, &p, which % 5 < 2);
+            }
+    dpcr_context_destroy(context);
+}
+
+// Without a decay all is sums of whole numbers.
+static void adds_whole_numbers_exactly(void **state) {
+    (void)state;
+    dpcr_context *context = context_of(2, NULL);
+    for (int k = 0; k < 6; k++) {
+        problem p = {.dtype = k % 2 ? DPCR_F64 : DPCR_F32,
+                     .batch = 2,
+                     .channels = 20,
+                     .groups = 2,
+                     .states = 5,
+                     .length = 60,
+                     .whole = true,
+                     .there = 1u << SKIP | 1u << BIAS | (unsigned)(k < 3) << H0,
+                     .layout = (layout)(k / 2)};
+        check_problem(context, &p, false);
+    }
+    dpcr_context_destroy(context);
+}
+
+static void takes_no_steps_and_no_channels(void **state) {
+    (void)state;
+    dpcr_context *context = context_of(2, NULL);
+    for (int k = 0; k < 3; k++) {
+        problem p = {.dtype = DPCR_F32,
+                     .batch = k == 0 ? 0 : 2,
+                     .channels = k == 1 ? 0 : 6,
+                     .groups = 1,
+                     .states = 3,
+                     .length = k == 2 ? 0 : 4,
+                     .there = 15u << SKIP};
+        check_problem(context, &p, false);
+    }
+    dpcr_context_destroy(context);
+}
+
+// ---- bits ----
+
+static problem middling(dpcr_dtype dtype, int64_t batch, int64_t channels) {
+    return (problem){.dtype = dtype,
+                     .batch = batch,
+                     .channels = channels,
+                     .groups = 1,
+                     .states = 4,
+                     .length = 35,
+                     .softplus = true,
+                     .there = 15u << SKIP};
+}
+
+static void run(dpcr_context *context, problem *p, void *kept) {
+    assert_int_equal(dpcr_selective_scan(context, &p->in, &p->at[Y], &p->at[LAST], kept, NULL), DPCR_OK);
+    assert_int_equal(dpcr_selective_adjoint(context, &p->in, &p->at[GY], &p->at[GLAST], kept, &p->out, NULL), DPCR_OK);
+}
+
+static void bits_are_those_of_one_thread(void **state) {
+    (void)state;
+    for (int k = 0; k < 4; k++) {
+        problem p = middling(k % 2 ? DPCR_F64 : DPCR_F32, 1 + k / 2, k / 2 ? 300 : 70);
+        if (k / 2) p.length = 20, p.states = 3;
+        fill(&p, false);
+        const size_t element = dpcr_dtype_size(p.dtype), bytes = dpcr_selective_kept_bytes(&p.in);
+        void *kept = aligned_alloc(64, (bytes + 63) / 64 * 64), *first[KEPT] = {0};
+        for (int threads = 1; threads <= 4; threads++) {
+            dpcr_context *context = context_of(threads, NULL);
+            run(context, &p, threads % 2 ? kept : NULL);
+            for (int use = Y; use < KEPT; use++) {
+                const size_t all = (size_t)count_of(&p.at[use]) * element;
+                if (use == GY || use == GLAST) continue;
+                if (threads == 1) first[use] = memcpy(malloc(all + 1), p.at[use].data, all);
+                if (memcmp(first[use], p.at[use].data, all) != 0)
+                    fail_msg("%d threads: use %d has other bits", threads, use);
+                if (threads == 4) free(first[use]);
+            }
+            dpcr_context_destroy(context);
+        }
+        free(kept);
+    }
+}
+
+// An entry alone, and some channels alone, have the bits of the whole.
+static void bits_do_not_depend_on_neighbours(void **state) {
+    (void)state;
+    dpcr_context *context = context_of(2, NULL);
+    problem p = middling(DPCR_F32, 2, 40);
+    fill(&p, false);
+    run(context, &p, NULL);
+    const int64_t L = p.length, N = p.states, from = 17, channels = 9;
+    float *y = malloc((size_t)(channels * L) * sizeof *y), *last = malloc((size_t)(channels * N) * sizeof *last);
+    dpcr_array part[INPUTS];
+    for (int use = 0; use < INPUTS; use++) {
+        part[use] = p.at[use];
+        const int batched = use != A_ && use != SKIP && use != BIAS, own = use != B_ && use != C_;
+        float *data = part[use].data;
+        if (batched) data += part[use].strides[0], part[use].shape[0] = 1;
+        if (own) data += from * part[use].strides[batched], part[use].shape[batched] = channels;
+        part[use].data = data;
+    }
+    const dpcr_selective in = {sizeof in,   &part[U], &part[DELTA], &part[A_], &part[B_], &part[C_],
+                               &part[SKIP], &part[Z], &part[BIAS],  &part[H0], 1};
+    const int64_t rows[3] = {1, channels, L}, ends[3] = {1, channels, N};
+    const dpcr_array to = dpcr_array_make(y, DPCR_F32, 3, rows), end = dpcr_array_make(last, DPCR_F32, 3, ends);
+    assert_int_equal(dpcr_selective_scan(context, &in, &to, &end, NULL, NULL), DPCR_OK);
+    assert_memory_equal(y, (float *)p.at[Y].data + (40 + from) * L, (size_t)(channels * L) * sizeof *y);
+    assert_memory_equal(last, (float *)p.at[LAST].data + (40 + from) * N, (size_t)(channels * N) * sizeof *last);
+    free(y);
+    free(last);
+    dpcr_context_destroy(context);
+}
+
+// ---- numbers at their ends ----
+
+static double one_step(dpcr_context *context, dpcr_dtype dtype, double delta, double a, bool softplus, double u,
+                       double h0) {
+    problem p = {.dtype = dtype,
+                 .batch = 1,
+                 .channels = 1,
+                 .groups = 1,
+                 .states = 1,
+                 .length = 1,
+                 .softplus = softplus,
+                 .there = 1u << H0};
+    fill(&p, false);
+    put(&p.at[DELTA], 0, delta), put(&p.at[A_], 0, a), put(&p.at[U], 0, u), put(&p.at[H0], 0, h0);
+    put(&p.at[B_], 0, 1), put(&p.at[C_], 0, 1);
+    assert_int_equal(dpcr_selective_scan(context, &p.in, &p.at[Y], NULL, NULL, NULL), DPCR_OK);
+    return get(&p.at[Y], 0);
+}
+
+static void meets_ends(void **state) {
+    (void)state;
+    dpcr_context *context = context_of(1, NULL);
+    for (int wide = 0; wide < 2; wide++) {
+        const dpcr_dtype dtype = wide ? DPCR_F64 : DPCR_F32;
+        const double eps = wide ? 0x1p-52 : 0x1p-23, least = wide ? 4e-308 : 2e-38;
+        for (double y = -800; y < 800; y += 0.37) {  // the decay alone
+            const double x = wide ? y : (double)(float)y, want = exp(x),
+                         got = one_step(context, dtype, 1, x, false, 0, 1);
+            const double most = wide ? 709.4 : 88.3;
+            if (x > most ? !(got > (wide ? 1e308 : 2e38)) : !(fabs(got - want) <= 2 * eps * want + least))
+                fail_msg("e^%g: %g, wanted %g", x, got, want);
+            const double slope = one_step(context, dtype, x / 10, 0, true, 1, 0),
+                         soft = fmax(x / 10, 0) + log1p(exp(-fabs(x / 10)));
+            if (!(fabs(slope - (wide ? soft : fmax((float)(x / 10), 0) + log1p(exp(-fabs((double)(float)(x / 10)))))) <=
+                  3 * eps * soft + least))
+                fail_msg("softplus %g: %.17g, wanted %.17g", x / 10, slope, soft);
+        }
+        assert_true(one_step(context, dtype, INFINITY, -1, false, 0, 1) !=
+                    one_step(context, dtype, INFINITY, -1, false, 0, 1));
+        assert_true(fabs(one_step(context, dtype, 1, -INFINITY, false, 2, 1) - 2) <= least);
+        assert_true(isinf(one_step(context, dtype, 1, INFINITY, false, 2, 1)));
+        assert_true(isnan(one_step(context, dtype, NAN, -1, true, 1, 1)));
+        assert_true(isnan(one_step(context, dtype, 1, NAN, false, 1, 1)));
+        assert_true(isnan(one_step(context, dtype, 1, -1, false, NAN, 1)));
+        assert_true(isinf(one_step(context, dtype, INFINITY, 0, true, 1, 0)) ||
+                    isnan(one_step(context, dtype, INFINITY, 0, true, 1, 0)));
+    }
+    dpcr_context_destroy(context);
+}
+
+// ---- what is refused, and who stops ----
+
+static int64_t calls;
+static int asked(void *user) {
+    (void)user;
+    return ++calls > 1;
+}
+
+static void stops_when_asked(void **state) {
+    (void)state;
+    enum { CHANNELS = 64, LENGTH = 1 << 16, STATES = 16 };
+    const int64_t rows[3] = {1, CHANNELS, LENGTH}, a[2] = {CHANNELS, STATES}, shared[4] = {1, 1, STATES, LENGTH};
+    float *numbers = calloc((size_t)CHANNELS * LENGTH, sizeof *numbers),
+          *y = malloc((size_t)CHANNELS * LENGTH * sizeof *y);
+    const dpcr_array u = dpcr_array_make(numbers, DPCR_F32, 3, rows), to = dpcr_array_make(y, DPCR_F32, 3, rows);
+    const dpcr_array rates = dpcr_array_make(numbers, DPCR_F32, 2, a),
+                     b = dpcr_array_make(numbers, DPCR_F32, 4, shared);
+    const dpcr_selective in = {.size = sizeof in, .u = &u, .delta = &u, .a = &rates, .b = &b, .c = &b};
+    const dpcr_selective_gradients out = {.size = sizeof out, .u = &to};
+    dpcr_context *context = context_of(2, asked);
+    dpcr_error error = {0};
+    for (int back = 0; back < 2; back++) {
+        calls = 0;
+        const dpcr_status status = back ? dpcr_selective_adjoint(context, &in, &u, NULL, NULL, &out, &error)
+                                        : dpcr_selective_scan(context, &in, &to, NULL, NULL, &error);
+        assert_int_equal(status, DPCR_ERROR_CANCELLED);
+        assert_non_null(strstr(error.text, back ? "selective_adjoint" : "selective_scan"));
+    }
+    dpcr_context_destroy(context);
+    free(numbers);
+    free(y);
+}
+
+static void refuses(void **state) {
+    (void)state;
+    dpcr_context *context = context_of(1, NULL);
+    dpcr_error error = {0};
+    problem p = middling(DPCR_F32, 2, 6);
+    static const char *const wanted[] = {"[B][D][L]",          "[2][6][35] float32",    "[D][N]",
+                                         "[B][G][N][L]",       "[2][1][4][35] float32", "[6] float32",
+                                         "[2][6][35] float32", "[6] float32",           "[2][6][4] float32"};
+    for (int use = 0; use < INPUTS; use++) {
+        fill(&p, false);
+        dpcr_array *a = &p.at[use];
+        a->ndim++, a->shape[a->ndim - 1] = 1;
+        assert_int_equal(dpcr_selective_scan(context, &p.in, &p.at[Y], NULL, NULL, &error), DPCR_ERROR_ARGUMENT);
+        if (!strstr(error.text, names[use]) || !strstr(error.text, wanted[use]))
+            fail_msg("%s: '%s'", names[use], error.text);
+        assert_int_equal(dpcr_selective_kept_bytes(&p.in), 0);
+        fill(&p, false);
+        if (use == A_) continue;  // its extents are what the others are held to
+        a->shape[a->ndim - 1]++;
+        assert_int_equal(dpcr_selective_adjoint(context, &p.in, &p.at[GY], NULL, NULL, &p.out, &error),
+                         DPCR_ERROR_ARGUMENT);
+        fill(&p, false);
+        p.at[GRADIENTS + use].strides[0] = 0;
+        assert_int_equal(dpcr_selective_adjoint(context, &p.in, &p.at[GY], NULL, NULL, &p.out, &error),
+                         DPCR_ERROR_ARGUMENT);
+        if (!strstr(error.text, names[use]) || !strstr(error.text, "stride of 0"))
+            fail_msg("%s: '%s'", names[use], error.text);
+    }
+    fill(&p, false);
+    p.at[B_].shape[1] = 4, p.at[C_].shape[1] = 4;
+    assert_int_equal(dpcr_selective_scan(context, &p.in, &p.at[Y], NULL, NULL, &error), DPCR_ERROR_ARGUMENT);
+    assert_non_null(strstr(error.text, "G divides D = 6"));
+    fill(&p, false);
+    assert_int_equal(dpcr_selective_scan(context, &p.in, &p.at[U], NULL, NULL, &error), DPCR_ERROR_ARGUMENT);
+    assert_non_null(strstr(error.text, "y lies where"));
+    p.in.z = NULL;
+    assert_int_equal(dpcr_selective_adjoint(context, &p.in, &p.at[GY], NULL, NULL, &p.out, &error),
+                     DPCR_ERROR_ARGUMENT);
+    assert_non_null(strstr(error.text, "not there"));
+    fill(&p, false);
+    p.at[DELTA].data = NULL;
+    assert_int_equal(dpcr_selective_scan(context, &p.in, &p.at[Y], NULL, NULL, &error), DPCR_ERROR_ARGUMENT);
+    assert_non_null(strstr(error.text, "delta has no data"));
+    fill(&p, false);
+    p.in.size--;
+    assert_int_equal(dpcr_selective_scan(context, &p.in, &p.at[Y], NULL, NULL, &error), DPCR_ERROR_ARGUMENT);
+    fill(&p, false);
+    p.in.c = NULL;
+    assert_int_equal(dpcr_selective_scan(context, &p.in, &p.at[Y], NULL, NULL, &error), DPCR_ERROR_ARGUMENT);
+    fill(&p, false);
+    p.at[Z].dtype = DPCR_F64;
+    assert_int_equal(dpcr_selective_scan(context, &p.in, &p.at[Y], NULL, NULL, &error), DPCR_ERROR_ARGUMENT);
+    assert_int_equal(dpcr_selective_scan(NULL, &p.in, &p.at[Y], NULL, NULL, &error), DPCR_ERROR_ARGUMENT);
+    assert_int_equal(dpcr_selective_scan(context, NULL, &p.at[Y], NULL, NULL, &error), DPCR_ERROR_ARGUMENT);
+    assert_int_equal(dpcr_selective_scan(context, &p.in, NULL, NULL, NULL, &error), DPCR_ERROR_ARGUMENT);
+    fill(&p, false);
+    assert_int_equal(dpcr_selective_adjoint(context, &p.in, &p.at[GY], NULL, NULL, NULL, &error), DPCR_ERROR_ARGUMENT);
+    dpcr_context_destroy(context);
+    budget b = {.left = 0};
+    dpcr_status status = DPCR_ERROR_MEMORY;
+    for (int64_t n = 0; status == DPCR_ERROR_MEMORY; n++) {
+        assert_true(n < 30);
+        const dpcr_context_options options = budget_options(&b);
+        b.left = 100;
+        assert_int_equal(dpcr_context_create(&options, &context, NULL), DPCR_OK);
+        b.left = n;
+        status = dpcr_selective_scan(context, &p.in, &p.at[Y], NULL, NULL, &error);
+        if (status == DPCR_OK) status = dpcr_selective_adjoint(context, &p.in, &p.at[GY], NULL, NULL, &p.out, &error);
+        dpcr_context_destroy(context);
+        assert_int_equal(b.live, 0);
+    }
+    assert_int_equal(status, DPCR_OK);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(agrees_with_the_definition),
+        cmocka_unit_test(adds_whole_numbers_exactly),
+        cmocka_unit_test(takes_no_steps_and_no_channels),
+        cmocka_unit_test(bits_are_those_of_one_thread),
+        cmocka_unit_test(bits_do_not_depend_on_neighbours),
+        cmocka_unit_test(meets_ends),
+        cmocka_unit_test(stops_when_asked),
+        cmocka_unit_test(refuses),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
