@@ -110,6 +110,7 @@ static void the_schedule_gives_pytorchs_rates(void **state) {
             assert_true(fabs(got - wanted) <= 1e-14 * options.rate);
         }
         if (options.total) assert_true(dpcr_optimiser_rate(optimiser, options.total + 1) == 0);
+        for (int64_t step = -1; step <= 0; step++) assert_true(dpcr_optimiser_rate(optimiser, step) == 0);
         dpcr_optimiser_destroy(optimiser);
     }
     dpcr_context_destroy(context);

@@ -57,7 +57,7 @@ DPCR_API void dpcr_optimiser_destroy(dpcr_optimiser *optimiser);
 DPCR_API dpcr_status dpcr_optimiser_step(dpcr_optimiser *optimiser, void *parameters, const void *gradients,
                                          dpcr_error *error);
 // Learning rate of step t, counted from 1:  rate t / warm_up  up to the warm-up's end, then, with a total,
-// rate (1 + cos(pi (t - 1 - warm_up) / (total - warm_up))) / 2, and 0 after the last.
+// rate (1 + cos(pi (t - 1 - warm_up) / (total - warm_up))) / 2; 0 before the first and after the last.
 DPCR_API double dpcr_optimiser_rate(const dpcr_optimiser *optimiser, int64_t step);
 
 // For checkpoints of a loop of one's own: the updates done, and views of the running means, which may be written before
