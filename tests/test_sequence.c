@@ -349,6 +349,12 @@ static void refusals(void **state) {
     options.train.optimiser.kind = DPCR_SGD;
     options.train.clip = 0;
     check_refused(each, &data, &options, DPCR_ERROR_UNSUPPORTED, "the loss is");
+    dpcr_sequence *other = make_sequence(context, model_options(DPCR_GRU, DPCR_READOUT_LAST, DPCR_F32));
+    const dpcr_sequence_data all = labelled(true);
+    options.train.optimiser.rate = 1e300;  // one step, whose loss is that of the weights before it
+    options.train.batch = SEQUENCES;
+    check_refused(other, &all, &options, DPCR_ERROR_UNSUPPORTED, "after step 1 parameter 0 is not finite");
+    dpcr_sequence_destroy(other);
     options = run_options(1);
     options.train.batch = SEQUENCES + 1;
     data = labelled(true);

@@ -534,6 +534,29 @@ static void a_loss_that_is_not_finite_stops_the_run(void **state) {
     dpcr_context_destroy(context);
 }
 
+// The last step's loss is that of the parameters before it, so nothing else would tell.
+static void parameters_that_end_as_no_numbers_are_refused(void **state) {
+    (void)state;
+    dpcr_context *context = make_context(1);
+    const dpcr_model_options o = resnet_options(4, 8, DPCR_F32);
+    const dpcr_dataset *set = make_data(&data, 100, 1);
+    const folder f = make_folder();
+    for (int saved = 0; saved < 2; saved++) {
+        dpcr_model *model = make_model(context, &o);
+        dpcr_train_options options = train_options(1, 100);
+        dpcr_train_state last;
+        dpcr_error error = {0};
+        options.optimiser = (dpcr_optimiser_options){.kind = DPCR_SGD, .rate = 1e300};
+        options.save = saved ? f.file : NULL;
+        assert_int_equal(dpcr_train(context, model, set, &options, &last, &error), DPCR_ERROR_UNSUPPORTED);
+        assert_non_null(strstr(error.text, "after step 1 parameter 0 is not finite"));
+        assert_int_equal(last.step, 1);
+        dpcr_model_destroy(model);
+    }
+    remove_folder(&f);
+    dpcr_context_destroy(context);
+}
+
 static void an_unconverged_solve_without_fallback_stops_the_run(void **state) {
     (void)state;
     dpcr_context *context = make_context(1);
@@ -730,6 +753,7 @@ int main(void) {
         cmocka_unit_test(the_loss_curve_of_newton_deviates_like_one_ulp),
         cmocka_unit_test(bad_arguments_are_refused_in_words),
         cmocka_unit_test(a_loss_that_is_not_finite_stops_the_run),
+        cmocka_unit_test(parameters_that_end_as_no_numbers_are_refused),
         cmocka_unit_test(an_unconverged_solve_without_fallback_stops_the_run),
         cmocka_unit_test(evaluation_depends_on_the_batch_by_rounding_only),
     };

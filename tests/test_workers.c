@@ -415,6 +415,19 @@ static void faults_end_all_workers(void **state) {
     assert_int_equal(dpcr_train_data_parallel(context, model, set, &options, &workers, NULL, NULL, &told),
                      DPCR_ERROR_UNSUPPORTED);
     assert_non_null(strstr(told.text, "wanted a finite number"));
+    // One step, whose loss is that of the weights before it.
+    options = train_options(1, 100);
+    options.optimiser = (dpcr_optimiser_options){.kind = DPCR_SGD, .rate = 1e300};
+    const dpcr_layerwise_options layerwise = {.size = sizeof layerwise};
+    dpcr_model *once[2] = {make_model(context, &o), make_model(context, &o)};
+    for (int k = 0; k < 2; k++) {
+        const dpcr_status status =
+            k ? dpcr_train_layerwise(context, once[k], set, &options, &layerwise, NULL, NULL, &told)
+              : dpcr_train_data_parallel(context, once[k], set, &options, &workers, NULL, NULL, &told);
+        assert_int_equal(status, DPCR_ERROR_UNSUPPORTED);
+        assert_non_null(strstr(told.text, "after step 1 parameter 0 is not finite"));
+        dpcr_model_destroy(once[k]);
+    }
     dpcr_model_destroy(model);
     dpcr_context_destroy(context);
 }

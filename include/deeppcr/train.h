@@ -186,11 +186,13 @@ typedef struct dpcr_train_state {
 //
 // `last` (may be NULL) gets the state of the last step, also on failure; a run that was complete already: the state at
 // its end. Errors besides the arguments' and those of the parts, each in words, the last checkpoint left as it is:
-//   DPCR_ERROR_ARGUMENT     the data's pixels do not fit the model's inputs, a label >= its outputs; on resume: what
-//   disagrees DPCR_ERROR_FORMAT       the checkpoint is none, or damaged; neither model nor file is changed
+//   DPCR_ERROR_ARGUMENT     the data's pixels do not fit the model's inputs, a label >= its outputs;
+//                           on resume: what disagrees
+//   DPCR_ERROR_FORMAT       the checkpoint is none, or damaged; neither model nor file is changed
 //   DPCR_ERROR_UNSUPPORTED  a solve did not converge and `no_fallback` was set; last->reason tells
+//                           also: the loss is no longer finite, where the text names step, loss and rate; or, where an
+//                           epoch ends or a checkpoint is due, a parameter, with `save` or without
 //   DPCR_ERROR_CANCELLED    stopped as asked, after a checkpoint
-//                           also: the loss, or a parameter, is no longer finite; the text names step, loss and rate
 DPCR_API dpcr_status dpcr_train(dpcr_context *context, dpcr_model *model, const dpcr_dataset *data,
                                 const dpcr_train_options *options, dpcr_train_state *last, dpcr_error *error);
 

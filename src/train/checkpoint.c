@@ -152,12 +152,17 @@ dpcr_status dpcri_refuse_not_finite(const dpcri_position *position, int64_t para
         (long long)position->step, (long long)parameter);
 }
 
-dpcr_status dpcri_checkpoint_write(const char *path, dpcr_model *model, const dpcr_optimiser *optimiser,
-                                   const dpcri_strings *fixed, const dpcri_position *position, dpcr_error *error) {
+dpcr_status dpcri_parameters_check(dpcr_model *model, const dpcri_position *position, dpcr_error *error) {
     int64_t count = 0;
     const void *parameters = dpcr_model_vector(model, &count);
     const int64_t bad = dpcri_first_not_finite(dpcr_model_get_options(model)->dtype, parameters, count);
-    if (bad >= 0) return dpcri_refuse_not_finite(position, bad, error);
+    return bad < 0 ? DPCR_OK : dpcri_refuse_not_finite(position, bad, error);
+}
+
+dpcr_status dpcri_checkpoint_write(const char *path, dpcr_model *model, const dpcr_optimiser *optimiser,
+                                   const dpcri_strings *fixed, const dpcri_position *position, dpcr_error *error) {
+    const dpcr_status status = dpcri_parameters_check(model, position, error);
+    if (status != DPCR_OK) return status;
     dpcri_checkpoint checkpoint;
     dpcri_checkpoint_start(&checkpoint, fixed, position);
     dpcri_checkpoint_optimiser(&checkpoint, optimiser, "optimiser.first", "optimiser.second");

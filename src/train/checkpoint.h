@@ -57,6 +57,8 @@ void dpcri_checkpoint_optimiser(dpcri_checkpoint *checkpoint, const dpcr_optimis
 // Index of the first number that is not finite; -1: all are.
 int64_t dpcri_first_not_finite(dpcr_dtype dtype, const void *vector, int64_t count);
 dpcr_status dpcri_refuse_not_finite(const dpcri_position *position, int64_t parameter, dpcr_error *error);
+// The model's parameters are finite; else refused.
+dpcr_status dpcri_parameters_check(dpcr_model *model, const dpcri_position *position, dpcr_error *error);
 
 // Writes a checkpoint. fixed: the strings above. Refuses parameters that are not finite (DPCR_ERROR_UNSUPPORTED), so
 // that the file at `path` keeps the last ones that were.

@@ -283,7 +283,7 @@ int64_t dpcri_ledger_decide(dpcri_ledger *l, const char *sentence) {
     const bool stop = dpcri_ledger_report(l), ended = l->position.batch == l->batches;
     const bool due = dpcri_seconds() - l->saved >= l->options.checkpoint_seconds;
     return (stop ? DPCRI_STOP | DPCRI_SAVE : DPCRI_GO_ON) |
-           (l->options.save && (due || ended) ? DPCRI_SAVE : DPCRI_GO_ON);
+           (ended || (l->options.save && due) ? DPCRI_SAVE : DPCRI_GO_ON);
 }
 
 dpcr_status dpcri_ledger_write(dpcri_ledger *l, dpcr_error *error) {
@@ -293,6 +293,8 @@ dpcr_status dpcri_ledger_write(dpcri_ledger *l, dpcr_error *error) {
     if (l->optimiser->step != l->position.step) l->optimiser->step = l->position.step;
     if (l->options.save)
         DPCR_TRY(dpcri_checkpoint_write(l->options.save, l->model, l->optimiser, &l->fixed, &l->position, error));
+    else
+        DPCR_TRY(dpcri_parameters_check(l->model, &l->position, error));
     dpcri_phase_end(&l->state.phases.checkpoint, &mark);
     l->saved = mark;
 done:

@@ -86,7 +86,7 @@ bool dpcri_ledger_report(const dpcri_ledger *ledger);
 typedef enum dpcri_decision { DPCRI_GO_ON = 0, DPCRI_SAVE = 1, DPCRI_STOP = 2 } dpcri_decision;
 // Reports, and says what comes next: a sum of dpcri_decision.
 int64_t dpcri_ledger_decide(dpcri_ledger *ledger, const char *sentence);
-// Writes the model and the optimiser as they stand.
+// Refuses parameters that are not finite; then writes the model and the optimiser as they stand, where there is a file.
 dpcr_status dpcri_ledger_write(dpcri_ledger *ledger, dpcr_error *error);
 // DPCR_ERROR_CANCELLED in words.
 dpcr_status dpcri_ledger_stopped(const dpcri_ledger *ledger, dpcr_error *error);

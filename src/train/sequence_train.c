@@ -410,8 +410,8 @@ static dpcr_status save(void *run, dpcr_error *error) {
     double mark = dpcri_seconds();
     dpcri_checkpoint checkpoint;
     DPCR_TRY(bring_home(t, error));
-    if (!t->options.train.save) return DPCR_OK;
     DPCR_TRY(check_parameters(t, error));
+    if (!t->options.train.save) return DPCR_OK;
     dpcri_checkpoint_start(&checkpoint, &t->fixed, &t->position);
     dpcri_checkpoint_optimiser(&checkpoint, t->network, "optimiser.first", "optimiser.second");
     dpcri_checkpoint_optimiser(&checkpoint, t->ends, "optimiser.ends_first", "optimiser.ends_second");
