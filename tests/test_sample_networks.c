@@ -583,7 +583,23 @@ static void refusals(void **state) {
     make_data(&data, 10, 1);
     dpcr_learn_options learn = learn_options(1, 20);
     assert_int_equal(dpcr_diffusion_train(model, &data.set, &learn, NULL, &error), DPCR_ERROR_ARGUMENT);
+    dpcr_autoencoder *vae = NULL;
+    const dpcr_autoencoder_options of_vae = {
+        .size = sizeof of_vae, .rows = SIDE, .cols = SIDE, .latent = 4, .hidden = 10, .depth = 1};
+    assert_int_equal(dpcr_autoencoder_create(context, &of_vae, &vae, NULL), DPCR_OK);
     learn = learn_options(1, 5);
+    for (int lack = 0; lack < 2; lack++) {
+        dpcr_dataset half = data.set;
+        if (lack)
+            half.labels = NULL;
+        else
+            half.images = NULL;
+        assert_int_equal(dpcr_diffusion_train(model, &half, &learn, NULL, &error), DPCR_ERROR_ARGUMENT);
+        assert_non_null(strstr(error.text, "images or labels are NULL"));
+        assert_int_equal(dpcr_autoencoder_train(vae, &half, &learn, NULL, &error), DPCR_ERROR_ARGUMENT);
+        assert_non_null(strstr(error.text, "images or labels are NULL"));
+    }
+    dpcr_autoencoder_destroy(vae);
     learn.optimiser.rate = 1e30;
     learn.epochs = 30;
     assert_int_equal(dpcr_diffusion_train(model, &data.set, &learn, NULL, &error), DPCR_ERROR_ARGUMENT);

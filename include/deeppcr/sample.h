@@ -288,7 +288,7 @@ typedef struct dpcr_learn_state {
 
 // Train on `data`, in place; afterwards the model has its averaged weights. Same model, data and options: same bits,
 // for any number of threads. A run killed at any moment and resumed, with the same options, ends with the bits of the
-// uninterrupted run. Errors as dpcr_train's.
+// uninterrupted run. Errors as dpcr_train's, but that a loss or weights that are not finite are DPCR_ERROR_ARGUMENT.
 //   autoencoder   per picture: sum of the pixels' cross-entropies + weight KL(code || normal)
 //   denoiser      mean of (m - target)^2 at a random time, target by the prediction
 DPCR_API dpcr_status dpcr_autoencoder_train(dpcr_autoencoder *autoencoder, const dpcr_dataset *data,

@@ -28,6 +28,17 @@ typedef struct learning {
     dpcr_learn_state state;
 } learning;
 
+dpcr_status dpcri_learn_check_data(const dpcr_dataset *data, int64_t rows, int64_t cols, int64_t pixels,
+                                   dpcr_error *error) {
+    if (data->count < 1 || data->rows != rows || data->cols != cols || dpcr_dataset_pixels(data) != pixels)
+        return dpcri_fail(error, DPCR_ERROR_ARGUMENT,
+                          "learn: %lld pictures of %lld x %lld, %lld numbers, wanted some of %lld x %lld, %lld",
+                          (long long)data->count, (long long)data->rows, (long long)data->cols,
+                          (long long)dpcr_dataset_pixels(data), (long long)rows, (long long)cols, (long long)pixels);
+    if (data->images && data->labels) return DPCR_OK;
+    return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "learn: the data set's images or labels are NULL, wanted both");
+}
+
 static dpcr_status check_options(learning *l, const dpcr_learn_options *given, dpcr_error *error) {
     dpcr_learn_options *o = &l->options;
     const int64_t count = l->data->count;

@@ -224,13 +224,8 @@ dpcr_status dpcr_autoencoder_train(dpcr_autoencoder *a, const dpcr_dataset *data
     if ((unsigned)options->convolution > DPCR_CONVOLUTION_ONEDNN)
         return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "learn: convolution is %d, wanted a named one",
                           (int)options->convolution);
-    if (data->count < 1 || data->rows != a->options.rows || data->cols != a->options.cols ||
-        dpcr_dataset_pixels(data) != a->pixels)
-        return dpcri_fail(error, DPCR_ERROR_ARGUMENT,
-                          "learn: %lld pictures of %lld x %lld, %lld numbers, wanted some of %lld x %lld, %lld",
-                          (long long)data->count, (long long)data->rows, (long long)data->cols,
-                          (long long)dpcr_dataset_pixels(data), (long long)a->options.rows, (long long)a->options.cols,
-                          (long long)a->pixels);
+    status = dpcri_learn_check_data(data, a->options.rows, a->options.cols, a->pixels, error);
+    if (status != DPCR_OK) return status;
     vae_learning l = {.a = a,
                       .data = data,
                       .seed = options->seed,

@@ -210,11 +210,9 @@ static void free_all(denoiser_learning *l) {
 }
 
 static dpcr_status check_data(const dpcr_diffusion *d, const dpcr_dataset *data, dpcr_error *error) {
-    if (data->count < 1 || data->rows != d->options.rows || data->cols != d->options.cols ||
-        dpcr_dataset_pixels(data) != dpcr_diffusion_pixels(&d->options))
-        return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "learn: %lld pictures of %lld x %lld, wanted some of %lld x %lld",
-                          (long long)data->count, (long long)data->rows, (long long)data->cols,
-                          (long long)d->options.rows, (long long)d->options.cols);
+    const dpcr_status status =
+        dpcri_learn_check_data(data, d->options.rows, d->options.cols, dpcr_diffusion_pixels(&d->options), error);
+    if (status != DPCR_OK) return status;
     for (int64_t i = 0; d->options.classes && i < data->count; i++)
         if (data->labels[i] >= d->options.classes)
             return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "learn: label %lld is %d, wanted less than %lld",
