@@ -370,6 +370,53 @@ static void a_resumed_run_ends_with_the_same_bits(void **state) {
     dpcr_context_destroy(context);
 }
 
+// Writes the file again without its sum, and without what the optimiser knows or with no number among the averages.
+static void damage(dpcr_context *context, const char *path, bool averages) {
+    dpcr_tensors file = {0};
+    assert_int_equal(dpcr_safetensors_read(context, path, &file, NULL), DPCR_OK);
+    for (int64_t i = 0; i < file.metadata_count; i++)
+        if (!strcmp(file.metadata_keys[i], "deeppcr.checksum")) file.metadata_keys[i][0] = '_';
+    for (int64_t i = 0; i < file.count; i++) {
+        dpcr_tensor *t = &file.items[i];
+        if (!averages && !strcmp(t->name, "learn.second")) t->name[0] = '_';
+        if (averages && !strcmp(t->name, "out.bias")) *(float *)t->array.data = NAN;
+    }
+    assert_int_equal(dpcr_safetensors_write(path, &file, NULL), DPCR_OK);
+    dpcr_tensors_free(context, &file);
+}
+
+static void a_damaged_checkpoint_changes_nothing(void **state) {
+    (void)state;
+    static small_data data;
+    make_data(&data, 100, 1);
+    const folder f = make_folder();
+    dpcr_context *context = sampling_context(1);
+    const dpcr_diffusion_options options = small_options(0, DPCR_PREDICT_V);
+    dpcr_diffusion *model = small_model(context, &options);
+    const size_t bytes = (size_t)model->net.parameters * sizeof(float);
+    dpcr_learn_options learn = learn_options(1, 25);
+    dpcr_error error = {0};
+    learn.save = f.file;
+    assert_int_equal(dpcr_diffusion_train(model, &data.set, &learn, NULL, NULL), DPCR_OK);
+    learn.resume = f.file;
+    content whole = read_file(f.file);
+    stir(&model->net);  // to other numbers than the file's
+    float *before = malloc(bytes);
+    memcpy(before, model->net.values, bytes);
+    for (int averages = 0; averages < 2; averages++) {
+        write_file(f.file, whole.bytes, whole.size);
+        damage(context, f.file, averages);
+        assert_int_equal(dpcr_diffusion_train(model, &data.set, &learn, NULL, &error), DPCR_ERROR_FORMAT);
+        assert_non_null(strstr(error.text, averages ? "out.bias" : "learn.second"));
+        assert_memory_equal(model->net.values, before, bytes);
+    }
+    free(before);
+    free(whole.bytes);
+    dpcr_diffusion_destroy(model);
+    remove_folder(&f);
+    dpcr_context_destroy(context);
+}
+
 // ---- files ----
 
 #define SUM "deeppcr.checksum"
@@ -643,6 +690,7 @@ int main(void) {
         cmocka_unit_test(training_is_the_same_for_any_threads_and_learns),
         cmocka_unit_test(trained_weights_are_averages),
         cmocka_unit_test(a_resumed_run_ends_with_the_same_bits),
+        cmocka_unit_test(a_damaged_checkpoint_changes_nothing),
         cmocka_unit_test(files_come_back),
         cmocka_unit_test(flipped_bits_are_refused),
         cmocka_unit_test(pairs_of_signs_are_refused),

@@ -193,12 +193,15 @@ done:
     return status;
 }
 
+// A damaged file leaves the net's numbers as they were.
 static dpcr_status resume(learning *l, dpcr_error *error) {
     dpcr_status status;
     dpcr_tensors tensors = {0};
     const char *path = l->options.resume;
     const int64_t count = l->net->parameters;
-    float *values = NULL;
+    const size_t bytes = (size_t)count * sizeof(float);
+    float *values = dpcri_alloc(l->net->context, bytes);
+    if (!values) DPCR_TRY(dpcri_fail(error, DPCR_ERROR_MEMORY, "learn: no memory for the weights"));
     DPCR_TRY(dpcri_bundle_read(l->net->context, path, &tensors, error));
     if (!dpcr_tensors_find(&tensors, "learn.values"))
         DPCR_TRY(dpcri_fail(
@@ -207,17 +210,22 @@ static dpcr_status resume(learning *l, dpcr_error *error) {
     DPCR_TRY(agrees(l, &tensors, error));
     DPCR_TRY(dpcri_bundle_get_int(&tensors, path, "deeppcr.learn.step", 0, l->state.steps, &l->state.step, error));
     DPCR_TRY(dpcri_bundle_get_real(&tensors, path, "deeppcr.learn.loss", &l->loss, error));
-    DPCR_TRY(dpcri_net_read(l->net, &tensors, path, error));  // the averaged ones
-    memcpy(l->average, l->net->values, (size_t)count * sizeof *values);
-    if (!read_array(&tensors, "learn.values", count, l->net->values) ||
+    if (!read_array(&tensors, "learn.values", count, values) ||
         !read_array(&tensors, "learn.first", count, l->optimiser->first) ||
         !read_array(&tensors, "learn.second", count, l->optimiser->second))
         DPCR_TRY(dpcri_fail(error, DPCR_ERROR_FORMAT,
                             "%s: no checkpoint: learn.values, learn.first or learn.second is missing or damaged",
                             path));
+    status = dpcri_net_read(l->net, &tensors, path, error);  // the averaged ones
+    if (status == DPCR_OK)
+        memcpy(l->average, l->net->values, bytes);
+    else
+        memcpy(values, l->average, bytes);  // the net's own, of which a part is gone
+    memcpy(l->net->values, values, bytes);
     dpcri_net_pack(l->net);
     l->optimiser->step = l->state.step;
 done:
+    dpcri_free(l->net->context, values);
     dpcr_tensors_free(l->net->context, &tensors);
     return status;
 }
