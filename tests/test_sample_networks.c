@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT
 // Denoisers and auto-encoders: gradients and Jacobians against differences, bits of rows, files that come back, damaged
 // ones, runs that are resumed, losses that fall.
+#include <time.h>
+
 #include "budget.h"
 #include "learning.h"
 
@@ -303,6 +305,34 @@ static void trained_weights_are_averages(void **state) {
         dpcr_diffusion_destroy(model);
         dpcr_context_destroy(context);
     }
+}
+
+// A check falls due with step 1. A bias that no row is computed from is lost with step 2.
+static int idle(void *user, const dpcr_learn_state *state) {
+    dpcr_diffusion *model = user;
+    const dpcri_dense *in = &model->net.layers[model->first];
+    if (state->step == 1) nanosleep(&(struct timespec){.tv_nsec = 350000000}, NULL);
+    if (state->step == 2) model->net.values[in->weight + in->in * in->out] = NAN;
+    return 0;
+}
+
+// Whether the weights are finite is asked when a checkpoint would be written, and not after every step from then on.
+static void a_run_without_a_file_checks_as_often(void **state) {
+    (void)state;
+    static small_data data;
+    make_data(&data, 100, 1);
+    dpcr_context *context = sampling_context(1);
+    const dpcr_diffusion_options options = small_options(0, DPCR_PREDICT_V);
+    dpcr_diffusion *model = small_model(context, &options);
+    dpcr_learn_options learn = learn_options(1, 25);
+    dpcr_error error = {0};
+    learn.checkpoint_seconds = 0.3;
+    learn.progress = idle;
+    learn.progress_user = model;
+    assert_int_equal(dpcr_diffusion_train(model, &data.set, &learn, NULL, &error), DPCR_ERROR_ARGUMENT);
+    assert_non_null(strstr(error.text, "after step 4"));  // the epoch's last
+    dpcr_diffusion_destroy(model);
+    dpcr_context_destroy(context);
 }
 
 typedef struct stopper {
@@ -689,6 +719,7 @@ int main(void) {
         cmocka_unit_test(a_networks_chain_by_every_method),
         cmocka_unit_test(training_is_the_same_for_any_threads_and_learns),
         cmocka_unit_test(trained_weights_are_averages),
+        cmocka_unit_test(a_run_without_a_file_checks_as_often),
         cmocka_unit_test(a_resumed_run_ends_with_the_same_bits),
         cmocka_unit_test(a_damaged_checkpoint_changes_nothing),
         cmocka_unit_test(files_come_back),

@@ -113,7 +113,7 @@ static dpcr_status save_values(learning *l, const float *values, bool ended, dpc
     dpcri_bundle b = {0};
     const int64_t count = l->net->parameters;
     DPCR_TRY(refuse_not_finite(l, values, error));
-    if (!l->options.save) return DPCR_OK;
+    if (!l->options.save) goto done;
     DPCR_TRY(dpcri_bundle_create(&b, l->net->context, error));
     DPCR_TRY(dpcri_bundle_text(&b, "deeppcr.kind", l->subject->kind, error));
     DPCR_TRY(l->subject->put(l->subject->user, l->average, &b, error));
