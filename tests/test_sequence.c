@@ -397,6 +397,17 @@ static void refusals(void **state) {
     m.network.reverse = 0;
     m.symbols = 257;
     assert_int_equal(dpcr_sequence_create(context, &m, &none, NULL), DPCR_ERROR_ARGUMENT);
+    const dpcr_solve_options given = {.size = sizeof given, .guess = DPCR_GUESS_GIVEN};  // there are no states
+    dpcr_sequence_likelihood_report report = {.size = sizeof report};
+    dpcr_error error = {0};
+    const dpcr_sequence_data few = labelled(true);
+    assert_int_equal(dpcr_sequence_evaluate(context, last, &few, 4, &given, NULL, NULL, &error),
+                     DPCR_ERROR_UNSUPPORTED);
+    assert_non_null(strstr(error.text, "sequence_evaluate: guess is given"));
+    letters[5] = 0;
+    assert_int_equal(dpcr_sequence_likelihood(context, each, letters, LETTERS, &given, &report, &error),
+                     DPCR_ERROR_UNSUPPORTED);
+    assert_non_null(strstr(error.text, "sequence_likelihood: guess is given"));
     dpcr_readout readout;
     assert_int_equal(dpcr_readout_find("first", &readout, NULL), DPCR_ERROR_ARGUMENT);
     dpcr_sequence_destroy(each);

@@ -108,8 +108,8 @@ DPCR_API dpcr_status dpcr_sequence_train(dpcr_context *context, dpcr_sequence *m
                                          const dpcr_sequence_train_options *options, dpcr_train_state *last,
                                          dpcr_error *error);
 
-// Mean loss and accuracy over labelled sequences, `batch` at a time; solve NULL: all defaults. solve.device: parameters
-// and sequences are sent there. The context's cancel function is asked once a batch.
+// Mean loss and accuracy over labelled sequences, `batch` at a time; solve NULL: all defaults, DPCR_GUESS_GIVEN:
+// refused. solve.device: parameters and sequences are sent there. The context's cancel function is asked once a batch.
 DPCR_API dpcr_status dpcr_sequence_evaluate(dpcr_context *context, dpcr_sequence *model, const dpcr_sequence_data *data,
                                             int64_t batch, const dpcr_solve_options *solve, double *loss,
                                             double *accuracy, dpcr_error *error);
@@ -131,7 +131,7 @@ typedef struct dpcr_sequence_likelihood_report {
 } dpcr_sequence_likelihood_report;
 
 // The likelihood of a text [count], count >= 2, as one sequence from a zero state, by any method. solve NULL: all
-// defaults. Memory for all states at once; on a device (solve.device) for all logits too.
+// defaults, DPCR_GUESS_GIVEN: refused. Memory for all states at once; on a device (solve.device) for all logits too.
 DPCR_API dpcr_status dpcr_sequence_likelihood(dpcr_context *context, dpcr_sequence *model, const uint8_t *text,
                                               int64_t count, const dpcr_solve_options *solve,
                                               dpcr_sequence_likelihood_report *report, dpcr_error *error);

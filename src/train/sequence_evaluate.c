@@ -8,11 +8,14 @@
 #include "solve/solve_internal.h"
 #include "train/sequence_device.h"
 
-static dpcr_solve_options solve_of(const dpcr_solve_options *given) {
-    dpcr_solve_options made = {.size = sizeof made};
-    if (given) DPCRI_COPY_IN(made, given);
-    made.size = sizeof made;
-    return made;
+static dpcr_status read_solve(const char *call, const dpcr_solve_options *given, dpcr_solve_options *made,
+                              dpcr_error *error) {
+    *made = (dpcr_solve_options){.size = sizeof *made};
+    if (given) DPCRI_COPY_IN(*made, given);
+    made->size = sizeof *made;
+    if (made->guess != DPCR_GUESS_GIVEN) return DPCR_OK;
+    return dpcri_fail(error, DPCR_ERROR_UNSUPPORTED,
+                      "%s: guess is given, but there are no states to start from; wanted any other guess", call);
 }
 
 static dpcr_status refuse_open(const char *call, const dpcr_solve_report *report, dpcr_error *error) {
@@ -96,7 +99,8 @@ dpcr_status dpcr_sequence_evaluate(dpcr_context *context, dpcr_sequence *model, 
     if (!context || !model || !data || batch < 1 || data->text)
         return dpcri_fail(error, DPCR_ERROR_ARGUMENT,
                           "%s: wanted a context, a model, labelled sequences and a batch of 1 or more", call);
-    const dpcr_solve_options options = solve_of(solve);
+    dpcr_solve_options options;
+    DPCR_TRY(read_solve(call, solve, &options, error));
     DPCR_TRY(dpcri_sequence_check_data(call, model, data, error));
     const dpcri_sequence_shape shape = {
         .length = data->longest, .batch = batch < data->count ? batch : data->count, .packed = !data->same_length};
@@ -185,7 +189,8 @@ dpcr_status dpcr_sequence_likelihood(dpcr_context *context, dpcr_sequence *model
         return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "%s: the text has %lld symbols, wanted 2 or more", call,
                           (long long)count);
     const dpcr_sequence_data data = {.size = sizeof data, .text = text, .count = count};
-    const dpcr_solve_options options = solve_of(solve);
+    dpcr_solve_options options;
+    DPCR_TRY(read_solve(call, solve, &options, error));
     DPCR_TRY(dpcri_sequence_check_data(call, model, &data, error));
     const dpcri_sequence_shape shape = {.length = count - 1, .batch = 1, .states_only = true};
     status = (dpcri_solve_on_device(&options) ? likelihood_there : likelihood_here)(call, model, &data, &shape,
