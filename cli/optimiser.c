@@ -53,6 +53,11 @@ static error_t parse_optimiser(int key, char *arg, struct argp_state *state) {
             t->warm_up_given = true;
             return taken(cli_read_int64("--warm-up", arg, 0, INT64_MAX, &o->warm_up));
         case KEY_CONSTANT: o->total = 0; return 0;
+        case ARGP_KEY_END:
+            if (!t->momentum_given || o->kind == DPCR_SGD) return 0;
+            cli_fail(CLI_USAGE, "--momentum: that is of sgd, not of %s; wanted with --optimiser sgd",
+                     cli_optimiser_name(o->kind));
+            return EINVAL;
         default: return ARGP_ERR_UNKNOWN;
     }
 }

@@ -83,6 +83,9 @@ for threads in ("1", "2"):
 assert tensors("t1") == tensors("t2"), "threads change bits"
 refused(2, "data.count is 2000, wanted 300, the checkpoint's; --limit says how many", "train", "resnet", *small, "--epochs", "1", "--resume", path("t1"))
 refused(2, "--scale: that is of a resnet", "train", "mlp", *small, "--scale", "2")
+for network in ("mlp", "lstm", "vae", "denoiser", "vgg11"):
+    refused(2, "--momentum: that is of sgd, not of adamw", "train", network, "--momentum", "0.5")
+refused(2, "--momentum: that is of sgd, not of adam;", "train", "mlp", *small, "--optimiser", "adam", "--momentum", "0.5")
 if os.geteuid() != 0:
     os.makedirs(path("closed"))
     os.chmod(path("closed"), 0o500)
