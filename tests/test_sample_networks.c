@@ -676,7 +676,10 @@ static void refusals(void **state) {
         assert_int_equal(dpcr_autoencoder_train(vae, &half, &learn, NULL, &error), DPCR_ERROR_ARGUMENT);
         assert_non_null(strstr(error.text, "images or labels are NULL"));
     }
-    dpcr_autoencoder_destroy(vae);
+    dpcr_diffusion *wider = NULL;  // takes the auto-encoder over
+    options.cols++, options.width = 4;
+    assert_int_equal(dpcr_diffusion_create(context, &options, vae, &wider, &error), DPCR_ERROR_ARGUMENT);
+    assert_non_null(strstr(error.text, "pictures of 1 x 6 x 7, wanted 1 x 6 x 6, the auto-encoder's"));
     learn.optimiser.rate = 1e30;
     learn.epochs = 30;
     assert_int_equal(dpcr_diffusion_train(model, &data.set, &learn, NULL, &error), DPCR_ERROR_ARGUMENT);

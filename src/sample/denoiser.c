@@ -22,8 +22,12 @@ static dpcr_status check_options(const dpcr_diffusion_options *o, const dpcr_aut
     const bool picture = o->rows >= 1 && o->cols >= 1 && o->rows <= most && o->cols <= most / o->rows &&
                          o->channels >= 0 && channels <= most / (o->rows * o->cols);
     const int64_t width = !picture ? 0 : a ? a->options.latent : dpcr_diffusion_pixels(o);
-    const bool fits = !a || (a->options.rows == o->rows && a->options.cols == o->cols && a->channels == channels);
-    if (picture && fits && o->width == width && o->hidden >= 1 && o->hidden <= most && o->depth >= 1 &&
+    if (picture && a && (a->options.rows != o->rows || a->options.cols != o->cols || a->channels != channels))
+        return dpcri_fail(error, DPCR_ERROR_ARGUMENT,
+                          "diffusion: pictures of %lld x %lld x %lld, wanted %lld x %lld x %lld, the auto-encoder's",
+                          (long long)channels, (long long)o->rows, (long long)o->cols, (long long)a->channels,
+                          (long long)a->options.rows, (long long)a->options.cols);
+    if (picture && o->width == width && o->hidden >= 1 && o->hidden <= most && o->depth >= 1 &&
         o->depth <= DPCRI_MOST_DEPTH && o->classes >= 0 && o->classes <= 256 &&
         (unsigned)o->prediction < DPCR_PREDICTION_COUNT)
         return DPCR_OK;
