@@ -218,9 +218,21 @@ static void note_position(const training *t, vgg_notes *n) {
     }
 }
 
+static int refuse_not_finite(const training *t) {
+    for (int64_t i = 0; i < t->net.parameters; i++)
+        if (!isfinite(t->net.vector[i]))
+            return cli_fail(CLI_USAGE,
+                            "after step %lld the weights are not finite; no checkpoint is written, a lower --rate may "
+                            "help",
+                            (long long)t->step);
+    return CLI_DONE;
+}
+
 static int save(training *t) {
     vgg_notes notes = {0};
-    if (!t->save) return CLI_DONE;
+    const int refused = refuse_not_finite(t);
+    t->saved = cli_now();
+    if (refused || !t->save) return refused;
     note_options(t, &notes);
     note_retraining(t, &notes);
     note_position(t, &notes);

@@ -143,6 +143,7 @@ for arguments, status, word in (
     (["--way", "sideways"], 2, "--way"),
     (["--prune", 1], 2, "--prune"),
     (["--data", path("idx"), *small, "--rate", "1e30", "--compare", 0], 2, "loss"),
+    (["--data", path("idx"), *small, "--steps", 1, "--rate", "1e300", "--warm-up", 0, "--compare", 0], 2, "after step 1 the weights are not finite"),
     (["resnet"], 2, "resnet"),
     (["--data", path("idx"), *small, "--steps", 1, "--warm-up", 5, "--save", path("early")], 2, "wanted at least warm_up"),
 ):
