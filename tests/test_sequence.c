@@ -378,6 +378,14 @@ static void refusals(void **state) {
     options.train.resume = f.file;
     options.segment = 0;
     check_refused(last, &data, &options, DPCR_ERROR_ARGUMENT, "segment is 0, wanted 4");
+    static small_data images;  // a classifier's checkpoint is told as such, and not by how many images it was of
+    const dpcr_model_options classifier = resnet_options(2, 8, DPCR_F32);
+    dpcr_model *model = make_model(context, &classifier);
+    dpcr_train_options once = train_options(2, 4);
+    once.save = f.file;
+    assert_int_equal(dpcr_train(context, model, make_data(&images, 40, 1), &once, NULL, NULL), DPCR_OK);
+    check_refused(last, &data, &options, DPCR_ERROR_FORMAT, "'rnn.weight_ih_l0' is absent");
+    dpcr_model_destroy(model);
     remove_folder(&f);
     options = run_options(1);
     data.features = 1;

@@ -315,13 +315,13 @@ static dpcr_status set_up(training *t, dpcr_error *error) {
     add_agreement(t);
     if (t->options.train.resume) {
         DPCR_TRY(dpcri_saved_open(&read, t->context, t->options.train.resume, error));
+        DPCR_TRY(dpcr_sequence_load(t->context, t->options.train.resume, &model, error));
         // A device has one way back, of its own, in place of the loop's too.
         if (t->on_device)
             dpcri_saved_keep(&read, "solve.backward", dpcr_scheme_name(DPCR_SCHEME_SEQUENTIAL), &t->fixed);
         DPCR_TRY(dpcri_saved_strings_agree(&read, &t->fixed, error));
         DPCR_TRY(refuse_segments(t, &read, error));
         DPCR_TRY(dpcri_position_check("sequence_train", &read, t->options.train.epochs, t->batches, error));
-        DPCR_TRY(dpcr_sequence_load(t->context, t->options.train.resume, &model, error));
         const dpcr_recurrent_options *a = &model->options.network, *b = &t->model->options.network;
         if (dpcr_sequence_parameter_count(model) != dpcr_sequence_parameter_count(t->model) ||
             a->reverse != b->reverse || a->reset_before != b->reset_before || a->input_forget != b->input_forget ||
