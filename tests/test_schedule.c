@@ -391,6 +391,31 @@ static void damaged_tables(void **state) {
     refused(s, "0F0,0F1,0B1,0B0\n1F0,1B0,1F1,1B1\n2F1,2F0,2B0,2B1\n", "the rows wait for each other");
     refused(s, "0F0,0SEND_F0,0B0\n1F0,1B0\n", "SEND_F without RECV_F");
     refused(s, "0RECV_F0,0F0,0B0\n", "beyond the ends");
+    refused(s, "0F0,0SEND_F0,0RECV_B0,0B0\n1F0,1RECV_F0,1B0,1SEND_B0\n", "rank 1: 1RECV_F0 comes after its F");
+    refused(s, "0F0,0RECV_B0,0SEND_F0,0B0\n1F0,1B0,1SEND_B0,1RECV_F0\n", "rank 1: 1RECV_F0 comes after its F");
+    refused(s, "0F0,0SEND_F0,0B0,0RECV_B0\n1RECV_F0,1F0,1B0,1SEND_B0\n", "rank 0: 0RECV_B0 comes after its I or B");
+    refused(s, "0F0,0SEND_F0,0I0.1,0RECV_B0,0I0.2,0W0\n1RECV_F0,1F0,1B0,1SEND_B0\n", "comes after its I or B");
+}
+
+// What no text says, a program may.
+static void damaged_structures(void **state) {
+    scratch *s = *state;
+    dpcr_schedule schedule = make(s, DPCR_SCHEDULE_GPIPE, 3, 0, 2), bad[] = {schedule, schedule, schedule};
+    int64_t first[] = {0, 5, 2, 12}, delay[] = {0, -1, 0};
+    bad[0].chains = 3;
+    bad[1].semantics = DPCR_SEMANTICS_COUNT;
+    bad[2].first = first;
+    for (int k = 0; k < 3; k++)
+        assert_refused_at(s, dpcr_schedule_validate(s->context, &bad[k], 0, &s->error), DPCR_ERROR_ARGUMENT,
+                          "sizes or arrays are missing", __FILE__, __LINE__);
+    bad[0] = schedule;
+    bad[0].delay = delay;
+    assert_refused_at(s, dpcr_schedule_validate(s->context, &bad[0], 0, &s->error), DPCR_ERROR_ARGUMENT,
+                      "the delay of stage 1 is -1", __FILE__, __LINE__);
+    schedule.actions[1].part = 1;  // an F
+    assert_refused_at(s, dpcr_schedule_validate(s->context, &schedule, 0, &s->error), DPCR_ERROR_ARGUMENT,
+                      "action 1 is out of range", __FILE__, __LINE__);
+    dpcr_schedule_free(s->context, &schedule);
 }
 
 static void impossible_sizes(void **state) {
@@ -479,6 +504,7 @@ int main(void) {
         TEST(updates_and_all_reduce),
         TEST(work_of_a_run),
         TEST(damaged_tables),
+        TEST(damaged_structures),
         TEST(impossible_sizes),
         TEST(memory_limit),
         TEST(memory_runs_out)};

@@ -24,15 +24,30 @@ static dpcr_status bad(const checking *c, int64_t rank, const dpcr_action *a, co
                       dpcr_action_text(a, text, sizeof text), what);
 }
 
+static bool has_arrays(const dpcr_schedule *s) {
+    if (s->ranks < 1 || s->stages < 1 || s->microbatches < 1 || s->chains < 1 || s->chains > 2 ||
+        s->stages % s->chains != 0 || s->accumulate < 1 || (unsigned)s->semantics >= DPCR_SEMANTICS_COUNT ||
+        !s->first || !s->actions || !s->delay || s->first[0] != 0)
+        return false;
+    for (int64_t r = 0; r < s->ranks; r++)
+        if (s->first[r] > s->first[r + 1]) return false;
+    return true;
+}
+
 static dpcr_status check_shape(const checking *c) {
     const dpcr_schedule *s = c->schedule;
-    if (s->ranks < 1 || s->stages < 1 || s->microbatches < 1 || s->chains < 1 || s->stages % s->chains != 0 ||
-        s->accumulate < 1 || !s->first || !s->actions || !s->delay)
-        return dpcri_fail(c->error, DPCR_ERROR_ARGUMENT, "schedule: sizes or arrays are missing");
+    if (!has_arrays(s))
+        return dpcri_fail(c->error, DPCR_ERROR_ARGUMENT,
+                          "schedule: sizes or arrays are missing, or rows do not begin where others end");
+    for (int64_t stage = 0; stage < s->stages; stage++)
+        if (s->delay[stage] < 0)
+            return dpcri_fail(c->error, DPCR_ERROR_ARGUMENT,
+                              "schedule: the delay of stage %lld is %lld, wanted 0 or more", (long long)stage,
+                              (long long)s->delay[stage]);
     for (int64_t n = 0; n < s->first[s->ranks]; n++) {
         const dpcr_action *a = &s->actions[n];
         if (a->stage < 0 || a->stage >= s->stages || a->microbatch < 0 || a->microbatch >= s->microbatches ||
-            a->task >= DPCR_TASK_COUNT || a->part > 2)
+            a->task >= DPCR_TASK_COUNT || a->part > 2 || (a->part && a->task != DPCR_TASK_I))
             return dpcri_fail(c->error, DPCR_ERROR_ARGUMENT, "schedule: action %lld is out of range", (long long)n);
     }
     return DPCR_OK;
@@ -45,10 +60,16 @@ static dpcr_status see(const checking *c, int64_t rank, const dpcr_action *a, in
     return DPCR_OK;
 }
 
+// What is received is there before the task that takes it. (That a send waits for its task check_deadlock finds.)
 static dpcr_status see_moved(const checking *c, int64_t rank, const dpcr_action *a) {
-    uint8_t *moved = &c->moved[dpcri_cell(c->schedule, a->stage, a->microbatch)];
-    const int bit = 1 << (a->task - DPCR_TASK_SEND_F);
+    const bool spread = c->schedule->semantics == DPCR_DELAYED;
+    const int64_t cell = dpcri_cell(c->schedule, a->stage, a->microbatch);
+    uint8_t *moved = &c->moved[cell];
+    const int bit = 1 << (a->task - DPCR_TASK_SEND_F), seen = c->seen[cell];
     if (*moved & bit) return bad(c, rank, a, "comes twice");
+    if (!spread && a->task == DPCR_TASK_RECV_F && seen & SEEN_F) return bad(c, rank, a, "comes after its F");
+    if (!spread && a->task == DPCR_TASK_RECV_B && seen & (SEEN_I | SEEN_I1 | SEEN_I2))
+        return bad(c, rank, a, "comes after its I or B");
     *moved = (uint8_t)(*moved | bit);
     return DPCR_OK;
 }
