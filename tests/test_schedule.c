@@ -340,6 +340,14 @@ static void updates_and_all_reduce(void **state) {
     assert_true(fabs(makespan(s, DPCR_SCHEDULE_GPIPE, 4, 8, &costs) - (33 + 6 * 0.01 + 10 + 5)) < 1e-9);
 }
 
+// The error of the last stage goes on at 4, its update takes until 9; the first stage's B until 6, its update until 11.
+static void errors_do_not_wait_for_updates(void **state) {
+    dpcr_schedule_costs costs = costs_of(1, 1, 1, 0);
+    costs.update = 5;
+    assert_true(makespan(*state, DPCR_SCHEDULE_PIPEDREAM, 2, 1, &costs) == 11);
+    assert_true(makespan(*state, DPCR_SCHEDULE_PIPEDREAM_2BW, 3, 3, &costs) == 15 + 5);  // 1f1b's, and an update
+}
+
 // 64 ranks, 1024 microbatches: an action is looked at once, and once more for each time its rank has to wait for it.
 static void work_of_a_run(void **state) {
     scratch *s = *state;
@@ -395,6 +403,19 @@ static void damaged_tables(void **state) {
     refused(s, "0F0,0RECV_B0,0SEND_F0,0B0\n1F0,1B0,1SEND_B0,1RECV_F0\n", "rank 1: 1RECV_F0 comes after its F");
     refused(s, "0F0,0SEND_F0,0B0,0RECV_B0\n1RECV_F0,1F0,1B0,1SEND_B0\n", "rank 0: 0RECV_B0 comes after its I or B");
     refused(s, "0F0,0SEND_F0,0I0.1,0RECV_B0,0I0.2,0W0\n1RECV_F0,1F0,1B0,1SEND_B0\n", "comes after its I or B");
+}
+
+// A stage's I may come in halves for some microbatches and whole for others.
+static void halves_for_some_microbatches(void **state) {
+    static const char text[] = "0F0,0F1,0B0,0I1,0W1\n1F0,1I0.1,1I0.2,1W0,1F1,1B1\n";
+    scratch *s = *state;
+    dpcr_schedule schedule;
+    assert_ok(s, dpcr_schedule_read(s->context, text, strlen(text), DPCR_NOTATION_NEW, NULL, &schedule, &s->error));
+    assert_ok(s, dpcr_schedule_validate(s->context, &schedule, 0, &s->error));
+    dpcr_simulation x = simulate(s, &schedule, NULL);
+    assert_true(x.makespan == 9 && x.peak_activations[0] == 2 && x.peak_memory[1] == 1);
+    dpcr_simulation_free(s->context, &x);
+    dpcr_schedule_free(s->context, &schedule);
 }
 
 // What no text says, a program may.
@@ -502,9 +523,11 @@ int main(void) {
         TEST(asynchronous_versions),
         TEST(steady_state),
         TEST(updates_and_all_reduce),
+        TEST(errors_do_not_wait_for_updates),
         TEST(work_of_a_run),
         TEST(damaged_tables),
         TEST(damaged_structures),
+        TEST(halves_for_some_microbatches),
         TEST(impossible_sizes),
         TEST(memory_limit),
         TEST(memory_runs_out)};

@@ -235,15 +235,22 @@ static double update_after(const dpcri_run *run, const dpcr_action *a) {
     return dpcri_cost_of(c->stage_update, c->update, a->stage) + (c->replicas > 1 ? transfer(run, bytes) : 0);
 }
 
-static void finish(dpcri_run *run, int32_t rank, const dpcr_action *a, double end, int32_t *wake) {
+// The whole of a stage's I where others of it come in two halves is both of them.
+static void finish_input(dpcri_run *run, int32_t rank, const dpcr_action *a, double end, int32_t *wake) {
+    if (a->part != 2) finish_task(run, rank, DPCRI_I, a, end, wake);
+    if (a->part == 2 || (!a->part && run->halved[a->stage])) finish_task(run, rank, DPCRI_I2, a, end, wake);
+}
+
+// The error goes on at the task's end, the weights after the update that follows it.
+static void finish(dpcri_run *run, int32_t rank, const dpcr_action *a, double end, double updated, int32_t *wake) {
     switch ((dpcr_task)a->task) {
         case DPCR_TASK_F: finish_task(run, rank, DPCRI_F, a, end, wake); break;
-        case DPCR_TASK_I: finish_task(run, rank, a->part == 2 ? DPCRI_I2 : DPCRI_I, a, end, wake); break;
+        case DPCR_TASK_I: finish_input(run, rank, a, end, wake); break;
         case DPCR_TASK_B:
         case DPCR_TASK_W:
-            if (a->task == DPCR_TASK_B) finish_task(run, rank, DPCRI_I, a, end, wake);
-            finish_task(run, rank, DPCRI_W, a, end, wake);
-            if (run->stage_done[a->stage] < end) run->stage_done[a->stage] = end;
+            if (a->task == DPCR_TASK_B) finish_input(run, rank, a, end, wake);
+            finish_task(run, rank, DPCRI_W, a, updated, wake);
+            if (run->stage_done[a->stage] < updated) run->stage_done[a->stage] = updated;
             break;
         case DPCR_TASK_SEND_F: finish_task(run, rank, DPCRI_SEND_F, a, end, wake); break;
         case DPCR_TASK_SEND_B: finish_task(run, rank, DPCRI_SEND_B, a, end, wake); break;
@@ -257,13 +264,14 @@ static bool step_atomic_pair(dpcri_run *run, int32_t rank, int64_t n, needs *nee
     const dpcr_action *a = &run->schedule->actions[n];
     need_all(needed, a + 1);
     if (needed->missing >= 0) return false;
-    const double ended = needed->ready + dpcri_duration(run, a) + dpcri_duration(run, a + 1);
+    const double ended = needed->ready + dpcri_duration(run, a) + dpcri_duration(run, a + 1),
+                 updated = ended + update_after(run, a + 1);
     for (int k = 0; k < 2; k++) {
         if (start) start[n + k] = needed->ready;
         if (end) end[n + k] = ended;
-        finish(run, rank, a + k, ended, wake);
+        finish(run, rank, a + k, ended, updated, wake);
     }
-    run->rank_free[rank] = ended + update_after(run, a + 1);
+    run->rank_free[rank] = updated;
     run->position[rank] += 2;
     return true;
 }
@@ -279,11 +287,11 @@ static bool step(dpcri_run *run, int32_t rank, int32_t *wake, double *start, dou
     if (needed.missing < 0 && a->paired && run->costs.atomic_pairs) {
         done = step_atomic_pair(run, rank, n, &needed, wake, start, end);
     } else if (needed.missing < 0) {
-        const double ended = needed.ready + dpcri_duration(run, a), update = update_after(run, a);
+        const double ended = needed.ready + dpcri_duration(run, a), updated = ended + update_after(run, a);
         if (start) start[n] = needed.ready;
         if (end) end[n] = ended;
-        finish(run, rank, a, ended + update, wake);
-        run->rank_free[rank] = ended + update;
+        finish(run, rank, a, ended, updated, wake);
+        run->rank_free[rank] = updated;
         run->position[rank]++;
         done = true;
     }
