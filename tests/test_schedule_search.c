@@ -234,6 +234,20 @@ static void best_counts_what_runs_again(void **state) {
     dpcr_simulation_free(s->context, &x);
 }
 
+// Few microbatches have no middle whose rate lasts.
+static void no_steady_state_is_below_the_work(void **state) {
+    scratch *s = *state;
+    for (int semantics = DPCR_STASHED; semantics <= DPCR_DELAYED; semantics++)
+        for (int64_t m = 1; m <= 9; m++) {
+            dpcr_schedule_options o = options_of(DPCR_SCHEDULE_BEST, 3, 1, m);
+            o.semantics = (dpcr_semantics)semantics;
+            if (semantics == DPCR_DELAYED) o.stages = 5;
+            dpcr_simulation x = planned(s, &o);
+            assert_true(m < 4 ? isnan(x.steady_state) : x.steady_state >= x.work && x.utilisation <= 1 + 1e-12);
+            dpcr_simulation_free(s->context, &x);
+        }
+}
+
 // ---- LayerPipe ----
 
 static double period(scratch *s, int64_t p, int half, const dpcr_schedule_costs *costs, int64_t stages) {
@@ -296,6 +310,7 @@ int main(void) {
         TEST(best_keeps_delays),
         TEST(best_is_optimal_on_small_cases),
         TEST(best_counts_what_runs_again),
+        TEST(no_steady_state_is_below_the_work),
         TEST(layerpipe_periods),
         TEST(layerpipe_delays)};
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -5,7 +5,8 @@
 //   idle_in_span  longest last end - first start of a rank, minus the same
 //   steady_state  synchronous: iterations follow each other without a barrier, each rank going on as soon as its own
 //                 weights are updated; the time of one more, once it repeats. Asynchronous: the rate of the
-//                 third quarter of the microbatches, between filling and draining, times their number
+//                 third quarter of the microbatches, between filling and draining, times their number; never less than
+//                 the busiest rank's work, as few microbatches have no even middle
 // docs/math/schedules.md derives what to expect.
 #include "pipe/pipe.h"
 
@@ -260,6 +261,7 @@ static void fill(dpcri_run *run, double *f_start, double *free, dpcr_simulation 
         x->steady_state = repeat(run, free);
     } else {
         x->steady_state = rate_of_third_quarter(run);
+        if (x->steady_state < x->work) x->steady_state = x->work;  // NaN stays
     }
     double work = 0;
     for (int64_t r = 0; r < s->ranks; r++) work += x->rank_work[r];
