@@ -301,6 +301,56 @@ static void layerpipe_delays(void **state) {
     }
 }
 
+static double some_time(uint64_t *seed) { return draw(seed, 3) ? (double)draw(seed, 4) : 0.25; }
+
+// Tasks that take no time, such as W of layers without parameters, and messages of any length and bytes.
+static void layerpipe_runs_with_tasks_of_no_time(void **state) {
+    scratch *s = *state;
+    uint64_t seed = 3;
+    for (int k = 0; k < 400; k++) {
+        double f[12], i[12], w[12], bytes[12];
+        for (int l = 0; l < 12; l++) {
+            f[l] = some_time(&seed), i[l] = some_time(&seed), w[l] = some_time(&seed);
+            bytes[l] = 40 * some_time(&seed);
+        }
+        f[0] = 1;  // a period
+        const dpcr_schedule_costs costs = {.size = sizeof costs,
+                                           .forward = 1,
+                                           .stage_forward = f,
+                                           .stage_input = i,
+                                           .stage_weight = w,
+                                           .hop = (double)draw(&seed, 3),
+                                           .bandwidth = (double)draw(&seed, 3),
+                                           .activation_bytes = bytes};
+        dpcr_schedule_options o = options_of(DPCR_SCHEDULE_LAYERPIPE, 1 + (int64_t)draw(&seed, 5), 0, 0);
+        o.stages = 1 + (int64_t)draw(&seed, 12);
+        o.microbatches = 1 + (int64_t)draw(&seed, 9);
+        o.split_input = (int)draw(&seed, 2);
+        o.costs = &costs;
+        dpcr_simulation x = planned(s, &o);
+        dpcr_simulation_free(s->context, &x);
+    }
+}
+
+// Rows are written in no more steps than they have actions, and what takes millions of periods is refused.
+static void layerpipe_bounds_its_delays(void **state) {
+    scratch *s = *state;
+    dpcr_schedule_costs costs = costs_of(1, 1, 1, 1e6);
+    dpcr_schedule_options o = options_of(DPCR_SCHEDULE_LAYERPIPE, 3, 2, 5);
+    o.costs = &costs;
+    dpcr_simulation x = planned(s, &o);
+    assert_true(x.staleness[0] > 600000);
+    dpcr_simulation_free(s->context, &x);
+    static const double hops[] = {1e8, 1e12, 1e300};
+    for (int k = 0; k < 6; k++) {
+        dpcr_schedule schedule;
+        costs.hop = k < 3 ? hops[k] : 0;
+        costs.update = k < 3 ? 0 : hops[k - 3];
+        assert_refused_at(s, dpcr_schedule_make(s->context, &o, &schedule, &s->error), DPCR_ERROR_UNSUPPORTED,
+                          "too long for a period of 6", __FILE__, __LINE__);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
 #define TEST(f) cmocka_unit_test_setup_teardown(f, scratch_setup, scratch_teardown)
@@ -312,6 +362,8 @@ int main(void) {
         TEST(best_counts_what_runs_again),
         TEST(no_steady_state_is_below_the_work),
         TEST(layerpipe_periods),
-        TEST(layerpipe_delays)};
+        TEST(layerpipe_delays),
+        TEST(layerpipe_runs_with_tasks_of_no_time),
+        TEST(layerpipe_bounds_its_delays)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

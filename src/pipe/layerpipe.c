@@ -7,6 +7,8 @@
 //   order      modulo schedule: task T of microbatch i starts at s(T) + i period; tasks are placed in the order of the
 //              chain, on each rank one behind the other round the period, so they always fit
 //   delay      of stage s: the updates missing when its F starts, ceil((s(W) + w - s(F)) / period) - 1
+// Where tasks that take no time leave rows that wait for each other, each takes an instant: times are (time, instants),
+// compared in this order, and a period has as many instants as there are such tasks, so that rows run to their end.
 // The paper counts a delay of twice the stages after a layer, its clock being the period of one task a processor. First
 // stages need no I: give it time 0. Source: LayerPipe (arXiv 2108.06629), LayerPipe2 (arXiv 2512.08160), both without
 // code; the model is ours (docs/math/schedules.md).
@@ -16,7 +18,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MOST_STAGES = 1 << 13, MOST_PAIRS = 200000000 };
+enum { MOST_STAGES = 1 << 13, MOST_PAIRS = 200000000, MOST_TURNS = 1 << 20 };
+
+static const double SAME = 1e-9;  // times so little of a period apart are one time
+
+typedef struct moment {
+    double time;
+    int64_t instants;
+} moment;
 
 typedef struct job {
     int64_t stage;
@@ -24,7 +33,7 @@ typedef struct job {
     int part;
     double cost;
     int64_t rank;
-    double slot;   // where it begins in the period, at least its rank's base
+    moment slot;   // where it begins in the period, at least its rank's base
     int64_t turn;  // s(T) = slot + turn * period
     int64_t back;  // of an F: where its stage's I (or halves) and W stand in jobs
 } job;
@@ -36,9 +45,10 @@ typedef struct packing {
     job *jobs;       // [count] in the order of the chain: F up, then I (its halves) and W down
     int64_t *order;  // [count] longest first
     double *load;    // [p]
-    double *base;    // [p] start of the rank's period; negative: none yet
-    double *filled;  // [p]
+    moment *next;    // [p] the rank's next slot; time negative: it has none yet
     double period;
+    bool strict;       // tasks of no time take an instant
+    int64_t instants;  // of a period
 } packing;
 
 static double cost_of(const packing *k, dpcr_task task, int64_t stage) {
@@ -198,20 +208,39 @@ static void place(packing *k) {
 
 // ---- order ----
 
-static double begins(const packing *k, const job *j) { return j->slot + (double)j->turn * k->period; }
+static bool takes_no_time(const packing *k, const job *j) { return j->cost < 10 * SAME * k->period; }
 
-static double arrives(const packing *k, const job *from, const job *to, double bytes) {
+static bool is_instant(const packing *k, const job *j) { return k->strict && takes_no_time(k, j); }
+
+static moment begins(const packing *k, const job *j) {
+    return (moment){j->slot.time + (double)j->turn * k->period, j->slot.instants + j->turn * k->instants};
+}
+
+static bool is_before(const packing *k, moment a, moment b) {
+    const double apart = a.time - b.time;
+    return fabs(apart) > SAME * k->period ? apart < 0 : a.instants < b.instants;
+}
+
+// Least n with `from` + n periods not before `to`.
+static int64_t periods(const packing *k, moment from, moment to) {
+    const double exact = (to.time - from.time) / k->period, n = round(exact);
+    if (fabs(exact - n) > SAME) return (int64_t)ceil(exact);
+    return (int64_t)n + (from.instants + (int64_t)n * k->instants < to.instants);
+}
+
+static moment arrives(const packing *k, const job *from, const job *to, double bytes) {
     const dpcr_schedule_costs *c = &k->costs;
     const double way = from->rank == to->rank ? 0 : c->hop + (c->bandwidth > 0 ? bytes / c->bandwidth : 0);
-    return begins(k, from) + from->cost + way;
+    const moment start = begins(k, from);
+    return (moment){start.time + from->cost + way, start.instants + is_instant(k, from)};
 }
 
 static double bytes_of(const packing *k, int64_t stage) { return dpcri_cost_of(k->costs.activation_bytes, 1, stage); }
 
 // What a job needs stands before it in jobs.
-static double ready(const packing *k, int64_t n) {
+static moment ready(const packing *k, int64_t n) {
     const job *j = &k->jobs[n];
-    double when = 0;
+    moment when = {0, 0};
     for (int64_t o = 0; o < n; o++) {
         const job *from = &k->jobs[o];
         const bool error = from->task == DPCR_TASK_I && from->stage == j->stage + 1;
@@ -222,37 +251,56 @@ static double ready(const packing *k, int64_t n) {
                             : j->task == DPCR_TASK_I ? error || loss || own
                                                      : error || loss || input;
         if (!needed) continue;
-        const double there = arrives(k, from, j, bytes_of(k, error ? j->stage : from->stage));
-        if (there > when) when = there;
+        const moment there = arrives(k, from, j, bytes_of(k, error ? j->stage : from->stage));
+        if (is_before(k, when, there)) when = there;
     }
     return when;
 }
 
-static void order_jobs(packing *k) {
-    for (int64_t r = 0; r < k->maker->p; r++) k->base[r] = -1, k->filled[r] = 0;
-    for (int64_t n = 0; n < k->count; n++) {
-        job *j = &k->jobs[n];
-        const double when = ready(k, n);
-        if (k->base[j->rank] < 0) k->base[j->rank] = fmod(when, k->period);
-        j->slot = k->base[j->rank] + k->filled[j->rank];
-        j->turn = (int64_t)ceil((when - j->slot) / k->period - 1e-9);
-        k->filled[j->rank] += j->cost;
-    }
+static dpcr_status too_far(const packing *k, double time) {
+    return dpcri_fail(k->maker->error, DPCR_ERROR_UNSUPPORTED,
+                      "layerpipe: messages and updates of %g are too long for a period of %g; it plans %d periods",
+                      time, k->period, (int)MOST_TURNS);
 }
 
-static void fill_delays(packing *k) {
+static dpcr_status order_jobs(packing *k) {
+    for (int64_t r = 0; r < k->maker->p; r++) k->next[r] = (moment){-1, 0};
+    k->instants = 0;
+    for (int64_t n = 0; n < k->count; n++) k->instants += is_instant(k, &k->jobs[n]);
+    for (int64_t n = 0; n < k->count; n++) {
+        job *j = &k->jobs[n];
+        const moment when = ready(k, n);
+        moment *next = &k->next[j->rank];
+        if (when.time > MOST_TURNS * k->period) return too_far(k, when.time);
+        if (next->time < 0) {
+            next->time = fmod(when.time, k->period);
+            next->instants = when.instants - (int64_t)round((when.time - next->time) / k->period) * k->instants;
+        }
+        j->slot = *next;
+        const int64_t turn = periods(k, j->slot, when);
+        j->turn = turn > 0 ? turn : 0;
+        next->time += j->cost;
+        next->instants += is_instant(k, j);
+    }
+    return DPCR_OK;
+}
+
+static dpcr_status fill_delays(packing *k) {
     for (int64_t s = 0; s < k->stages; s++) {
         const job *f = &k->jobs[s], *w = NULL;
         for (int64_t n = k->stages; n < k->count; n++)
             if (k->jobs[n].stage == s && k->jobs[n].task == DPCR_TASK_W) w = &k->jobs[n];
-        const double late =
-            arrives(k, w, f, dpcri_cost_of(k->costs.parameter_bytes, 0, s)) + k->costs.update - begins(k, f);
-        const int64_t delay = (int64_t)ceil(late / k->period - 1e-9) - 1;
+        moment updated = arrives(k, w, f, dpcri_cost_of(k->costs.parameter_bytes, 0, s));
+        updated.time += dpcri_cost_of(k->costs.stage_update, k->costs.update, s);
+        if (updated.time > 2 * MOST_TURNS * k->period) return too_far(k, updated.time);
+        const int64_t delay = periods(k, begins(k, f), updated) - 1;
         k->maker->schedule->delay[s] = delay > 0 ? delay : 0;
     }
+    return DPCR_OK;
 }
 
-// Slots of a rank go up in the order of jobs, so a turn of the period is one pass over its own.
+// Slots of a rank go up in the order of jobs, so a turn of the period is one pass over its own. Where messages take
+// long, there are turns in which it has nothing to do.
 static void write_rows(packing *k) {
     dpcri_maker *maker = k->maker;
     int64_t turns = 0;
@@ -261,16 +309,44 @@ static void write_rows(packing *k) {
         int64_t own = 0;
         for (int64_t n = 0; n < k->count; n++)
             if (k->jobs[n].rank == r) k->order[own++] = n;
-        for (int64_t turn = 0; turn < turns + maker->m; turn++)
+        for (int64_t turn = 0, next; turn < turns + maker->m; turn = next) {
+            next = turns + maker->m;
             for (int64_t n = 0; n < own; n++) {
                 const job *j = &k->jobs[k->order[n]];
                 const int64_t i = turn - j->turn;
+                const int64_t again = i < 0 ? j->turn : turn + 1;  // when the job's next microbatch has its turn
+                if (i < maker->m - 1 && again < next) next = again;
                 if (i < 0 || i >= maker->m) continue;
                 dpcri_put(maker, j->task, j->stage, i);
                 maker->schedule->actions[maker->used - 1].part = (uint8_t)j->part;
             }
+        }
         dpcri_end_row(maker);
     }
+}
+
+static dpcr_status fill(packing *k) {
+    dpcr_status status;
+    k->maker->used = k->maker->row = 0;
+    DPCR_TRY(order_jobs(k));
+    DPCR_TRY(fill_delays(k));
+    write_rows(k);
+done:
+    return status;
+}
+
+// Tasks that take time are in its order, which no rank waits against.
+static dpcr_status look_for_waits(const packing *k, bool *found) {
+    const dpcri_maker *maker = k->maker;
+    dpcri_run run;
+    *found = false;
+    for (int64_t n = 0; n < k->count; n++) *found = *found || takes_no_time(k, &k->jobs[n]);
+    if (!*found) return DPCR_OK;
+    const dpcr_status status = dpcri_run_create(maker->context, maker->schedule, NULL, &run, maker->error);
+    if (status != DPCR_OK) return status;
+    *found = !dpcri_run_once(&run, NULL, NULL);
+    dpcri_run_destroy(maker->context, &run);
+    return DPCR_OK;
 }
 
 dpcr_status dpcri_make_layerpipe(dpcri_maker *maker) {
@@ -283,24 +359,25 @@ dpcr_status dpcri_make_layerpipe(dpcri_maker *maker) {
     DPCR_TRY(dpcri_costs_check(maker->options->costs, stages, &k.costs, maker->error));
     DPCR_TRY(dpcri_maker_start(maker, stages, maker->m, 4));
     maker->schedule->accumulate = 1;
+    maker->schedule->semantics = DPCR_DELAYED;
     k.jobs = dpcri_alloc(maker->context, (size_t)(4 * stages) * sizeof *k.jobs);
     k.order = dpcri_alloc(maker->context, (size_t)(4 * stages) * sizeof *k.order);
-    k.load = dpcri_alloc_zero(maker->context, (size_t)(3 * maker->p) * sizeof *k.load);
-    if (!k.jobs || !k.order || !k.load)
+    k.load = dpcri_alloc_zero(maker->context, (size_t)maker->p * sizeof *k.load);
+    k.next = dpcri_alloc(maker->context, (size_t)maker->p * sizeof *k.next);
+    if (!k.jobs || !k.order || !k.load || !k.next)
         DPCR_TRY(
             dpcri_fail(maker->error, DPCR_ERROR_MEMORY, "layerpipe: no memory to pack %lld stages", (long long)stages));
-    k.base = k.load + maker->p;
-    k.filled = k.load + 2 * maker->p;
     list_jobs(&k);
     place(&k);
     if (!(k.period > 0))
         DPCR_TRY(dpcri_fail(maker->error, DPCR_ERROR_UNSUPPORTED, "layerpipe: all times are 0: there is no period"));
-    order_jobs(&k);
-    fill_delays(&k);
-    write_rows(&k);
+    DPCR_TRY(fill(&k));
+    DPCR_TRY(look_for_waits(&k, &k.strict));
+    if (k.strict) DPCR_TRY(fill(&k));
 done:
     dpcri_free(maker->context, k.jobs);
     dpcri_free(maker->context, k.order);
     dpcri_free(maker->context, k.load);
+    dpcri_free(maker->context, k.next);
     return status;
 }
