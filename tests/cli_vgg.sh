@@ -162,8 +162,8 @@ for what, broken in (("cut", data[:-5]), ("weights", data.replace(b"features.3.w
 strings, parts = safetensors(path("model"))
 put_safetensors("more", strings, {**parts, "note": ((1,), bytes(8), "q")})
 refused(5, "'note' is of dtype I64", *TRAIN, *both, "--resume", path("more"))
-put_safetensors("more", strings, {**parts, "features.3.bias": (parts["features.3.bias"][0], bytes(2 * parts["features.3.bias"][0][0]), "e")})
-refused(5, "'features.3.bias' is of dtype F16, wanted F32", *judge("more"))
+put_safetensors("more", strings, {**parts, "features.3.bias": (parts["features.3.bias"][0], bytes(2 * parts["features.3.bias"][0][0]), "h")})
+refused(5, "'features.3.bias' is of dtype I16, wanted F32", *judge("more"))
 refused(5, "takes 1 x", *judge("model", "cifar"))
 print("cli_vgg: the scan, the loop and dense products train alike")
 PYTHON
