@@ -321,24 +321,59 @@ static int make_schedule(cli_schedule *s) {
                : cli_fail_error(&error, CLI_COMPUTING);
 }
 
+// The sizes of a like that are not given are the table's.
+static void take_sizes(cli_schedule *s, const dpcr_schedule *table) {
+    dpcr_schedule_options *o = &s->options;
+    const bool sized = s->given & (bit_of(KEY_STAGES) | bit_of(KEY_CHUNKS));
+    if (!(s->given & bit_of(KEY_RANKS))) o->ranks = table->ranks;
+    if (!(s->given & bit_of(KEY_MICROBATCHES)))
+        o->microbatches = table->microbatches * (o->kind == DPCR_SCHEDULE_DUALPIPE ? 2 : 1);  // a chain's
+    if (!sized && (o->kind == DPCR_SCHEDULE_LAYERPIPE || o->semantics == DPCR_DELAYED)) o->stages = table->stages;
+}
+
+// What a like has and the table does not say: its chains, and which updates its tasks wait for. LayerPipe's delays
+// follow from the times.
+static bool is_told_by_like(const cli_schedule *s) {
+    const dpcr_schedule_kind kind = s->options.kind;
+    return s->kind_given && (kind == DPCR_SCHEDULE_DUALPIPE || dpcr_schedule_semantics(kind) != DPCR_SYNCHRONOUS ||
+                             s->options.semantics != DPCR_SYNCHRONOUS);
+}
+
+static int make_like(cli_schedule *s, dpcr_schedule *like) {
+    dpcr_error error = {0};
+    const int64_t stages = s->schedule.stages;
+    take_sizes(s, &s->schedule);
+    const int status = take_costs(s, stages);
+    if (status) return status;
+    s->options.costs = &s->costs;
+    if (dpcr_schedule_make(s->context, &s->options, like, &error) != DPCR_OK)
+        return cli_fail_error(&error, CLI_COMPUTING);
+    if (like->stages == stages) return CLI_DONE;
+    return cli_fail(CLI_USAGE, "--schedule %s of %lld stages beside a table of %lld; wanted as many",
+                    dpcr_schedule_name(s->options.kind), (long long)like->stages, (long long)stages);
+}
+
 // A table says nothing of semantics: --schedule does, for its like of the same size.
 static int read_schedule(cli_schedule *s) {
     dpcr_error error = {0};
-    dpcr_schedule like = {0}, *given = NULL;
+    dpcr_schedule like = {0};
     size_t bytes;
     char *text = read_whole("the schedule", s->from, &bytes);
     if (!text) return cli_failed();
     int status = CLI_DONE;
-    if (s->kind_given) {
-        if (dpcr_schedule_make(s->context, &s->options, &like, &error) != DPCR_OK)
-            status = cli_fail_error(&error, CLI_COMPUTING);
-        given = &like;
-    }
-    if (!status && dpcr_schedule_read(s->context, text, bytes, s->notation, given, &s->schedule, &error) != DPCR_OK)
+    if (dpcr_schedule_read(s->context, text, bytes, s->notation, NULL, &s->schedule, &error) != DPCR_OK)
         status = fail_file(s->from, &error);
+    if (!status && !is_told_by_like(s)) {
+        status = take_costs(s, s->schedule.stages);
+    } else if (!status) {
+        status = make_like(s, &like);
+        dpcr_schedule_free(s->context, &s->schedule);
+        if (!status && dpcr_schedule_read(s->context, text, bytes, s->notation, &like, &s->schedule, &error) != DPCR_OK)
+            status = fail_file(s->from, &error);
+    }
     free(text);
     dpcr_schedule_free(s->context, &like);
-    return status ? status : take_costs(s, s->schedule.stages);
+    return status;
 }
 
 static int get_schedule(cli_schedule *s) { return s->from ? read_schedule(s) : make_schedule(s); }

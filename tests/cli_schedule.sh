@@ -18,6 +18,16 @@ run lower --schedule interleaved-zb --ranks 2 --microbatches 8 --old-notation |
 run generate --schedule dualpipev --ranks 4 --microbatches 8 | run validate --from - >/dev/null
 run lower --schedule dualpipe --ranks 4 --microbatches 8 | run validate --from - --schedule dualpipe --ranks 4 --microbatches 8 >/dev/null
 
+# a late schedule's table, with the delays of one of its sizes and times
+for name in pipedream pipedream-2bw "layerpipe --times 3,1,1" "dualpipe --microbatches 12"; do
+    # shellcheck disable=SC2086 # words
+    run generate --ranks 2 --schedule $name | run simulate --from - --schedule ${name%% --m*} >"$folder/read"
+    # shellcheck disable=SC2086 # words
+    run simulate --ranks 2 --schedule $name | cmp - "$folder/read" || complain "$name read is not $name made"
+done
+run generate --ranks 2 --csv "$folder/two.csv"
+refused 2 "--schedule pipedream of 3 stages beside a table of 2" simulate --from "$folder/two.csv" --schedule pipedream --ranks 3
+
 # ---- a signal ends it, whatever it computes, and leaves no file ----
 while read -r signal status words; do
     # shellcheck disable=SC2086 # words
