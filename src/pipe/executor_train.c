@@ -422,7 +422,8 @@ static dpcr_status make_table(training *t, int64_t updates, dpcr_error *error) {
     if (to->updates) return DPCR_OK;
     dpcr_schedule_options o = t->schedule;
     if (!t->synchronous) {
-        const bool accumulates = o.kind == DPCR_SCHEDULE_PIPEDREAM_2BW || o.semantics == DPCR_DOUBLE_BUFFERED;
+        const bool accumulates = o.kind == DPCR_SCHEDULE_PIPEDREAM_2BW ||
+                                 (o.kind == DPCR_SCHEDULE_BEST && o.semantics == DPCR_DOUBLE_BUFFERED);
         if (accumulates && !o.accumulate) o.accumulate = o.microbatches;
         if (!dpcri_mul(updates, accumulates ? o.accumulate : 1, &o.microbatches))
             DPCR_TRY(dpcri_fail(error, DPCR_ERROR_OVERFLOW, "train: too many microbatches in a segment"));
