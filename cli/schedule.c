@@ -252,6 +252,12 @@ static int fail_file(const char *path, const dpcr_error *error) {
     return cli_fail(CLI_INPUT, "'%s': %s", path, error->text);
 }
 
+static bool takes_time(const dpcr_profile *x) {
+    for (int64_t l = 0; l < x->layers; l++)
+        if (x->forward[l] > 0 || x->input[l] > 0 || x->weight[l] > 0) return true;
+    return false;
+}
+
 int cli_schedule_profile(cli_schedule *s) {
     dpcr_error error = {0};
     if (is_model(s->profile_name))
@@ -263,7 +269,8 @@ int cli_schedule_profile(cli_schedule *s) {
     if (!text) return cli_failed();
     const dpcr_status status = dpcr_profile_read(s->context, text, bytes, &s->profile, &error);
     free(text);
-    return status == DPCR_OK ? CLI_DONE : fail_file(s->profile_name, &error);
+    if (status != DPCR_OK) return fail_file(s->profile_name, &error);
+    return takes_time(&s->profile) ? CLI_DONE : cli_fail(CLI_INPUT, "'%s': wanted a time above 0", s->profile_name);
 }
 
 // ---- the schedule asked for ----

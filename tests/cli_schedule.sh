@@ -175,6 +175,8 @@ refused 5 "0F3 makes it hold 4 activations" validate --from $golden/gpipe_p4_m8.
 refused 2 "makes it hold 2 activations" validate --schedule gpipe --ranks 4 --microbatches 8 --activations 1
 refused 5 "cannot read the schedule" validate --from "$folder/none.csv"
 refused 5 "cannot read the profile" simulate --profile "$folder/none.json"
+echo '{"layers": [{"forward": 0, "input": 0, "weight": 0}]}' >"$folder/zero.json"
+for action in simulate partition compare; do refused 5 "wanted a time above 0" $action --ranks 1 --profile "$folder/zero.json"; done
 refused 5 "line 1" simulate --profile "$folder/bad.csv"
 [ $failed -ne 0 ] || echo "cli_schedule: all as it should be"
 exit $failed

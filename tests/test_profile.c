@@ -229,6 +229,29 @@ static void groups_add_up(void **state) {
     dpcr_profile_free(s->context, &p);
 }
 
+// Sums beyond the largest number made stages on no ranks.
+static void sums_beyond_all_numbers(void **state) {
+    scratch *s = *state;
+    for (int field = 0; field < 5; field++)
+        for (int straight = 0; straight < 2; straight++) {
+            dpcr_profile p = model(s, "equal-4");
+            double *const fields[] = {p.forward, p.input, p.weight, p.activation_bytes, p.parameter_bytes};
+            const dpcr_partition_options o = {
+                .size = sizeof o, .ranks = 2, .straight = straight, .transfers = 1, .bandwidth = 1e-3};
+            dpcr_partition q;
+            for (int l = 0; l < 4; l++) fields[field][l] = 1e308;
+            const dpcr_status status = dpcr_partition_pipedream(s->context, &p, &o, &q, &s->error);
+            if (field == 3 && !straight) {  // one stage on both ranks hands nothing on
+                assert_ok(s, status);
+                assert_true(q.stages == 1 && q.ranks == 2);
+                dpcr_partition_free(s->context, &q);
+            } else {
+                assert_refused_at(s, status, DPCR_ERROR_OVERFLOW, "no finite number", __FILE__, __LINE__);
+            }
+            dpcr_profile_free(s->context, &p);
+        }
+}
+
 static void memory_runs_out(void **state) {
     scratch *s = *state;
     for (int64_t fail = 0;; fail++) {
@@ -252,6 +275,6 @@ int main(void) {
     const struct CMUnitTest tests[] = {
 #define TEST(f) cmocka_unit_test_setup_teardown(f, scratch_setup, scratch_teardown)
         TEST(model_shapes),         TEST(reads_graph_and_json), TEST(damaged_profiles), TEST(partition_is_the_best),
-        TEST(layerpipe_over_vgg16), TEST(groups_add_up),        TEST(memory_runs_out)};
+        TEST(layerpipe_over_vgg16), TEST(groups_add_up),        TEST(memory_runs_out),  TEST(sums_beyond_all_numbers)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

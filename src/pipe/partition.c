@@ -130,6 +130,10 @@ dpcr_status dpcr_partition_pipedream(dpcr_context *context, const dpcr_profile *
     }
     for (int64_t l = 1; l <= profile->layers; l++)
         for (int64_t n = 1; n <= options->ranks; n++) solve(&g, l, n);
+    if (!isfinite(at(&g, profile->layers, options->ranks)->period) || !isfinite(g.weights[profile->layers]))
+        DPCR_TRY(dpcri_fail(error, DPCR_ERROR_OVERFLOW,
+                            "partition: the layers' times or bytes, or those over the bandwidth, add up to no finite "
+                            "number"));
     fill(&g, partition);
 done:
     dpcri_free(context, g.time);
