@@ -128,6 +128,26 @@ static void models_are_told_apart(void **state) {
     dpcr_context_destroy(context);
 }
 
+// The last seed of all too, whose successor is 0.
+static void weights_are_drawn_from_any_seed(void **state) {
+    (void)state;
+    static const uint64_t seeds[] = {0, UINT64_MAX};
+    dpcr_context *context = sampling_context(1);
+    for (int i = 0; i < 2; i++) {
+        const dpcr_autoencoder_options of_vae = {
+            .size = sizeof of_vae, .rows = SIDE, .cols = SIDE, .latent = 4, .hidden = 10, .depth = 1, .seed = seeds[i]};
+        dpcr_diffusion_options options = small_options(3, DPCR_PREDICT_V);
+        dpcr_autoencoder *vae = NULL;
+        options.seed = seeds[i], options.width = 4;
+        assert_int_equal(dpcr_autoencoder_create(context, &of_vae, &vae, NULL), DPCR_OK);
+        dpcr_diffusion *model = NULL;
+        assert_int_equal(dpcr_diffusion_create(context, &options, vae, &model, NULL), DPCR_OK);
+        assert_true(model->net.values[0] != 0 && vae->net.values[0] != 0);
+        dpcr_diffusion_destroy(model);
+    }
+    dpcr_context_destroy(context);
+}
+
 // Few rows go through all layers in one region, many layer by layer: the same bits for any number of rows and threads,
 // at one time, whose shift all rows then share, and at several.
 static void few_rows_have_the_bits_of_many(void **state) {
@@ -717,6 +737,7 @@ int main(void) {
         cmocka_unit_test(gradients_are_those_of_the_loss),
         cmocka_unit_test(jacobians_are_differences),
         cmocka_unit_test(models_are_told_apart),
+        cmocka_unit_test(weights_are_drawn_from_any_seed),
         cmocka_unit_test(few_rows_have_the_bits_of_many),
         cmocka_unit_test(few_rows_need_no_other_thread),
         cmocka_unit_test(a_networks_chain_by_every_method),

@@ -84,6 +84,7 @@ static dpcr_status make(dpcr_context *context, const dpcr_autoencoder_options *o
                         dpcr_autoencoder **autoencoder, dpcr_error *error) {
     dpcr_status status;
     dpcr_autoencoder *a = NULL;
+    const uint64_t seed = options->seed + 1;
     DPCR_TRY(check_options(options, error));
     a = dpcri_alloc_zero(context, sizeof *a);
     if (!a) DPCR_TRY(dpcri_fail(error, DPCR_ERROR_MEMORY, "autoencoder: no memory"));
@@ -114,7 +115,7 @@ static dpcr_status make(dpcr_context *context, const dpcr_autoencoder_options *o
     if (!a->mean || !a->deviation || !a->work[0] || !a->work[1])
         DPCR_TRY(dpcri_fail(error, DPCR_ERROR_MEMORY, "autoencoder: no memory for its work"));
     for (int64_t i = 0; i < options->latent; i++) a->deviation[i] = 1;
-    DPCR_TRY(dpcri_net_create(&a->net, drawn ? options->seed + 1 : 0, error));
+    DPCR_TRY(dpcri_net_create(&a->net, drawn ? &seed : NULL, error));
     *autoencoder = a;
     a = NULL;
 done:

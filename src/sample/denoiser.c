@@ -85,6 +85,7 @@ done:
 static dpcr_status make(dpcr_context *context, const dpcr_diffusion_options *options, dpcr_autoencoder *autoencoder,
                         bool drawn, dpcr_diffusion **model, dpcr_error *error) {
     dpcr_status status;
+    const uint64_t seed = options->seed + 1;
     dpcr_diffusion *d = dpcri_alloc_zero(context, sizeof *d);
     if (!d) {
         dpcr_autoencoder_destroy(autoencoder);
@@ -98,7 +99,7 @@ static dpcr_status make(dpcr_context *context, const dpcr_diffusion_options *opt
     d->net = dpcri_net_make(context);
     add_layers(d);
     DPCR_TRY(take_work(d, error));
-    DPCR_TRY(dpcri_net_create(&d->net, drawn ? options->seed + 1 : 0, error));
+    DPCR_TRY(dpcri_net_create(&d->net, drawn ? &seed : NULL, error));
     DPCR_TRY(dpcri_stack_create(&d->net, d->first, (int)options->depth + 1, &d->stack, error));
     if (drawn) dpcri_diffusion_refresh(d);
     *model = d;

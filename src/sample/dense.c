@@ -49,12 +49,12 @@ static void draw_layer(dpcri_net *net, int layer, uint64_t seed) {
             bound * (2 * dpcri_random_uniform_f32(seed, DPCRI_STREAM_PARAMETERS | (uint64_t)layer, (uint64_t)i) - 1);
 }
 
-dpcr_status dpcri_net_create(dpcri_net *net, uint64_t seed, dpcr_error *error) {
+dpcr_status dpcri_net_create(dpcri_net *net, const uint64_t *seed, dpcr_error *error) {
     dpcr_status status;
     DPCR_TRY(take(net, net->parameters, &net->values, error));
     for (int i = 0; i < net->count; i++)
         DPCR_TRY(take(net, packed_numbers(net, net->layers[i].in, net->layers[i].out), &net->layers[i].packed, error));
-    for (int i = 0; seed && i < net->count; i++) draw_layer(net, i, seed);
+    for (int i = 0; seed && i < net->count; i++) draw_layer(net, i, *seed);
     dpcri_net_pack(net);
 done:
     return status;

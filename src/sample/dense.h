@@ -40,8 +40,8 @@ dpcri_net dpcri_net_make(dpcr_context *context);
 // Appends a layer; its index.
 int dpcri_net_add(dpcri_net *net, const char *name, int64_t in, int64_t out, int activation, bool residual);
 // Memory for the layers added, numbers uniform in +-sqrt(gain / in) (sigmoid linear units like 3; a layer whose name
-// ends in "out" starts at 0). `seed` 0: left zero, to be read.
-dpcr_status dpcri_net_create(dpcri_net *net, uint64_t seed, dpcr_error *error);
+// ends in "out" starts at 0). `seed` NULL: left zero, to be read.
+dpcr_status dpcri_net_create(dpcri_net *net, const uint64_t *seed, dpcr_error *error);
 // Gradients and what going back needs.
 dpcr_status dpcri_net_train(dpcri_net *net, int64_t rows, dpcr_error *error);
 void dpcri_net_destroy(dpcri_net *net);
