@@ -229,8 +229,11 @@ static int neighbours(int64_t w, int64_t n, const double *fake, int64_t m, const
     return CLI_DONE;
 }
 
+// With fewer a point's ball, up to its third neighbour, holds everything.
 static int check_count(int64_t n, const dpcr_dataset *data) {
-    return n < 2 || data->count < 2 ? cli_fail(CLI_USAGE, "--evaluate wants two pictures or more") : CLI_DONE;
+    if (n > NEIGHBOURS && data->count > NEIGHBOURS) return CLI_DONE;
+    return cli_fail(CLI_USAGE, "--evaluate wants %d pictures or more, held-out ones too; got %lld and %lld",
+                    NEIGHBOURS + 1, (long long)n, (long long)data->count);
 }
 
 int cli_quality_check(dpcr_context *context, const char *classifier, const dpcr_dataset *data, int64_t n) {

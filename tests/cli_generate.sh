@@ -245,7 +245,7 @@ assert 0 <= good["frechet_distance"] < 0.7 * one["frechet_distance"] and one["re
 assert abs(good["frechet_distance"] - newton["frechet_distance"]) < 0.02 * good["frechet_distance"] + 1e-3, (good, newton)
 assert good["precision"] > 0.1 and 0 <= good["recall"] <= 1 and scaled["reason"] == "scaled", (good, scaled)
 refused(5, "", "generate", path("codes"), "--evaluate", path("vae"), "--data", path("data"), "--samples", path("unjudged"))
-refused(2, "two pictures", *judged, 20, "--count", 1, "--samples", path("unjudged"))
+refused(2, "wants 4 pictures or more", *judged, 20, "--count", 3, "--samples", path("unjudged"))
 assert not os.path.exists(path("unjudged")), "pictures were made before their judge was refused"
 
 # Killed and resumed: the bits of the run that nobody stopped.
