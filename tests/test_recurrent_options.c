@@ -345,6 +345,10 @@ static void test_dropout_at_its_ends(void **state) {
     dpcr_error error = {0};
     assert_int_equal(dpcr_recurrent_plan_create(j.network, &o, &j.plan, &error), DPCR_ERROR_ARGUMENT);
     assert_non_null(strstr(error.text, "dropout is 1.5"));
+    o.dropout = 0;
+    o.solve = (dpcr_solve_options){.size = sizeof o.solve, .guess = DPCR_GUESS_GIVEN};
+    assert_int_equal(dpcr_recurrent_plan_create(j.network, &o, &j.plan, &error), DPCR_ERROR_UNSUPPORTED);
+    assert_non_null(strstr(error.text, "guess is given"));
     free_pass(&j);
     dpcr_recurrent_destroy(j.network);
     dpcr_context_destroy(context);

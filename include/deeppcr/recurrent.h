@@ -162,7 +162,7 @@ typedef struct dpcr_recurrent_plan_options {
     // 2 H, or P + H; any where units do not mix. memory_limit is of a method's own memory; of up to four sequences
     // whose inputs have 4 MB of weights (where units do not mix, of any) the inputs' products are made ahead of the
     // steps, in up to 256 MB (or as much as they take) of workspace, but not where the workspace would be more than the
-    // limit. Same bits
+    // limit. Same bits. DPCR_GUESS_GIVEN is refused: states lie in the workspace
     dpcr_solve_options solve;
     const dpcr_recurrent_pass *sample;  // a typical x (and h0, c0, lengths), where the planner tries the chains; read
                                         // by plan_create alone; NULL: what is open is the loop

@@ -236,6 +236,9 @@ static dpcr_status check_plan(const dpcr_recurrent *n, const dpcr_recurrent_plan
                           (long long)o->length, (long long)o->batch);
     if (!(o->dropout >= 0 && o->dropout <= 1))
         return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "recurrent_plan: dropout is %g, wanted 0..1", o->dropout);
+    if (o->solve.size && o->solve.guess == DPCR_GUESS_GIVEN)
+        return dpcri_fail(error, DPCR_ERROR_UNSUPPORTED,
+                          "recurrent_plan: guess is given, but states lie in the workspace; wanted any other guess");
     return DPCR_OK;
 }
 

@@ -225,6 +225,9 @@ dpcr_status dpcr_diffusion_train(dpcr_diffusion *d, const dpcr_dataset *data, co
     dpcr_status status;
     if (last) *last = (dpcr_learn_state){0};
     if (!d || !data || !options) return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "learn: model, data or options is NULL");
+    if (options->size < sizeof *options)
+        return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "learn: options.size is %zu, wanted %zu", options->size,
+                          sizeof *options);
     denoiser_learning l = {.d = d,
                            .data = data,
                            .seed = options->seed,

@@ -5,7 +5,8 @@
 //           x' = alpha' x0 + sqrt(sigma'^2 - eta^2 v) e + eta sqrt(v) xi
 //   DDPM    a = abar / abar';   x' = alpha' (1 - a) / (1 - abar) x0 + sqrt(a) (1 - abar') / (1 - abar) x + sqrt(v) xi
 //   DPM-Solver++ (2M)   lambda = -log s, h = lambda' - lambda, r = h_former / h
-//           x' = sigma' / sigma x - alpha' (e^-h - 1) D,   D = (1 + 1/(2r)) x0 - 1/(2r) x0_former, at first and last x0
+//           x' = sigma' / sigma x - alpha' (e^-h - 1) D,   D = (1 + 1/(2r)) x0 - 1/(2r) x0_former, at first and to
+//           sigma' = 0 x0
 //   Euler   d = (x / alpha - x0) / s;   x' = alpha' (x / alpha + (s' - s) d)
 //   Heun    x1 by Euler, d1 = (x1 / alpha' - x0(x1)) / s';   x' = alpha' (x / alpha + (s' - s) (d + d1) / 2)
 //
