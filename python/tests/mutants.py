@@ -78,6 +78,12 @@ MUTANTS = [
     ("jax.py", '("APART", (at[2], Here(n + 2), memory(apart)), x.nbytes, 0),', "", "test_jax.py::test_gradients_of_filters_like_one_before"),
     ("jax.py", "return [*read, (self.name, self.given, self.count, self.more)]", "return read", "test_jax.py::test_calls_that_look_alike"),
     ("jax.py", "enumerate(plan.given[3:])", "enumerate(plan.given[3:4])", "test_jax.py::test_calls_that_look_alike"),
+    ("selective.py", " or self.own_groups[i - 3] != self.groups)", ")", "test_selective.py::test_gradients_are_differences"),
+    ("selective.py", "return shape[-2] > 1 and shape[-1] > 1 and 0 < strides", "return 0 > strides", "test_selective.py::test_layouts"),
+    ("selective.py", "channels * self.groups // self.dim]", "channels % self.groups]", "test_selective.py::test_gradients_are_differences"),
+    ("torch/selective.py", "if t is not None and need else None for", "if t is not None else None for", "test_selective.py::test_only_what_is_needed"),
+    ("torch/selective.py", "    keeps = wanted(*tensors)\n", "    keeps = True\n", "test_selective.py::test_only_what_is_needed"),
+    ("torch/selective.py", "refuse_many(\"the selective scan\", (gy, glast))", "pass", "test_selective.py::test_refusals_of_tensors"),
 ]  # fmt: skip
 
 

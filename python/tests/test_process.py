@@ -243,6 +243,20 @@ def test_ctrl_c_ends_a_linear_chain(scheme, audited):
     """)
 
 
+@pytest.mark.parametrize("call", ["scan(x, x, -A, B, B)", "scan_vjp(x, x, -A, B, B, x)"])
+def test_ctrl_c_ends_a_selective_scan(call):
+    ends_soon(f"""
+    A, few = np.ones((16, 64)), np.ones((1, 16, 3))
+    x, B = (np.broadcast_to(np.full(1, 0.1), (1, n, 300_000)) for n in (16, 64))
+    def call(begun):
+        begun()
+        deeppcr.selective_{call}
+    heard(call, ["interrupt"])
+    assert deeppcr.selective_scan(few, few, -A, np.ones((1, 64, 3)), np.ones((1, 64, 3)))[0, 0, 0] == 64
+    print("done")
+    """)
+
+
 @pytest.mark.parametrize("call", ["lfilter(taps, poles, x)", "lfilter_vjp(taps, poles, x, y)", "sosfilt(np.tile([1, 0, 0, 1, -0.5, 0.1], (200, 1)), x)"])
 def test_ctrl_c_ends_a_filter(call):
     ends_soon(f"""

@@ -39,6 +39,10 @@ y: Numbers = signal.sosfilt(np.ones((1, 6)), b)
 y, zf = signal.lfilter([1.0], [1.0, 0.5], b, zi=np.zeros((4, 1)))
 h: Numbers = recurrent.GRU(2, 3)(b)[1]
 last: Tuple[Numbers, Numbers] = recurrent.LSTM(2, 3)(b)[1]
+u, D, V = np.ones((1, 2, 4)), np.ones((2, 3)), np.ones((1, 3, 4))
+scanned: Numbers = deeppcr.selective_scan(u, u, -D, V, V)
+both: Tuple[Numbers, Numbers] = deeppcr.selective_scan(u, u, -D, V, V, return_last_state=True)
+gu: Numbers = deeppcr.selective_scan_vjp(u, u, -D, V, V, scanned).u
 threads: int = deeppcr.threads()
 try:
     deeppcr.set_threads(2)
@@ -47,6 +51,7 @@ except deeppcr.ArgumentError as error:
 none: str = deeppcr.linear_chain(A, b)  # type: ignore[assignment]
 none = signal.sosfilt(np.ones((1, 6)), b)  # type: ignore[assignment]
 none = recurrent.GRU(2, 3)(b)[1]  # type: ignore[assignment]
+none = deeppcr.selective_scan(u, u, -D, V, V, return_last_state=True)  # type: ignore[assignment]
 deeppcr.plan("linear", length=5).method  # type: ignore[attr-defined]
 '''
 

@@ -84,6 +84,10 @@ STRUCTURES: Dict[str, str] = {
     "dpcr_model_options": """size_t size; dpcr_architecture architecture; dpcr_dtype dtype; int64_t inputs; int64_t outputs;
         int64_t layers; int64_t width; int64_t hidden; dpcr_activation activation; dpcr_branch branch; int layer_norm;
         double scale; uint64_t seed; int64_t tie; int blank;""",
+    "dpcr_selective": """size_t size; void *u; void *delta; void *a; void *b; void *c; void *skip; void *z; void *delta_bias; void *h0;
+        int softplus;""",
+    "dpcr_selective_gradients": """size_t size; void *u; void *delta; void *a; void *b; void *c; void *skip; void *z; void *delta_bias;
+        void *h0;""",
     "dpcr_xla_step": "dpcr_xla_what what; int64_t count; int64_t more; void *given[9];",
     "dpcr_xla_place": "int64_t array; void *at;",
     "dpcr_xla_call": """size_t size; int64_t steps; int64_t places; void *step; void *place; dpcr_error error; void *next;
@@ -164,6 +168,11 @@ dpcr_status dpcr_filter_adjoint(const dpcr_filter *, const dpcr_array *, const d
                                 const dpcr_array *, dpcr_error *);
 dpcr_status dpcr_filter_gradient(const dpcr_filter *, const dpcr_array *, const dpcr_array *, const dpcr_array *,
                                  const dpcr_array *, double *, double *, const dpcr_array *, const dpcr_array *, dpcr_error *);
+dpcr_status dpcr_selective_scan(dpcr_context *, const dpcr_selective *, const dpcr_array *, const dpcr_array *, void *,
+                                dpcr_error *);
+size_t dpcr_selective_kept_bytes(const dpcr_selective *);
+dpcr_status dpcr_selective_adjoint(dpcr_context *, const dpcr_selective *, const dpcr_array *, const dpcr_array *, const void *,
+                                   const dpcr_selective_gradients *, dpcr_error *);
 dpcr_status dpcr_model_create(dpcr_context *, const dpcr_model_options *, dpcr_model **, dpcr_error *);
 void dpcr_model_destroy(dpcr_model *);
 void *dpcr_model_vector(dpcr_model *, int64_t *);
@@ -256,6 +265,8 @@ RecurrentPass = _structure("dpcr_recurrent_pass")
 RecurrentGradients = _structure("dpcr_recurrent_gradients")
 RecurrentPlanOptions = _structure("dpcr_recurrent_plan_options")
 ModelOptions = _structure("dpcr_model_options")
+Selective = _structure("dpcr_selective")
+SelectiveGradients = _structure("dpcr_selective_gradients")
 XlaStep = _structure("dpcr_xla_step")
 XlaPlace = _structure("dpcr_xla_place")
 XlaCall = _structure("dpcr_xla_call")

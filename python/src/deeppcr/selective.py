@@ -1,0 +1,297 @@
+# SPDX-License-Identifier: MIT
+"""The selective scan of state-space models (Mamba): a diagonal chain whose transitions are made from its input as it runs."""
+from __future__ import annotations
+
+import ctypes
+import math
+from typing import Any, List, Literal, NamedTuple, Optional, Sequence, Tuple, Union, overload
+
+import numpy as np
+
+from . import _abi
+from . import _library as library
+from .errors import ArgumentError, UnsupportedError, flag
+
+ARRAY = np.ndarray
+Shape = Tuple[int, ...]
+# What goes in, in this order everywhere below; None where an array is not there.
+NAMES = ("u", "delta", "A", "B", "C", "D", "z", "delta_bias", "h0")
+_FIELDS = ("u", "delta", "a", "b", "c", "skip", "z", "delta_bias", "h0")
+_GROUPED = (3, 4)  # B and C
+_NUMBERS = 1 << 22  # of B's gradient at each channel, at most, where that is summed here
+
+
+class SelectiveGradients(NamedTuple):
+    """The gradients of what goes into `selective_scan`, in the order of its arguments; None of what was not given."""
+
+    u: ARRAY
+    delta: ARRAY
+    A: ARRAY
+    B: ARRAY
+    C: ARRAY
+    D: Optional[ARRAY]
+    z: Optional[ARRAY]
+    delta_bias: Optional[ARRAY]
+    h0: Optional[ARRAY]
+
+
+def check(shapes: Sequence[Optional[Shape]]) -> Tuple[int, int, int, int]:
+    """(batch, dim, L, N) of what goes in, refused where shapes do not fit together."""
+    u, A = shapes[0], shapes[2]
+    assert u is not None and A is not None
+    if len(u) != 3:
+        raise ArgumentError.of("u's shape", u, "(batch, dim, L)")
+    batch, dim, length = u
+    if len(A) != 2 or A[0] != dim:
+        raise ArgumentError.of("A's shape", A, f"({dim}, N), as u has channels")
+    states = A[1]
+    wanted = {1: u, 5: (dim,), 6: u, 7: (dim,), 8: (batch, dim, states)}
+    for i, shape in enumerate(shapes):
+        if i in wanted and shape is not None and shape != wanted[i]:
+            raise ArgumentError.of(f"{NAMES[i]}'s shape", shape, str(wanted[i]))
+        if i in _GROUPED and shape is not None:
+            groups = shape[1] if len(shape) == 4 else 1
+            whole = (batch, groups, states, length) if len(shape) == 4 else (batch, states, length) if len(shape) == 3 else (dim, states)
+            if shape != whole or groups < 1 or dim % groups:
+                raise ArgumentError.of(f"{NAMES[i]}'s shape", shape, f"({batch}, {states}, {length}), ({batch}, G, {states}, {length}) "
+                                       f"where G divides {dim}, or ({dim}, {states})")  # fmt: skip
+    return batch, dim, length, states
+
+
+def refuse_complex(name: str, dtype: Any) -> None:
+    if "complex" in str(dtype):
+        raise UnsupportedError.of(f"{name}'s dtype", dtype, "real numbers: scans of complex states are not computed here")
+
+
+def swapped(shape: Sequence[int], strides: Sequence[int]) -> bool:
+    """Whether the last dimension but one lies closest in memory, as channels do in what came from [batch][L][dim]."""
+    return shape[-2] > 1 and shape[-1] > 1 and 0 < strides[-2] < strides[-1]
+
+
+def like(x: ARRAY, dtype: Any) -> ARRAY:
+    """A new array of x's shape, lying as x does."""
+    if x.ndim < 3 or not swapped(x.shape, x.strides):
+        return library.empty(x.shape, dtype)
+    return np.swapaxes(library.empty((*x.shape[:-2], x.shape[-1], x.shape[-2]), dtype), -1, -2)
+
+
+def _grouped(x: ARRAY, batch: int, dim: int, length: int) -> ARRAY:
+    """B or C as a view [batch][G][N][L]."""
+    if x.ndim == 2:
+        return np.broadcast_to(x[None, :, :, None], (batch, dim, x.shape[1], length))
+    return x[:, None] if x.ndim == 3 else x
+
+
+def _in_groups(x: ARRAY, groups: int) -> ARRAY:
+    """The same in more groups: a view of one group, a copy of several."""
+    if x.shape[1] == groups:
+        return x
+    if x.shape[1] == 1:
+        return np.broadcast_to(x, (x.shape[0], groups, *x.shape[2:]))
+    return np.repeat(x, groups // x.shape[1], axis=1)
+
+
+class Scan:
+    """Arrays of one float dtype as the library takes them."""
+
+    def __init__(self, arrays: Sequence[Optional[ARRAY]], softplus: bool) -> None:
+        self.softplus, self.given = softplus, list(arrays)
+        self.batch, self.dim, self.length, self.states = check([None if x is None else x.shape for x in arrays])
+        own: List[Optional[ARRAY]] = [None if x is None else library.numbers(x, 0) for x in arrays]
+        b, c = (_grouped(x, self.batch, self.dim, self.length) for x in (own[3], own[4]) if x is not None)
+        self.own_groups = b.shape[1], c.shape[1]
+        self.groups = math.lcm(*self.own_groups)
+        own[3], own[4] = _in_groups(b, self.groups), _in_groups(c, self.groups)
+        self.arrays = own
+        self.structure, self.views = self._of(own)
+
+    def _of(self, arrays: Sequence[Optional[ARRAY]]) -> Tuple[Any, Any]:
+        """dpcr_selective, and the views that it points to."""
+        views = [None if x is None else library.of(x) for x in arrays]
+        at = {field: None if v is None else ctypes.addressof(v) for field, v in zip(_FIELDS, views)}
+        return _abi.Selective(size=ctypes.sizeof(_abi.Selective), softplus=int(self.softplus), **at), views
+
+    def kept_bytes(self) -> int:
+        return int(library.lib.dpcr_selective_kept_bytes(ctypes.byref(self.structure)))
+
+    def run(self, y: ARRAY, last: Optional[ARRAY], kept: int) -> None:
+        """Fills y, last and, where that is not 0, what lies at `kept`."""
+        if not self.dim:
+            return
+        error, error_ref = library.error_place()
+        views = [None if x is None else ctypes.byref(library.of(x)) for x in (y, last)]
+        library.check(library.lib.dpcr_selective_scan(library.context.get().address, ctypes.byref(self.structure), *views, kept or None,
+                                                      error_ref), error)  # fmt: skip
+
+    def back(self, gy: Optional[ARRAY], glast: Optional[ARRAY], kept: int, found: Sequence[Optional[ARRAY]]) -> None:
+        """Fills the gradients that are wanted: those of `found`, which lie as what they belong to."""
+        if not self.dim:
+            for x in found:
+                if x is not None:
+                    x[...] = 0
+            return
+        gy = np.broadcast_to(np.zeros(1, self.arrays[0].dtype), (self.batch, self.dim, self.length)) if gy is None else library.numbers(gy, 0)  # type: ignore[union-attr]
+        glast = None if glast is None else library.numbers(glast, 0)
+        summed = [i for i in _GROUPED if found[i] is not None and (self.given[i].ndim == 2 or self.own_groups[i - 3] != self.groups)]  # type: ignore[union-attr]
+        if summed:
+            self._back_by_channels(gy, glast, found)
+            return
+        into = list(found)
+        for i in _GROUPED:
+            if into[i] is not None:
+                into[i] = _grouped(into[i], self.batch, self.dim, self.length)  # type: ignore[arg-type]
+        self._adjoint(self.structure, gy, glast, kept, into)
+
+    def _adjoint(self, structure: Any, gy: Optional[ARRAY], glast: Optional[ARRAY], kept: int, found: Sequence[Optional[ARRAY]]) -> None:
+        views = [None if x is None else library.of(x) for x in (gy, glast, *found)]
+        at = [None if v is None else ctypes.addressof(v) for v in views]
+        gradients = _abi.SelectiveGradients(size=ctypes.sizeof(_abi.SelectiveGradients), **dict(zip(_FIELDS, at[2:])))
+        error, error_ref = library.error_place()
+        library.check(library.lib.dpcr_selective_adjoint(library.context.get().address, ctypes.byref(structure), *at[:2], kept or None,
+                                                         ctypes.byref(gradients), error_ref), error)  # fmt: skip
+
+    def _back_by_channels(self, gy: Optional[ARRAY], glast: Optional[ARRAY], found: Sequence[Optional[ARRAY]]) -> None:
+        """Some channels after others, as many as their own gradients of B and C have memory for, which are summed here in double: what
+        a B that is constant in time, or has other groups than C, wants."""
+        step = max(1, min(self.dim, _NUMBERS // max(1, self.batch * self.states * self.length)))
+        step = step // 16 * 16 or step
+        sums = {i: np.zeros(found[i].shape) for i in _GROUPED if found[i] is not None}  # type: ignore[union-attr]
+        axis = (1, 1, 0, None, None, 0, 1, 0, 1)  # of channels
+        for first in range(0, self.dim, step):
+            part = slice(first, min(first + step, self.dim))
+            cut = lambda x, a: x if x is None or a is None else x[part] if a == 0 else x[:, part]  # noqa: E731, B023
+            some = [cut(x, a) for x, a in zip(self.arrays, axis)]
+            channels = np.arange(part.start, part.stop)
+            for i in _GROUPED:
+                some[i] = self.arrays[i][:, channels * self.groups // self.dim]  # type: ignore[index]
+            into = [cut(x, a) for x, a in zip(found, axis)]
+            shape = (self.batch, len(channels), self.states, self.length)
+            for i in sums:
+                into[i] = np.empty(shape, self.arrays[0].dtype)  # type: ignore[union-attr]
+            structure, views = self._of(some)
+            self._adjoint(structure, cut(gy, 1), cut(glast, 1), 0, into)
+            for i, total in sums.items():
+                if total.ndim == 2:
+                    total[part] = into[i].sum((0, 3), dtype=np.float64)
+                    continue
+                total = total[:, None] if total.ndim == 3 else total
+                for k, channel in enumerate(channels):
+                    total[:, channel * total.shape[1] // self.dim] += into[i][:, k]
+            del views
+        for i, total in sums.items():
+            found[i][...] = total  # type: ignore[index]
+
+
+def _arrays(given: Sequence[Any], **more: Any) -> List[Optional[ARRAY]]:
+    """Arrays of one float dtype."""
+    named = {**dict(zip(NAMES, given)), **more}
+    there = {name: library.array(x, name) for name, x in named.items() if x is not None or name in NAMES[:5]}
+    for name, x in there.items():
+        refuse_complex(name, x.dtype)
+    dtype = library.common(**there)
+    dtype = np.dtype(np.float64) if dtype == np.uint32 else dtype
+    return [there[name].astype(dtype, copy=False) if name in there else None for name in named]
+
+
+@overload
+def selective_scan(
+    u: Any, delta: Any, A: Any, B: Any, C: Any, D: Any = ..., z: Any = ..., delta_bias: Any = ..., delta_softplus: bool = ...,
+    return_last_state: Literal[False] = ..., *, h0: Any = ...,
+) -> ARRAY: ...  # fmt: skip
+@overload
+def selective_scan(
+    u: Any, delta: Any, A: Any, B: Any, C: Any, D: Any = ..., z: Any = ..., delta_bias: Any = ..., delta_softplus: bool = ...,
+    return_last_state: Literal[True] = ..., *, h0: Any = ...,
+) -> Tuple[ARRAY, ARRAY]: ...  # fmt: skip
+@overload
+def selective_scan(
+    u: Any, delta: Any, A: Any, B: Any, C: Any, D: Any = ..., z: Any = ..., delta_bias: Any = ..., delta_softplus: bool = ...,
+    return_last_state: bool = ..., *, h0: Any = ...,
+) -> Any: ...  # fmt: skip
+def selective_scan(
+    u: Any, delta: Any, A: Any, B: Any, C: Any, D: Any = None, z: Any = None, delta_bias: Any = None, delta_softplus: bool = False,
+    return_last_state: bool = False, *, h0: Any = None,
+) -> Union[ARRAY, Tuple[ARRAY, ARRAY]]:  # fmt: skip
+    """The selective scan of state-space models, with the arguments of mamba_ssm's selective_scan_fn.
+
+    With t = delta + delta_bias, or log(1 + exp(t)) with `delta_softplus`, each channel d of a sequence has N states
+    h_l = exp(t_l A) h_{l-1} + t_l B_l u_l and gives (C_l . h_l + D u_l) silu(z_l).
+
+    Parameters
+    ----------
+    u, delta : array_like
+        [batch][dim][L]; float32 where all arrays are, else computed in float64.
+    A : array_like
+        [dim][N], real.
+    B, C : array_like
+        [batch][N][L], [batch][G][N][L] where each of G groups serves dim / G channels, or [dim][N], the same at every step.
+    D, delta_bias : array_like, optional
+        [dim]; 0 without.
+    z : array_like, optional
+        [batch][dim][L]; no gate without.
+    delta_softplus : bool, default False
+        Whether the steps t are softplus of delta + delta_bias.
+    return_last_state : bool, default False
+        Whether the last states are returned too.
+    h0 : array_like, optional
+        States before the first step, [batch][dim][N]; 0 without.
+
+    Returns
+    -------
+    y, or y and the last states with `return_last_state` : [batch][dim][L], lying in memory as u does, and [batch][dim][N].
+
+    Raises
+    ------
+    ArgumentError, UnsupportedError
+        Of shapes that do not fit together, and of complex numbers.
+    """
+    softplus, tells = flag("delta_softplus", delta_softplus), flag("return_last_state", return_last_state)
+    scan = Scan(_arrays((u, delta, A, B, C, D, z, delta_bias, h0)), softplus)
+    first = scan.arrays[0]
+    assert first is not None
+    y = like(first, first.dtype)
+    last = library.empty((scan.batch, scan.dim, scan.states), first.dtype) if tells else None
+    scan.run(y, last, 0)
+    return y if last is None else (y, last)
+
+
+def selective_scan_vjp(
+    u: Any, delta: Any, A: Any, B: Any, C: Any, gy: Any, D: Any = None, z: Any = None, delta_bias: Any = None,
+    delta_softplus: bool = False, *, glast: Any = None, h0: Any = None,
+) -> SelectiveGradients:  # fmt: skip
+    """The gradients of a loss with respect to what goes into `selective_scan`.
+
+    Parameters
+    ----------
+    u, delta, A, B, C, D, z, delta_bias, delta_softplus, h0
+        As given to it.
+    gy : array_like or None
+        dLoss/dy, of u's shape; None: 0.
+    glast : array_like, optional
+        dLoss/d(last states), [batch][dim][N]; 0 without.
+
+    Returns
+    -------
+    SelectiveGradients : (u, delta, A, B, C, D, z, delta_bias, h0), each of the shape of what it belongs to, None of what was not given.
+
+    Raises
+    ------
+    ArgumentError, UnsupportedError
+        As `selective_scan`, and of gradients of other shapes.
+    """
+    softplus = flag("delta_softplus", delta_softplus)
+    if gy is None and glast is None:
+        raise ArgumentError.of("gy", None, "an array, or glast")
+    *arrays, back, end = _arrays((u, delta, A, B, C, D, z, delta_bias, h0), gy=gy, glast=glast)
+    scan = Scan(arrays, softplus)
+    check_gradients(scan, None if back is None else back.shape, None if end is None else end.shape)
+    found = [None if x is None else like(x, x.dtype) for x in arrays]
+    scan.back(back, end, 0, found)
+    return SelectiveGradients(*found)  # type: ignore[arg-type]
+
+
+def check_gradients(scan: Scan, gy: Optional[Shape], glast: Optional[Shape]) -> None:
+    wanted = {"gy": (scan.batch, scan.dim, scan.length), "glast": (scan.batch, scan.dim, scan.states)}
+    for name, shape in (("gy", gy), ("glast", glast)):
+        if shape is not None and shape != wanted[name]:
+            raise ArgumentError.of(f"{name}'s shape", shape, str(wanted[name]))
