@@ -404,7 +404,7 @@ static int refuse_ranks(solve *s) {
     return CLI_DONE;
 }
 
-#define KINDS "linear, rnn, rnn-relu, gru, lstm, paragru, paralstm, mingru and biquads"
+#define KINDS "linear, rnn, rnn-relu, gru, lstm, paragru, paralstm, mingru, biquads and selective"
 static int refuse(solve *s, const char *kind) {
     if (!kind || strcmp(kind, "linear") != 0)
         return cli_fail(CLI_USAGE, "%s%.60s%s", kind ? "no kind of chain '" : "which kind of chain? there are " KINDS,
@@ -442,6 +442,8 @@ static bool names_recurrent(const char *word) {
 
 static bool names_biquads(const char *word) { return strcmp(word, "biquads") == 0; }
 
+static bool names_selective(const char *word) { return strcmp(word, "selective") == 0; }
+
 static bool names_linear(const char *word) { return strcmp(word, "linear") == 0; }
 
 static bool names_another(const char *word) { return names_recurrent(word) || names_linear(word); }
@@ -453,11 +455,17 @@ int cli_verb_solve(int argc, char **argv) {
             return cli_fail(CLI_USAGE, "biquads run in one process, but started as %lld", (long long)cli_world_size());
         return cli_solve_biquads(argc - 1, argv + 1);
     }
+    if (cli_name_first(argc, argv, names_selective, names_another)) {
+        if (cli_world_size() > 1)
+            return cli_fail(CLI_USAGE, "selective scans run in one process, but started as %lld",
+                            (long long)cli_world_size());
+        return cli_solve_selective(argc - 1, argv + 1);
+    }
     if (cli_name_first(argc, argv, names_recurrent, names_linear)) return cli_solve_recurrent(argc - 1, argv + 1);
     solve s = {.common = CLI_COMMON_DEFAULTS, .options = {.size = sizeof(dpcr_chain_options)}};
     s.common.serves_devices = true;
     const cli_syntax syntax = {
-        .arguments = "linear|rnn|rnn-relu|gru|lstm|paragru|paralstm|mingru|biquads",
+        .arguments = "linear|rnn|rnn-relu|gru|lstm|paragru|paralstm|mingru|biquads|selective",
         .doc =
             "Solves the linear chain z_l = A_l z_{l-1} + b_l, l = 0..L-1, from an initial state z0, all steps at once "
             "or by "
