@@ -9,6 +9,7 @@ from torch import Tensor
 
 from .. import selective as numbers
 from ..errors import ArgumentError, UnsupportedError, flag
+from ._others import send_home
 from ._registry import array, differentiable, expect, floats, going_forward, no_forward, on_cpu, operator, refuse_many, tracing, wanted
 
 Given = Sequence[Optional[Tensor]]  # as numbers.NAMES
@@ -52,6 +53,7 @@ def _forward(tensors: Given, softplus: bool, tells: bool, keeps: bool) -> Tuple[
     scan = numbers.Scan(_arrays(tensors), softplus)
     y, last = _like(u), _last(u, A) if tells else None
     kept = torch.empty(scan.kept_bytes(), dtype=torch.uint8) if keeps else None  # which PyTorch aligns to 64 bytes
+    send_home(20.0 * u.numel() * scan.states)
     scan.run(array(y), array(last), 0 if kept is None else _place(kept))
     return y, last, kept
 
@@ -67,6 +69,7 @@ def _backward(tensors: Given, softplus: bool, kept: Optional[Tensor], gy: Option
     found = [_like(t) if t is not None and need else None for t, need in zip(tensors, needed)]
     scan = numbers.Scan(_arrays(tensors), softplus)
     numbers.check_gradients(scan, *(None if g is None else tuple(g.shape) for g in (gy, glast)))
+    send_home(50.0 * scan.batch * scan.dim * scan.length * scan.states)
     whole = kept is not None and kept.numel() == scan.kept_bytes()  # else inputs have got other shapes since
     scan.back(array(gy), array(glast), _place(kept) if whole and kept is not None else 0, [array(g) for g in found])
     return found
