@@ -13,7 +13,7 @@ PUBLIC = {
     "deeppcr.signal": "sosfilt lfilter sosfilt_vjp lfilter_vjp",
     "deeppcr.recurrent": "RNN RNNReLU GRU LSTM ParaGRU ParaLSTM MinGRU",
     "deeppcr.torch": "RNN GRU LSTM ParaGRU ParaLSTM MinGRU Chain linear_chain selective_scan sosfilt lfilter from_torch replace_in",
-    "deeppcr.jax": "linear_chain rnn gru lstm paragru paralstm mingru sosfilt lfilter",
+    "deeppcr.jax": "linear_chain rnn gru lstm paragru paralstm mingru selective_scan sosfilt lfilter",
 }
 
 

@@ -470,3 +470,75 @@ def test_transforms_of_torch_func(rng):
         assert torch.allclose(func.vmap(f)(rows), torch.stack([f(r) for r in rows]), rtol=0, atol=1e-12)
     with pytest.raises(deeppcr.UnsupportedError, match="second"):
         func.grad(lambda v: func.grad(lambda w: mine(w, *t[1:]))(v).sum())(t[0])
+
+
+# ---- JAX ----
+
+
+@pytest.fixture
+def jax():
+    return pytest.importorskip("jax")
+
+
+def test_jax(jax, rng):
+    from deeppcr import jax as ours_of_jax
+
+    for groups, options, softplus in (((0, 0), (1, 1, 1, 1), True), ((2, 0), (0, 1, 0, 0), False), ((None, 2), (1, 0, 0, 1), True), ((0, None), (0, 0, 0, 0), False)):
+        arrays = given(rng, 2, 6, 19, 3, groups, options, np.float32)
+        there = [i for i, x in enumerate(arrays) if x is not None]
+        gy, glast = rng.normal(size=(2, 6, 19)).astype("f"), rng.normal(size=(2, 6, 3)).astype("f")
+
+        def run(*some, there=there, softplus=softplus):
+            whole = [None] * 9
+            for i, x in zip(there, some):
+                whole[i] = x
+            return ours_of_jax.selective_scan(*whole[:8], softplus, True, h0=whole[8])
+
+        numbers = [arrays[i] for i in there]
+        wanted = scan(arrays, softplus)
+        back = [g for g in deeppcr.selective_scan_vjp(*arrays[:5], gy, *arrays[5:8], softplus, glast=glast, h0=arrays[8]) if g is not None]
+        for f in (run, jax.jit(run)):
+            y, pull = jax.vjp(f, *numbers)
+            assert all(np.array_equal(a, b) for a, b in zip((*y, *pull((gy, glast))), (*wanted, *back)))
+        loss = lambda u: run(u, *numbers[1:])[0].sum()  # noqa: E731, B023
+        rows = np.stack([numbers[0], 2 * numbers[0]])
+        for f in (lambda u: run(u, *numbers[1:])[1], jax.grad(loss)):  # noqa: B023
+            assert np.array_equal(jax.vmap(f)(rows)[1], f(rows[1]))
+        several = [np.stack([x, x]) for x in numbers]
+        assert np.array_equal(jax.jit(jax.vmap(run))(*several)[0][1], wanted[0])
+        assert np.array_equal(jax.vmap(jax.vmap(run, (0, *[None] * (len(numbers) - 1))), (None, 1, *[None] * (len(numbers) - 2)))(
+            several[0], np.stack([numbers[1]] * 3, 1), *numbers[2:])[0][2, 1], wanted[0])  # fmt: skip
+        with pytest.raises(deeppcr.UnsupportedError, match="second"):
+            jax.grad(lambda u: jax.grad(loss)(u).sum())(rows[0])  # noqa: B023
+    assert np.array_equal(ours_of_jax.selective_scan(*numbers), wanted[0])  # the last of them has no options
+
+
+def test_refusals_of_jax(jax, rng):
+    from deeppcr import _xla
+    from deeppcr import jax as ours_of_jax
+
+    t = given(rng, dtype=np.float32)
+    for arguments, what in (([t[0][0], *t[1:8]], "u's shape"), ([*t[:2], t[2].astype("c8"), *t[3:8]], "A's dtype"), ([t[0].astype("i4"), *t[1:8]], "u's dtype"),
+                            ([t[0], t[1].astype(np.float16), *t[2:8]], "delta's dtype"), ([*t[:4], None, *t[5:8]], "C"), ([*t[:6], t[6][..., 1:], t[7]], "z's shape")):
+        with pytest.raises(deeppcr.Error) as caught:
+            ours_of_jax.selective_scan(*arguments)
+        assert caught.value.what == what
+    for call in ("selective 2 31", "selective 0 30", "selective 0 1023", "selective 0 47"):
+        with pytest.raises(deeppcr.ArgumentError):
+            _xla._run_of(call.encode())
+    run, back = _xla._run_of(b"selective 0 31"), _xla._run_of(b"selective_vjp 0 31")
+    u, delta, A, B, C = t[:5]
+    y, last = np.empty_like(u), np.empty((2, 6, 5), "f")
+    run([u, delta, A, B, C], [y, last])
+    assert np.array_equal(y, deeppcr.selective_scan(u, delta, A, B, C))
+    two = [np.stack([x, x]) for x in (y, last)]
+    for wrong in (([u, delta, A, B], [y, last]), ([u, delta, A, B, C], [y]), ([u, delta, A, B, C], [y[0], last]), ([u, delta, A, B, C], [y, last[:1]]),
+                  ([u, delta, A, B, C], [y[:1], last]), ([u, delta, A.astype("f8"), B, C], [y, last]), ([u, delta, A, B, C], two),
+                  ([x[None] for x in (u, delta, A, B, C)], [two[0], last[None]]), ([x[None][[0, 0, 0]] for x in (u, delta, A, B, C)], two)):
+        with pytest.raises(deeppcr.ArgumentError):
+            run(*wrong)
+    run([x[None] for x in (u, delta, A, B, C)], two)
+    assert np.array_equal(two[0][1], y)
+    for wrong in (([y, last, u, delta, A, B, C], [u, delta, A, B]), ([y, y, u, delta, A, B, C], [u, delta, A, B, C]), ([y, last, u, delta, A, B, C], [u, delta, A, B, A])):
+        with pytest.raises(deeppcr.ArgumentError):
+            back(wrong[0], [x.copy() for x in wrong[1]])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""For JAX, on the CPU: `linear_chain`, `rnn`, `gru`, `lstm`, `sosfilt`, `lfilter` with jit, grad and vmap.
+"""For JAX, on the CPU: `linear_chain`, `rnn`, `gru`, `lstm`, `sosfilt`, `lfilter`, `selective_scan` with jit, grad and vmap.
 
 Compiled programs call the library on their own buffers, without copies, by jax.ffi (see _xla.py), with gradient rules of their own
 (jax.custom_vjp). A vmap becomes a batch: of a chain always, of a network or a filter where its parameters are not mapped over.
@@ -21,12 +21,13 @@ from jax.interpreters import ad, batching, mlir
 from . import _engine, _xla
 from . import _library as library
 from . import linear as numbers
+from . import selective
 from . import signal as filters
 from ._ready import Here, Ready
-from .errors import ArgumentError, UnsupportedError, one_of, whole_number
+from .errors import ArgumentError, UnsupportedError, flag, one_of, whole_number
 from .nonlinear import METHODS
 
-__all__ = ["gru", "lfilter", "linear_chain", "lstm", "mingru", "paragru", "paralstm", "rnn", "sosfilt"]
+__all__ = ["gru", "lfilter", "linear_chain", "lstm", "mingru", "paragru", "paralstm", "rnn", "selective_scan", "sosfilt"]
 
 Array = Any
 Shapes = List[Tuple[str, Tuple[int, ...]]]  # arrays by name
@@ -939,3 +940,131 @@ def lfilter(b: Array, a: Array, x: Array, axis: int = -1, zi: Any = None) -> Any
     for name, c in (("b", b), ("a", a)):
         filters.check_vector(name, c.shape)
     return _filter("ba", (b, a), x, axis, zi, 1, max(b.size, a.size) - 1)
+
+
+# ---- selective scans ----
+
+
+def _selective_words(softplus: str, there: str) -> Tuple[bool, List[int]]:
+    """Of the words of a call: the second has a bit for each of selective.NAMES."""
+    bits = whole_number("what is there", int(there), 0b11111, 0b111111111)
+    if bits & 0b11111 != 0b11111:
+        raise ArgumentError.of("what is there", bits, "u, delta, A, B and C among it")
+    return bool(whole_number("softplus", int(softplus), 0, 1)), [i for i in range(len(selective.NAMES)) if bits >> i & 1]
+
+
+def _selective_rows(once: Callable[..., None], there: List[int], gradients: int) -> _xla.Run:
+    """A call a row of what vmap maps over. What is found first has three dimensions, as u; `gradients` are given in front."""
+
+    def run(given: List[np.ndarray], found: List[np.ndarray]) -> None:
+        if len(given) != gradients + len(there) or len(found) != (len(there) if gradients else 2) or found[0].ndim < 3:
+            raise ArgumentError.of("the arrays", (len(given), len(found)), f"{gradients} gradients and {len(there)} others")
+        k = found[0].ndim - 3
+        mapped = found[0].shape[:k]
+        for x, shared in (*((x, True) for x in given), *((x, False) for x in found)):
+            if x.dtype != found[0].dtype or x.dtype not in _CODES:
+                raise ArgumentError.of("an array's dtype", x.dtype, "float32 or float64, as the others")
+            if x.ndim < k or any(n != m and not (shared and n == 1) for n, m in zip(x.shape, mapped)):
+                raise ArgumentError.of("an array's shape", x.shape, f"{mapped} in front")
+        for index in np.ndindex(*mapped):
+            arrays: List[Optional[np.ndarray]] = [None] * len(selective.NAMES)
+            for i, x in zip(there, _lane(given[gradients:], index)):
+                arrays[i] = x
+            once(arrays, _lane(given[:gradients], index), _lane(found, index))
+
+    return run
+
+
+def _selective_call(softplus: str, there: str) -> _xla.Run:
+    """What is there of selective.NAMES -> y, last."""
+    soft, indices = _selective_words(softplus, there)
+
+    def once(arrays: List[Optional[np.ndarray]], _: List[np.ndarray], found: List[np.ndarray]) -> None:
+        scan = selective.Scan(arrays, soft)
+        _expect([("y", (scan.batch, scan.dim, scan.length)), ("last", (scan.batch, scan.dim, scan.states))], found, found[0].dtype, ())
+        scan.run(found[0], found[1], 0)
+
+    return _selective_rows(once, indices, 0)
+
+
+def _selective_vjp_call(softplus: str, there: str) -> _xla.Run:
+    """gy, glast, what is there of selective.NAMES -> the gradients of that."""
+    soft, indices = _selective_words(softplus, there)
+
+    def once(arrays: List[Optional[np.ndarray]], given: List[np.ndarray], found: List[np.ndarray]) -> None:
+        scan = selective.Scan(arrays, soft)
+        selective.check_gradients(scan, given[0].shape, given[1].shape)
+        into: List[Optional[np.ndarray]] = [None] * len(arrays)
+        _expect([(name, x.shape) for name, x in zip(selective.NAMES, arrays) if x is not None], found, found[0].dtype, ())
+        for i, x in zip(indices, found):
+            into[i] = x
+        scan.back(given[0], given[1], 0, into)
+
+    return _selective_rows(once, indices, 2)
+
+
+_xla.functions.update(selective=_selective_call, selective_vjp=_selective_vjp_call)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _selective(words: str, arrays: Tuple[Array, ...]) -> Any:
+    last = jax.ShapeDtypeStruct((*arrays[0].shape[:2], arrays[2].shape[1]), arrays[0].dtype)
+    return tuple(_ask(f"selective {words}", [_shape(arrays[0]), last], *arrays))
+
+
+def _selective_forward(words: str, arrays: Tuple[Array, ...]) -> Any:
+    return _selective(words, arrays), arrays
+
+
+def _selective_backward(words: str, arrays: Tuple[Array, ...], given: Any) -> Any:
+    return (_first("the selective scan", f"selective_vjp {words}", given, arrays),)
+
+
+_selective.defvjp(_selective_forward, _selective_backward)
+
+
+def selective_scan(u: Array, delta: Array, A: Array, B: Array, C: Array, D: Any = None, z: Any = None, delta_bias: Any = None,
+                   delta_softplus: bool = False, return_last_state: bool = False, *, h0: Any = None) -> Any:  # fmt: skip
+    """`deeppcr.selective_scan` with gradients of all arrays (first ones), of one dtype. A vmap is a call a row.
+
+    Parameters
+    ----------
+    u, delta : array_like
+        [batch][dim][L], float32 or float64, as what follows.
+    A : array_like
+        [dim][N], real.
+    B, C : array_like
+        [batch][N][L], [batch][G][N][L], or [dim][N], the same at every step.
+    D, delta_bias : array_like, optional
+        [dim]; 0 without.
+    z : array_like, optional
+        [batch][dim][L]; no gate without.
+    delta_softplus : bool, default False
+        Whether the steps are softplus of delta + delta_bias.
+    return_last_state : bool, default False
+        Whether the last states are returned too.
+    h0 : array_like, optional
+        States before the first step, [batch][dim][N]; 0 without.
+
+    Returns
+    -------
+    y, or y and the last states with `return_last_state` : [batch][dim][L] and [batch][dim][N].
+
+    Raises
+    ------
+    ArgumentError, UnsupportedError
+        Of shapes and dtypes that do not fit, and of complex A, when it is traced.
+    """
+    softplus, tells = flag("delta_softplus", delta_softplus), flag("return_last_state", return_last_state)
+    given: List[Any] = [x if x is None and i > 4 else _given(name, x) for i, (name, x) in enumerate(zip(selective.NAMES, (u, delta, A, B, C, D, z, delta_bias, h0)))]
+    for name, x in zip(selective.NAMES, given):
+        if x is not None:
+            selective.refuse_complex(name, x.dtype)
+            if np.dtype(x.dtype) not in _CODES:
+                raise ArgumentError.of(f"{name}'s dtype", x.dtype, "float32 or float64")
+            if x.dtype != given[0].dtype:
+                raise ArgumentError.of(f"{name}'s dtype", x.dtype, f"u's, {given[0].dtype}")
+    selective.check([None if x is None else tuple(x.shape) for x in given])
+    words = f"{int(softplus)} {sum(1 << i for i, x in enumerate(given) if x is not None)}"
+    y, last = _selective(words, tuple(x for x in given if x is not None))
+    return (y, last) if tells else y
