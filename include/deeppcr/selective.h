@@ -52,9 +52,9 @@ typedef struct dpcr_selective_gradients {
     const dpcr_array *u, *delta, *a, *b, *c, *skip, *z, *delta_bias, *h0;
 } dpcr_selective_gradients;
 
-// The gradients of a loss that has gy by y and glast by last (NULL: 0). `kept` is that of the pass forward, or NULL:
-// it is made anew, in scratch. Those of a, skip and delta_bias are summed over the batch, those of b and c over a
-// group's channels, in orders that the shapes fix.
+// The gradients of a loss that has gy by y, and glast by last (of that alone NULL is 0). `kept` is that of the pass
+// forward, or NULL: it is made anew, in scratch. Those of a, skip and delta_bias are summed over the batch, those of b
+// and c over a group's channels, in orders that the shapes fix.
 DPCR_API dpcr_status dpcr_selective_adjoint(dpcr_context *context, const dpcr_selective *in, const dpcr_array *gy,
                                             const dpcr_array *glast, const void *kept,
                                             const dpcr_selective_gradients *gradients, dpcr_error *error);
