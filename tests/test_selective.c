@@ -380,6 +380,31 @@ static void bits_do_not_depend_on_neighbours(void **state) {
     dpcr_context_destroy(context);
 }
 
+// One rate for all states of a channel, as a view with a stride of 0: the bits of as many rates as there are states.
+static void shares_a_rate(void **state) {
+    (void)state;
+    dpcr_context *context = context_of(2, NULL);
+    for (int k = 0; k < 4; k++) {
+        problem p = middling(k % 2 ? DPCR_F64 : DPCR_F32, 2, 40);
+        void *first[KEPT] = {0};
+        p.states = k / 2 ? 19 : 4, p.length = 33;
+        fill(&p, false);
+        for (int64_t i = 0; i < count_of(&p.at[A_]); i++) put(&p.at[A_], i, get(&p.at[A_], i / p.states * p.states));
+        for (int shared = 0; shared < 2; shared++) {
+            if (shared) p.at[A_].strides[1] = 0;
+            run(context, &p, NULL);
+            for (int use = Y; use < KEPT; use++) {
+                const size_t all = (size_t)count_of(&p.at[use]) * dpcr_dtype_size(p.dtype);
+                if (use == GY || use == GLAST) continue;
+                if (!shared) first[use] = memcpy(malloc(all + 1), p.at[use].data, all);
+                if (memcmp(first[use], p.at[use].data, all) != 0) fail_msg("use %d has other bits", use);
+                if (shared) free(first[use]);
+            }
+        }
+    }
+    dpcr_context_destroy(context);
+}
+
 // ---- numbers at their ends ----
 
 static double one_step(dpcr_context *context, dpcr_dtype dtype, double delta, double a, bool softplus, double u,
@@ -544,6 +569,7 @@ int main(void) {
         cmocka_unit_test(takes_no_steps_and_no_channels),
         cmocka_unit_test(bits_are_those_of_one_thread),
         cmocka_unit_test(bits_do_not_depend_on_neighbours),
+        cmocka_unit_test(shares_a_rate),
         cmocka_unit_test(meets_ends),
         cmocka_unit_test(stops_when_asked),
         cmocka_unit_test(refuses),

@@ -23,7 +23,8 @@ extern "C" {
 #endif
 
 // All of one dtype, float32 or float64, on the host, with any strides (0 shares a value); NULL where that may be.
-// Walked fastest where the stride over L or over D is 1.
+// Walked fastest where the stride over L or over D is 1; an `a` with a stride of 0 over N (Mamba-2's, whose heads are
+// channels that share delta and a) takes one exponential a step instead of N.
 typedef struct dpcr_selective {
     size_t size;                   // sizeof(dpcr_selective) of the caller
     const dpcr_array *u, *delta;   // [B][D][L]

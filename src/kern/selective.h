@@ -19,8 +19,8 @@ typedef struct dpcri_selective_array {
 typedef struct dpcri_selective_run {
     int64_t channels, states, length;
     bool softplus;
-    dpcri_selective_array u, delta, z, a, b, c, skip, bias, h0;
-    void *scratch;  // forward_bytes or adjoint_bytes
+    dpcri_selective_array u, delta, z, a, b, c, skip, bias, h0;  // a.step 0: shared by all states, one e^x a step
+    void *scratch;                                               // forward_bytes or adjoint_bytes
     // [blocks][tiles][states][VN]: the states before every tile. Forward writes them, or NULL; the adjoint reads them.
     void *kept;
     // Forward: y of data NULL makes the kept states alone.
