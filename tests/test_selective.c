@@ -520,6 +520,20 @@ static void refuses(void **state) {
     p.at[B_].shape[1] = 4, p.at[C_].shape[1] = 4;
     assert_int_equal(dpcr_selective_scan(context, &p.in, &p.at[Y], NULL, NULL, &error), DPCR_ERROR_ARGUMENT);
     assert_non_null(strstr(error.text, "G divides D = 6"));
+    for (int k = 0; k < 2; k++) {  // nothing, but sizes beside it that are too large
+        fill(&p, false);
+        for (int use = U; use < INPUTS; use++) {
+            const int steps = use == B_ || use == C_ ? 3 : use == U || use == DELTA || use == Z ? 2 : 0;
+            if (use != A_ && use != SKIP && use != BIAS) p.at[use].shape[0] = k == 0 ? 0 : INT64_MAX / 64;
+            if (k == 0 && steps) p.at[use].shape[steps] = INT64_MAX;
+            if (k == 1 && steps) p.at[use].shape[steps] = 0;
+        }
+        p.at[GY] = p.at[U];
+        const dpcr_selective_gradients none = {.size = sizeof none};
+        assert_int_equal(dpcr_selective_adjoint(context, &p.in, &p.at[GY], NULL, NULL, &none, &error),
+                         DPCR_ERROR_ARGUMENT);
+        assert_int_equal(dpcr_selective_kept_bytes(&p.in), 0);
+    }
     fill(&p, false);
     assert_int_equal(dpcr_selective_scan(context, &p.in, &p.at[U], NULL, NULL, &error), DPCR_ERROR_ARGUMENT);
     assert_non_null(strstr(error.text, "y lies where"));

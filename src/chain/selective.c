@@ -78,6 +78,13 @@ static dpcr_status check(const job *j, const char *name, const dpcr_array *a, in
     return DPCR_OK;
 }
 
+// No product of extents and 64 bytes overflows; not beside an extent of 0 either, for there are products without it.
+static bool sizes_fit(const job *j) {
+    int64_t count = j->channels > j->groups ? j->channels : j->groups;
+    return dpcri_mul(count, j->batch ? j->batch : 1, &count) && dpcri_mul(count, j->length ? j->length : 1, &count) &&
+           dpcri_mul(count, 64 * j->states, &count);
+}
+
 static dpcr_status take_extents(job *j, dpcr_error *error) {
     const dpcr_array *u = j->in.u, *a = j->in.a, *b = j->in.b;
     char text[96], other[96];
@@ -87,10 +94,8 @@ static dpcr_status take_extents(job *j, dpcr_error *error) {
     j->batch = u->shape[0], j->channels = u->shape[1], j->length = u->shape[2];
     j->states = a->ndim == 2 ? a->shape[1] : 0;
     j->groups = b->ndim == 4 ? b->shape[1] : 0;
-    int64_t count;
     if (j->batch < 0 || j->channels < 0 || j->length < 0 || j->states < 1 || j->states > MOST_STATES || j->groups < 1 ||
-        j->channels % j->groups != 0 || !dpcri_mul(j->batch, j->channels, &count) ||
-        !dpcri_mul(count, j->length, &count) || !dpcri_mul(count, 64 * j->states, &count))
+        j->channels % j->groups != 0 || !sizes_fit(j))
         return dpcri_fail(error, DPCR_ERROR_ARGUMENT,
                           "%s: a is %s and b %s, wanted [D][N], N from 1 to %d, and [B][G][N][L], of which G divides "
                           "D = %" PRId64,
@@ -395,16 +400,13 @@ done:
 
 // Sums in pieces, and the workers' scratch.
 static size_t carve(job *j, dpcri_arena *arena) {
-    const int64_t rows = j->batch * j->channels, shared = slabs_in_all(j) * j->length;
+    const int64_t rows = j->batch * j->channels, shared = slabs_in_all(j) * j->length * j->states;
     const size_t e = (size_t)j->element;
-    int64_t count = 0;
-    if (!dpcri_mul(rows, j->states, &count)) arena->overflow = true;
-    if (j->out.a) j->ga = dpcri_arena_take(arena, count, e);
+    if (j->out.a) j->ga = dpcri_arena_take(arena, rows * j->states, e);
     if (j->out.skip) j->gskip = dpcri_arena_take(arena, rows, e);
     if (j->out.delta_bias) j->gbias = dpcri_arena_take(arena, rows, e);
-    if (!dpcri_mul(shared, j->states, &count)) arena->overflow = true;
-    if (j->out.b) j->gb = dpcri_arena_take(arena, count, e);
-    if (j->out.c) j->gc = dpcri_arena_take(arena, count, e);
+    if (j->out.b) j->gb = dpcri_arena_take(arena, shared, e);
+    if (j->out.c) j->gc = dpcri_arena_take(arena, shared, e);
     j->scratch = dpcri_arena_take(arena, j->workers, j->bytes);
     return arena->used;
 }
