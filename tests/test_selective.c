@@ -405,6 +405,40 @@ static void shares_a_rate(void **state) {
     dpcr_context_destroy(context);
 }
 
+// Of all gradients but those that are summed over the batch, however many channels there are beside the entry's.
+static void gradients_do_not_depend_on_the_batch(void **state) {
+    (void)state;
+    static const int uses[] = {U, DELTA, B_, C_, Z, H0};
+    for (int threads = 1; threads <= 4; threads++) {
+        dpcr_context *context = context_of(threads, NULL);
+        problem p = middling(DPCR_F32, 2, 300);
+        p.length = 20, p.states = 3;
+        fill(&p, false);
+        run(context, &p, NULL);
+        void *whole[6];
+        for (int use = 0; use < KEPT; use++) {
+            const int what = use % GRADIENTS;
+            if (what == A_ || what == SKIP || what == BIAS) continue;
+            p.at[use].data = (float *)p.at[use].data + p.at[use].strides[0];
+            p.at[use].shape[0] = 1;
+        }
+        for (int i = 0; i < 6; i++) {
+            const dpcr_array *a = &p.at[GRADIENTS + uses[i]];
+            const size_t bytes = (size_t)count_of(a) * sizeof(float);
+            whole[i] = memcpy(malloc(bytes), a->data, bytes);
+            memset(a->data, 0xff, bytes);
+        }
+        run(context, &p, NULL);
+        for (int i = 0; i < 6; i++) {
+            const dpcr_array *a = &p.at[GRADIENTS + uses[i]];
+            if (memcmp(whole[i], a->data, (size_t)count_of(a) * sizeof(float)) != 0)
+                fail_msg("%d threads: the gradient of %s has other bits alone", threads, names[uses[i]]);
+            free(whole[i]);
+        }
+        dpcr_context_destroy(context);
+    }
+}
+
 // ---- numbers at their ends ----
 
 static double one_step(dpcr_context *context, dpcr_dtype dtype, double delta, double a, bool softplus, double u,
@@ -584,6 +618,7 @@ int main(void) {
         cmocka_unit_test(bits_are_those_of_one_thread),
         cmocka_unit_test(bits_do_not_depend_on_neighbours),
         cmocka_unit_test(shares_a_rate),
+        cmocka_unit_test(gradients_do_not_depend_on_the_batch),
         cmocka_unit_test(meets_ends),
         cmocka_unit_test(stops_when_asked),
         cmocka_unit_test(refuses),

@@ -54,8 +54,8 @@ typedef struct dpcr_selective_gradients {
 } dpcr_selective_gradients;
 
 // The gradients of a loss that has gy by y, and glast by last (of that alone NULL is 0). `kept` is that of the pass
-// forward, or NULL: it is made anew, in scratch. Those of a, skip and delta_bias are summed over the batch, those of b
-// and c over a group's channels, in orders that the shapes fix.
+// forward, or NULL: it is made anew, in scratch. Those of a, skip and delta_bias are summed over the batch, from its
+// first entry on, those of b and c over a group's channels, in an order that D and G fix.
 DPCR_API dpcr_status dpcr_selective_adjoint(dpcr_context *context, const dpcr_selective *in, const dpcr_array *gy,
                                             const dpcr_array *glast, const void *kept,
                                             const dpcr_selective_gradients *gradients, dpcr_error *error);

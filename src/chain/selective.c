@@ -16,9 +16,8 @@
 #include "rt/watch.h"
 
 enum {
-    SLAB = 64,           // channels
-    FEWEST_SLABS = 512,  // channels in all, from which on slabs are that long
-    PART = 256           // steps that one task puts together
+    SLAB = 64,  // channels; of shorter slabs so many are added up first
+    PART = 256  // steps that one task puts together
 };
 static const double state_flops[2] = {20, 50};  // forward, back; a step's, a state's
 
@@ -131,12 +130,10 @@ done:
     return status;
 }
 
-// Slabs are whole blocks; the adjoint's follow from the shapes alone, for they are summed over.
-static void cut(job *j, bool by_threads) {
-    const int64_t lanes = j->kernels->lanes;
-    bool alone = j->batch * j->channels < FEWEST_SLABS;
-    if (by_threads) alone = j->batch * j->groups * ceiling(j->group, SLAB) < 2 * dpcri_threads_at_hand(j->context);
-    j->slab = alone ? lanes : SLAB;
+// Slabs are whole blocks: one, where that is all of a group or longer ones would leave threads idle.
+static void cut(job *j) {
+    const int64_t lanes = j->kernels->lanes, few = 2 * dpcri_threads_at_hand(j->context);
+    j->slab = j->group <= lanes || j->batch * j->groups * ceiling(j->group, SLAB) < few ? lanes : SLAB;
     j->slabs = ceiling(j->group, j->slab);
 }
 
@@ -269,15 +266,22 @@ static void back_worker(void *argument, int64_t worker) {
 
 // ---- sums over slabs, and over the batch ----
 
+// Over slabs: those of SLAB channels first, as a slab of that length adds up its blocks, so that bits do not tell how
+// channels were cut.
 #define DEFINE_SUMS(T, name)                                                                                       \
     static void over_slabs_##name(const job *j, const char *parts, const dpcri_selective_array *to, int64_t index, \
                                   int64_t from, int64_t end) {                                                     \
-        const int64_t N = j->states;                                                                               \
+        const int64_t N = j->states, most = SLAB / j->slab;                                                        \
         const T *first = (const T *)parts + index * j->slabs * j->length * N;                                      \
         for (int64_t l = from; l < end; l++)                                                                       \
             for (int64_t n = 0; n < N; n++) {                                                                      \
                 T sum = 0;                                                                                         \
-                for (int64_t s = 0; s < j->slabs; s++) sum += first[(s * j->length + l) * N + n];                  \
+                for (int64_t s = 0; s < j->slabs;) {                                                               \
+                    T part = 0;                                                                                    \
+                    const int64_t some = s + most < j->slabs ? s + most : j->slabs;                                \
+                    for (; s < some; s++) part += first[(s * j->length + l) * N + n];                              \
+                    sum += part;                                                                                   \
+                }                                                                                                  \
                 ((T *)to->data)[n * to->lane + l * to->step] = sum;                                                \
             }                                                                                                      \
     }                                                                                                              \
@@ -363,7 +367,7 @@ dpcr_status dpcr_selective_scan(dpcr_context *context, const dpcr_selective *in,
     if (lies_in(y, in->u) || lies_in(y, in->delta) || lies_in(y, in->z))
         return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "%s: y lies where u, delta or z does", j.call);
     if (j.batch == 0 || j.channels == 0) return DPCR_OK;
-    cut(&j, true);
+    cut(&j);
     j.workers = workers_of(&j);
     j.bytes = j.kernels->forward_bytes(j.slab, j.states);
     j.scratch = dpcri_alloc(context, (size_t)j.workers * j.bytes);
@@ -422,7 +426,7 @@ dpcr_status dpcr_selective_adjoint(dpcr_context *context, const dpcr_selective *
     j.out = *gradients;
     DPCR_TRY(prepare(&j, in, error));
     DPCR_TRY(check_gradients(&j, error));
-    cut(&j, false);
+    cut(&j);
     j.workers = workers_of(&j);
     const size_t blocks = (size_t)(j.slab / j.kernels->lanes), back = j.kernels->adjoint_bytes(j.slab, j.states);
     j.kept_bytes = kept ? 0 : blocks * kept_block(&j);
