@@ -489,6 +489,29 @@ static void meets_ends(void **state) {
     dpcr_context_destroy(context);
 }
 
+// Infinities of b and c come out as such: lanes without a channel, where they meet zeros, are of no sum.
+static void keeps_infinities_apart(void **state) {
+    (void)state;
+    dpcr_context *context = context_of(1, NULL);
+    for (int k = 0; k < 4; k++) {
+        problem p = middling(k % 2 ? DPCR_F64 : DPCR_F32, 1, 17);
+        p.length = 3, p.states = 2, p.softplus = false, p.there = 0;
+        fill(&p, false);
+        for (int use = U; use < INPUTS; use++)
+            for (int64_t i = 0; i < count_of(&p.at[use]); i++) put(&p.at[use], i, use == A_ ? -1 : 1);
+        for (int64_t i = 0; i < 51; i++) put(&p.at[GY], i, 1);
+        for (int64_t i = 0; i < 34; i++) put(&p.at[GLAST], i, 1);
+        put(&p.at[k < 2 ? B_ : C_], 1, INFINITY);  // of state 0 and step 1
+        run(context, &p, NULL);
+        for (int64_t l = 0; l < 3; l++) {
+            const double gb = get(&p.at[GRADIENTS + B_], l), gc = get(&p.at[GRADIENTS + C_], l);
+            if (isnan(gb) || isnan(gc) || !isinf(gc) == (k < 2 && l >= 1) || !isinf(gb) == (k >= 2 && l <= 1))
+                fail_msg("step %d: gradients %g of b and %g of c", (int)l, gb, gc);
+        }
+    }
+    dpcr_context_destroy(context);
+}
+
 // ---- what is refused, and who stops ----
 
 static int asked(void *user) {
@@ -620,6 +643,7 @@ int main(void) {
         cmocka_unit_test(shares_a_rate),
         cmocka_unit_test(gradients_do_not_depend_on_the_batch),
         cmocka_unit_test(meets_ends),
+        cmocka_unit_test(keeps_infinities_apart),
         cmocka_unit_test(stops_when_asked),
         cmocka_unit_test(refuses),
     };
