@@ -594,6 +594,13 @@ static void refuses(void **state) {
     fill(&p, false);
     assert_int_equal(dpcr_selective_scan(context, &p.in, &p.at[U], NULL, NULL, &error), DPCR_ERROR_ARGUMENT);
     assert_non_null(strstr(error.text, "y lies where"));
+    for (int back = 0; back < 2; back++) {
+        char *off = guarded(KEPT, 1 << 16, true) + 16;
+        const dpcr_status status = back ? dpcr_selective_adjoint(context, &p.in, &p.at[GY], NULL, off, &p.out, &error)
+                                        : dpcr_selective_scan(context, &p.in, &p.at[Y], NULL, off, &error);
+        assert_int_equal(status, DPCR_ERROR_ARGUMENT);
+        assert_non_null(strstr(error.text, "kept lies 16 bytes off"));
+    }
     p.in.z = NULL;
     assert_int_equal(dpcr_selective_adjoint(context, &p.in, &p.at[GY], NULL, NULL, &p.out, &error),
                      DPCR_ERROR_ARGUMENT);

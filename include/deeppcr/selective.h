@@ -37,8 +37,8 @@ typedef struct dpcr_selective {
     int softplus;
 } dpcr_selective;
 
-// y [B][D][L] and last [B][D][N] (NULL: not wanted), which must not overlap what goes in. `kept`: NULL, or
-// dpcr_selective_kept_bytes of memory aligned to 64 bytes, for dpcr_selective_adjoint.
+// y [B][D][L] and last [B][D][N] (NULL: not wanted), which must not overlap one another or what goes in. `kept`: NULL,
+// or dpcr_selective_kept_bytes of memory aligned to 64 bytes, for dpcr_selective_adjoint.
 //
 // DPCR_ERROR_ARGUMENT names the array that does not fit and what was wanted.
 DPCR_API dpcr_status dpcr_selective_scan(dpcr_context *context, const dpcr_selective *in, const dpcr_array *y,
@@ -47,7 +47,8 @@ DPCR_API dpcr_status dpcr_selective_scan(dpcr_context *context, const dpcr_selec
 // Bytes of the states that a pass forward keeps, every 16 steps; 0 where the arrays do not fit together.
 DPCR_API size_t dpcr_selective_kept_bytes(const dpcr_selective *in);
 
-// Where gradients go, of the shapes of what they belong to; written, any strides but 0; NULL: not wanted.
+// Where gradients go, of the shapes of what they belong to; written, any strides but 0; NULL: not wanted. They must not
+// overlap one another, nor what goes in, gy and glast among it.
 typedef struct dpcr_selective_gradients {
     size_t size;  // sizeof(dpcr_selective_gradients) of the caller
     const dpcr_array *u, *delta, *a, *b, *c, *skip, *z, *delta_bias, *h0;

@@ -123,6 +123,9 @@ static dpcr_status prepare(job *j, const dpcr_selective *in, dpcr_error *error) 
     DPCR_TRY(check(j, "z", in->z, 3, rows, false, error));
     DPCR_TRY(check(j, "delta_bias", in->delta_bias, 1, a, false, error));
     DPCR_TRY(check(j, "h0", in->h0, 3, h, false, error));
+    if ((uintptr_t)j->kept % 64 != 0)
+        return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "%s: kept lies %u bytes off, wanted 64-byte alignment", j->call,
+                          (unsigned)((uintptr_t)j->kept % 64));
     j->kernels = dpcri_selective_kernels_get(in->u->dtype);
     j->element = (int64_t)dpcr_dtype_size(in->u->dtype);
     j->group = j->channels / j->groups;
