@@ -274,15 +274,14 @@ static void back_worker(void *argument, int64_t worker) {
 #define DEFINE_SUMS(T, name)                                                                                       \
     static void over_slabs_##name(const job *j, const char *parts, const dpcri_selective_array *to, int64_t index, \
                                   int64_t from, int64_t end) {                                                     \
-        const int64_t N = j->states, most = SLAB / j->slab;                                                        \
-        const T *first = (const T *)parts + index * j->slabs * j->length * N;                                      \
+        const int64_t N = j->states, most = SLAB / j->slab, first = index * j->slabs;                              \
         for (int64_t l = from; l < end; l++)                                                                       \
             for (int64_t n = 0; n < N; n++) {                                                                      \
                 T sum = 0;                                                                                         \
                 for (int64_t s = 0; s < j->slabs;) {                                                               \
                     T part = 0;                                                                                    \
                     const int64_t some = s + most < j->slabs ? s + most : j->slabs;                                \
-                    for (; s < some; s++) part += first[(s * j->length + l) * N + n];                              \
+                    for (; s < some; s++) part += ((const T *)parts)[((first + s) * j->length + l) * N + n];       \
                     sum += part;                                                                                   \
                 }                                                                                                  \
                 ((T *)to->data)[n * to->lane + l * to->step] = sum;                                                \
