@@ -512,6 +512,29 @@ static void keeps_infinities_apart(void **state) {
     dpcr_context_destroy(context);
 }
 
+// The stride of a single step says nothing.
+static void takes_any_stride_of_one_step(void **state) {
+    (void)state;
+    dpcr_context *context = context_of(1, NULL);
+    problem p = middling(DPCR_F32, 1, 5);
+    p.length = 1;
+    fill(&p, false);
+    const int64_t odd[] = {INT64_MAX, INT64_MIN, 1};
+    double last = 0;
+    for (int k = 0; k < 3; k++) {
+        for (int use = 0; use < KEPT; use++) {
+            const int what = use >= GRADIENTS ? use - GRADIENTS : use;
+            if (what == B_ || what == C_) p.at[use].strides[3] = odd[k];
+            if (what == U || what == DELTA || what == Z || what == Y || what == GY) p.at[use].strides[2] = odd[k];
+        }
+        run(context, &p, NULL);
+        const double sum = get(&p.at[Y], 3) + get(&p.at[GRADIENTS + DELTA], 2) + get(&p.at[GRADIENTS + B_], 1);
+        assert_true(k == 0 || sum == last);
+        last = sum;
+    }
+    dpcr_context_destroy(context);
+}
+
 // ---- what is refused, and who stops ----
 
 static int asked(void *user) {
@@ -651,6 +674,7 @@ int main(void) {
         cmocka_unit_test(gradients_do_not_depend_on_the_batch),
         cmocka_unit_test(meets_ends),
         cmocka_unit_test(keeps_infinities_apart),
+        cmocka_unit_test(takes_any_stride_of_one_step),
         cmocka_unit_test(stops_when_asked),
         cmocka_unit_test(refuses),
     };
