@@ -270,21 +270,19 @@ static void back_worker(void *argument, int64_t worker) {
 // ---- sums over slabs, and over the batch ----
 
 // Over slabs: those of SLAB channels first, as a slab of that length adds up its blocks, so that bits do not tell how
-// channels were cut.
+// channels were cut; both are powers of two.
 #define DEFINE_SUMS(T, name)                                                                                       \
     static void over_slabs_##name(const job *j, const char *parts, const dpcri_selective_array *to, int64_t index, \
                                   int64_t from, int64_t end) {                                                     \
-        const int64_t N = j->states, most = SLAB / j->slab, first = index * j->slabs;                              \
+        const int64_t N = j->states, last = SLAB / j->slab - 1, first = index * j->slabs;                          \
         for (int64_t l = from; l < end; l++)                                                                       \
             for (int64_t n = 0; n < N; n++) {                                                                      \
-                T sum = 0;                                                                                         \
-                for (int64_t s = 0; s < j->slabs;) {                                                               \
-                    T part = 0;                                                                                    \
-                    const int64_t some = s + most < j->slabs ? s + most : j->slabs;                                \
-                    for (; s < some; s++) part += ((const T *)parts)[((first + s) * j->length + l) * N + n];       \
-                    sum += part;                                                                                   \
+                T sum = 0, part = 0;                                                                               \
+                for (int64_t s = 0; s < j->slabs; s++) {                                                           \
+                    part += ((const T *)parts)[((first + s) * j->length + l) * N + n];                             \
+                    if ((s & last) == last) sum += part, part = 0;                                                 \
                 }                                                                                                  \
-                ((T *)to->data)[n * to->lane + l * to->step] = sum;                                                \
+                ((T *)to->data)[n * to->lane + l * to->step] = sum + part;                                         \
             }                                                                                                      \
     }                                                                                                              \
     static void over_batch_##name(const job *j, const char *parts, int64_t each, const dpcr_array *to) {           \
