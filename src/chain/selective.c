@@ -94,12 +94,17 @@ static dpcr_status take_extents(job *j, dpcr_error *error) {
     j->states = a->ndim == 2 ? a->shape[1] : 0;
     j->groups = b->ndim == 4 ? b->shape[1] : 0;
     if (j->batch < 0 || j->channels < 0 || j->length < 0 || j->states < 1 || j->states > MOST_STATES || j->groups < 1 ||
-        j->channels % j->groups != 0 || !sizes_fit(j))
+        j->channels % j->groups != 0)
         return dpcri_fail(error, DPCR_ERROR_ARGUMENT,
                           "%s: a is %s and b %s, wanted [D][N], N from 1 to %d, and [B][G][N][L], of which G divides "
                           "D = %" PRId64,
                           j->call, dpcri_array_text(a, text, sizeof text), dpcri_array_text(b, other, sizeof other),
                           MOST_STATES, j->channels);
+    if (!sizes_fit(j))
+        return dpcri_fail(error, DPCR_ERROR_OVERFLOW,
+                          "%s: B D L N = %" PRId64 " x %" PRId64 " x %" PRId64 " x %" PRId64
+                          " numbers are more than memory can number",
+                          j->call, j->batch, j->channels, j->length, j->states);
     return DPCR_OK;
 }
 
