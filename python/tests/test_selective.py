@@ -295,6 +295,43 @@ def test_gradients_are_pytorchs(rng, softplus):
         assert all(np.array_equal(a.numpy(), b) for a, b in zip(found, [g for g in gradients if g is not None]))
 
 
+def heads_loop(x, dt, A, B, C, D, z, dt_bias, h, softplus):
+    """Mamba-2's definition, step by step: y and the last states."""
+    heads, ys = x.shape[2], []
+    for l in range(x.shape[1]):
+        t = dt[:, l] + dt_bias
+        t = torch.nn.functional.softplus(t, threshold=700) if softplus else t
+        b, c = (m[:, l].repeat_interleave(heads // m.shape[2], 1) for m in (B, C))
+        h = torch.exp(t * A)[..., None, None] * h + (t[..., None] * x[:, l])[..., None] * b[:, :, None]
+        ys.append(((h * c[:, :, None]).sum(-1) + D * x[:, l]) * torch.nn.functional.silu(z[:, l]))
+    return torch.stack(ys, 1), h
+
+
+@wants_torch
+@pytest.mark.parametrize("softplus, groups, own", [(False, 1, False), (True, 2, True)])
+def test_mamba2(rng, softplus, groups, own):
+    batch, length, heads, each, states = 2, 21, 4, 3, 9
+    make = lambda *shape: torch.from_numpy(rng.normal(size=shape)).requires_grad_()  # noqa: E731
+    x, z, h0 = make(batch, length, heads, each), make(batch, length, heads, each), make(batch, heads, each, states)
+    dt, A = torch.from_numpy(rng.uniform(0.01, 0.9, size=(batch, length, heads))).requires_grad_(), torch.from_numpy(-rng.uniform(0.1, 3, size=heads)).requires_grad_()
+    B, C, dt_bias, D = make(batch, length, groups, states), make(batch, length, groups, states), make(heads), make(heads, each) if own else make(heads)
+    given = (x, dt, A, B, C, D, z, dt_bias, h0)
+    y, last = ours.mamba2_scan(x, dt, A, B, C, D, z, dt_bias, h0, dt_softplus=softplus, return_final_states=True)
+    wanted, end = heads_loop(x, dt, A, B, C, D if own else D[:, None], z, dt_bias, h0, softplus)
+    assert y.shape == x.shape and torch.allclose(y, wanted, atol=1e-12, rtol=1e-12) and torch.allclose(last, end, atol=1e-12, rtol=1e-12)
+    weights = torch.from_numpy(rng.normal(size=x.shape)), torch.from_numpy(rng.normal(size=last.shape))
+    found, true = (torch.autograd.grad((a * weights[0]).sum() + (b * weights[1]).sum(), given) for a, b in ((y, last), (wanted, end)))
+    for name, f, t in zip("x dt A B C D z dt_bias initial_states".split(), found, true):
+        assert torch.allclose(f, t, atol=1e-10, rtol=1e-10), name
+    with torch.no_grad():
+        plain = ours.mamba2_scan(x, dt, A, B, C)
+        assert torch.allclose(plain, heads_loop(x, dt, A, B, C, torch.zeros(1), torch.full_like(x, 1e3), torch.zeros(heads), torch.zeros_like(h0), False)[0] / 1e3, atol=1e-12)
+    for wrong, what in (({"x": x[0]}, "x's shape"), ({"dt": dt[..., 0]}, "dt's shape"), ({"A": A[:, None]}, "A's shape"), ({"D": make(3)}, "D's shape"), ({"B": make(batch, length, 3, states)}, "B's groups"),
+                        ({"C": C[:, 1:]}, "C's shape"), ({"z": z[:1]}, "z's shape"), ({"initial_states": h0[:1]}, "initial_states's shape"), ({"dt_bias": h0}, "dt_bias's shape"), ({"x": 3}, "x")):  # fmt: skip
+        with pytest.raises(ValueError, match=what):
+            ours.mamba2_scan(**{**dict(zip("x dt A B C D z dt_bias initial_states".split(), given)), **wrong})
+
+
 @wants_torch
 def test_layouts_of_tensors(rng):
     """As Mamba has them: chunks of a projection, and [batch][L][dim] seen the other way round."""

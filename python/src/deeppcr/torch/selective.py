@@ -195,3 +195,73 @@ def selective_scan(
         return _Selective.apply(softplus, tells, keeps, *tensors)
     y, last, _ = _forward(tensors, softplus, tells, False)
     return y if last is None else (y, last)
+
+
+def _expect_shapes(shapes: Sequence[Tuple[str, Optional[Tensor], Tuple[int, ...]]]) -> None:
+    for name, tensor, shape in shapes:
+        if tensor is not None and tuple(tensor.shape) != shape:
+            raise ArgumentError.of(f"{name}'s shape", tuple(tensor.shape), str(shape))
+
+
+def mamba2_scan(
+    x: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Optional[Tensor] = None, z: Optional[Tensor] = None,
+    dt_bias: Optional[Tensor] = None, initial_states: Optional[Tensor] = None, dt_softplus: bool = False,
+    return_final_states: bool = False,
+) -> Union[Tensor, Tuple[Tensor, Tensor]]:  # fmt: skip
+    """The scan of Mamba-2: `selective_scan` over heads of P channels that share a step size and a rate, with the arguments of
+    mamba_ssm's mamba_chunk_scan_combined but for its chunk_size, since nothing goes in chunks here.
+
+    Parameters
+    ----------
+    x : Tensor
+        [batch][L][H][P], H heads of P channels; float32 or float64, as all of them.
+    dt : Tensor
+        Step sizes, [batch][L][H].
+    A : Tensor
+        [H], real.
+    B, C : Tensor
+        [batch][L][G][N]; each of G groups serves H / G heads.
+    D : Tensor, optional
+        [H] or [H][P]; 0 without.
+    z : Tensor, optional
+        [batch][L][H][P]; no gate without.
+    dt_bias : Tensor, optional
+        [H]; 0 without.
+    initial_states : Tensor, optional
+        [batch][H][P][N]; 0 without.
+    dt_softplus : bool, default False
+        Whether the steps are softplus of dt + dt_bias.
+    return_final_states : bool, default False
+        Whether the last states are returned too.
+
+    Returns
+    -------
+    y, or y and the last states with `return_final_states` : [batch][L][H][P] and [batch][H][P][N].
+
+    Raises
+    ------
+    ArgumentError, UnsupportedError
+        As `selective_scan`.
+    """
+    for name, tensor, ndim, wanted_shape in (("x", x, 4, "(batch, L, H, P)"), ("A", A, 1, "(H,)"), ("B", B, 4, "(batch, L, G, N)")):
+        on_cpu(name, tensor)
+        if tensor.ndim != ndim:
+            raise ArgumentError.of(f"{name}'s shape", tuple(tensor.shape), wanted_shape)
+    batch, length, heads, each = x.shape
+    groups, states = B.shape[2], B.shape[3]
+    if groups < 1 or heads % groups:
+        raise ArgumentError.of("B's groups", groups, f"a divisor of {heads} heads")
+    _expect_shapes((("dt", dt, (batch, length, heads)), ("A", A, (heads,)), ("B", B, (batch, length, groups, states)),
+                    ("C", C, (batch, length, groups, states)), ("D", D, (heads, each) if D is not None and D.ndim == 2 else (heads,)), ("z", z, tuple(x.shape)), ("dt_bias", dt_bias, (heads,)),
+                    ("initial_states", initial_states, (batch, heads, each, states))))  # fmt: skip
+    skip = D if D is None or D.ndim == 2 else D[:, None].expand(heads, each)
+    channels = lambda t: t.reshape(batch, length, heads * each).transpose(1, 2)  # noqa: E731
+    found = selective_scan(
+        channels(x), channels(dt[..., None].expand(x.shape)), A.repeat_interleave(each)[:, None].expand(heads * each, states),
+        B.permute(0, 2, 3, 1), C.permute(0, 2, 3, 1), None if skip is None else skip.reshape(-1), None if z is None else channels(z),
+        None if dt_bias is None else dt_bias.repeat_interleave(each), dt_softplus, return_final_states,
+        h0=None if initial_states is None else initial_states.reshape(batch, heads * each, states),
+    )  # fmt: skip
+    y, last = found if isinstance(found, tuple) else (found, None)
+    y = y.transpose(1, 2).reshape(x.shape)
+    return y if last is None else (y, last.reshape(batch, heads, each, states))
