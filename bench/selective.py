@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 """The selective scan of Mamba's shapes in float32, forward and with all gradients: deeppcr.torch's against PyTorch's loop over time, eagerly
-and compiled in blocks of 16 steps, and against JAX's lax.scan and lax.associative_scan, jitted.
+and compiled in blocks of 16 steps, and against JAX's lax.scan and lax.associative_scan, jitted. Mamba-2's against PyTorch's loop and its
+products of matrices over chunks of 64 steps, which is what that scan was made for (arXiv 2405.21060), and against JAX's lax.scan.
 
     bench/selective.py [--only NAME]... [--threads 1 2] [--rounds 5] [--seconds 60] [--build build] [--out bench/results/selective.csv]
 
@@ -26,14 +27,14 @@ from machine import commit, processor, surroundings
 
 here = pathlib.Path(__file__).resolve().parent
 COLUMNS = "date commit machine threads shape batch channels states length direction way version ms ms_least ms_largest times rounds difference command".split()
-# batch, channels, states, length
+# batch, channels, states, length, and Mamba-2's heads
 SHAPES = {
     "Mamba-130m, L 2048": (1, 1536, 16, 2048), "Mamba-130m, L 512, batch 8": (8, 1536, 16, 512), "256 channels, L 16384": (1, 256, 16, 16384),
-    "Mamba-2.8b, L 1024": (1, 5120, 16, 1024),
+    "Mamba-2.8b, L 1024": (1, 5120, 16, 1024), "Mamba-2 130m, L 2048": (1, 1536, 128, 2048, 24),
 }  # fmt: skip
 DIRECTIONS = ("forward", "both")
-WAYS = {"ours": "ours", "torch": "PyTorch", "torch compiled": "compiled", "jax scan": "JAX scan", "jax associative": "associative"}
-BLOCK, COMPILE_SECONDS, PAUSE = 16, 180, 0.05
+WAYS = {"ours": "ours", "torch": "PyTorch", "torch compiled": "compiled", "torch chunks": "in chunks", "jax scan": "JAX scan", "jax associative": "associative"}
+BLOCK, CHUNK, COMPILE_SECONDS, PAUSE = 16, 64, 180, 0.05
 
 
 # ---- in a process of its own: one shape and direction ----
@@ -62,6 +63,70 @@ def problem(batch, channels, states, length):
     A = -np.tile(np.arange(1, states + 1, dtype=np.float32), (channels, 1))
     return (normal(batch, channels, length), normal(batch, channels, length), A, normal(batch, states, length), normal(batch, states, length),
             np.ones(channels, np.float32), normal(batch, channels, length), np.log(np.expm1(step)).astype(np.float32), normal(batch, channels, length))  # fmt: skip
+
+
+def heads_problem(batch, channels, states, length, heads):
+    """x, dt, A, B, C, D, z, dt_bias and a gradient by y, of Mamba-2: [batch][L][H][P] and so on."""
+    import numpy as np
+
+    random = np.random.default_rng(0)
+    normal = lambda *shape: random.normal(size=shape).astype(np.float32)  # noqa: E731
+    bias = np.log(np.expm1(np.exp(random.uniform(np.log(1e-3), np.log(0.1), size=heads)))).astype(np.float32)
+    whole, shared = (batch, length, heads, channels // heads), (batch, length, 1, states)
+    A = -random.uniform(1, 16, size=heads).astype(np.float32)
+    return normal(*whole), normal(batch, length, heads), A, normal(*shared), normal(*shared), np.ones(heads, np.float32), normal(*whole), bias, normal(*whole)
+
+
+def heads_torch_ways(arrays, both):
+    import torch
+    from torch.nn import functional
+
+    def loop(x, dt, A, B, C, D, z, bias):
+        t = functional.softplus(dt + bias)
+        keep, tx, h, y = torch.exp(t * A), t[..., None] * x, 0, []
+        for k, v, b, c in zip(keep.unbind(1), tx.unbind(1), B.unbind(1), C.unbind(1)):
+            h = k[..., None, None] * h + v[..., None] * b[:, :, None]
+            y.append((h * c[:, :, None]).sum(-1))
+        return (torch.stack(y, 1) + D[:, None] * x) * functional.silu(z)
+
+    def chunks(x, dt, A, B, C, D, z, bias):
+        t = functional.softplus(dt + bias)
+        cut = lambda m: m.unflatten(1, (-1, CHUNK))  # noqa: E731  [batch][chunk][step]...
+        v, b, c, a = cut(t[..., None] * x), cut(B[:, :, 0]), cut(C[:, :, 0]), cut(t * A).cumsum(2)
+        ago = a[:, :, :, None] - a[:, :, None]  # [batch][chunk][l][s][H]
+        below = torch.ones(CHUNK, CHUNK, dtype=torch.bool).tril()[..., None]
+        weights = torch.where(below, ago, -torch.inf).exp() * (c @ b.mT)[..., None]
+        y = torch.einsum("bklsh,bkshp->bklhp", weights, v)
+        ends = torch.einsum("bksh,bkshp,bksn->bkhpn", (a[:, :, -1:] - a).exp(), v, b)
+        h, starts = torch.zeros_like(ends[:, 0]), []
+        for e, whole in zip(ends.unbind(1), a[:, :, -1].exp().unbind(1)):
+            starts.append(h)
+            h = whole[..., None, None] * h + e
+        y = y + torch.einsum("bkln,bkhpn,bklh->bklhp", c, torch.stack(starts, 1), a.exp())
+        return (y.flatten(1, 2) + D[:, None] * x) * functional.silu(z)
+
+    return {"torch": of_torch(loop, arrays, both), "torch chunks": of_torch(chunks, arrays, both)}
+
+
+def heads_jax_ways(arrays, both):
+    import jax
+    import jax.numpy as jnp
+    from jax import lax
+
+    def states(t, x, A, B, C):
+        def step(h, at):
+            t, x, b, c = at
+            h = jnp.exp(t * A)[..., None, None] * h + (t[..., None] * x)[..., None] * b[:, :, None]
+            return h, (h * c[:, :, None]).sum(-1)
+
+        return lax.scan(step, jnp.zeros((*x.shape[1:], B.shape[-1]), x.dtype), (t, x, B, C))[1]
+
+    def run(x, dt, A, B, C, D, z, bias):
+        first = lambda m: jnp.moveaxis(m, 1, 0)  # noqa: E731  time first
+        y = states(first(jax.nn.softplus(dt + bias)), first(x), A, first(B), first(C))
+        return (jnp.moveaxis(y, 0, 1) + D[:, None] * x) * jax.nn.silu(z)
+
+    return {"jax scan": of_jax(run, arrays, both)}
 
 
 def of_torch(function, arrays, both):
@@ -120,13 +185,25 @@ def torch_ways(arrays, both):
     return {"torch": of_torch(loop, arrays, both), "torch compiled": of_torch(in_blocks, arrays, both)}
 
 
+def of_jax(function, arrays, both):
+    import jax
+    import jax.numpy as jnp
+
+    jax.config.update("jax_platforms", "cpu")
+    *given, gy = map(jnp.asarray, arrays)
+
+    def back(*arguments):
+        y, pull = jax.vjp(function, *arguments)
+        return [y, *pull(gy)]
+
+    run = jax.jit(back if both else lambda *a: [function(*a)])
+    return lambda: jax.block_until_ready(run(*given))
+
+
 def jax_ways(arrays, both):
     import jax
     import jax.numpy as jnp
     from jax import lax
-
-    jax.config.update("jax_platforms", "cpu")
-    *given, gy = map(jnp.asarray, arrays)
 
     def around(states):
         def run(u, delta, A, B, C, D, z, bias):
@@ -153,15 +230,8 @@ def jax_ways(arrays, both):
         h = lax.associative_scan(lambda i, j: (j[0] * i[0], j[0] * i[1] + j[1]), (keep, add))[1]
         return (h * C[:, :, None]).sum(-1)
 
-    def call(function):
-        def back(*arguments):
-            y, pull = jax.vjp(function, *arguments)
-            return [y, *pull(gy)]
-
-        run = jax.jit(back if both else lambda *a: [function(*a)])
-        return lambda: jax.block_until_ready(run(*given))
-
-    return {"jax scan": call(scan(1)), "jax scan, 8 steps unrolled": call(scan(8)), "jax associative": call(around(associative))}
+    ways = {"jax scan": scan(1), "jax scan, 8 steps unrolled": scan(8), "jax associative": around(associative)}
+    return {name: of_jax(way, arrays, both) for name, way in ways.items()}
 
 
 def timed(call):
@@ -185,20 +255,23 @@ def child(a):
 
     torch.set_num_threads(a.threads[0])
     deeppcr.set_threads(a.threads[0])
-    batch, channels, states, length = map(int, a.child.split(","))
-    both, arrays = a.direction == "both", problem(batch, channels, states, length)
-    ours = of_torch(lambda u, delta, A, B, C, D, z, bias: deeppcr.torch.selective_scan(u, delta, A, B, C, D, z, bias, True), arrays, both)
+    batch, channels, states, length, *heads = map(int, a.child.split(","))
+    both, arrays = a.direction == "both", (heads_problem if heads else problem)(batch, channels, states, length, *heads)
+    scan = deeppcr.torch.selective_scan
+    if heads:
+        scan = lambda x, dt, A, B, C, D, z, bias, softplus: deeppcr.torch.mamba2_scan(x, dt, A, B, C, D, z, bias, dt_softplus=softplus)  # noqa: E731
+    ours = of_torch(lambda *given: scan(*given, True), arrays, both)
     wanted = [np.array(x) for x in ours()]
     ways, told, found = {"ours": ours}, {}, {}
     whole = 4 * batch * channels * states * length  # bytes of what each step keeps
-    for make in (torch_ways, jax_ways):
+    for make in (heads_torch_ways, heads_jax_ways) if heads else (torch_ways, jax_ways):
         try:
             found.update(make(arrays, both))
         except ImportError as error:
             told[make.__name__] = str(error)
     signal.signal(signal.SIGALRM, too_long)
     for name, call in found.items():
-        needs = whole * (24 if both else 8 if name == "jax associative" else 4)
+        needs = whole * (24 if both else 8 if name == "jax associative" else 4) // (8 if name == "torch chunks" else 1)
         if needs > free_bytes():
             told[name] = f"{needs / 2**30:.1f} GiB of memory wanted"
             continue
@@ -257,7 +330,7 @@ def measure(a, python, shape, direction, threads):
             continue
         ms, ratio = [1e3 * s for s in what["seconds"]], statistics.median(s / o for s, o in zip(what["seconds"], ours))
         rows.append(dict(zip(COLUMNS, [
-            datetime.date.today().isoformat(), commit(), processor(), str(threads), shape, *map(str, sizes), direction, way, what["version"],
+            datetime.date.today().isoformat(), commit(), processor(), str(threads), shape, *map(str, sizes[:4]), direction, way, what["version"],
             f"{statistics.median(ms):.3f}", f"{min(ms):.3f}", f"{max(ms):.3f}", f"{ratio:.2f}", str(len(ms)), f"{what['difference']:.1e}",
             f"bench/selective.py --only '{shape}' --threads {threads} --rounds {a.rounds} --seconds {a.seconds:g}"])))  # fmt: skip
         print(f"{shape}, {direction}, {threads} threads: {way} {statistics.median(ms):.4g} ms, {ratio:.3g} times ours", flush=True)
@@ -292,7 +365,7 @@ def main():
     parser.add_argument("--out", default=str(here / "results" / "selective.csv"))
     parser.add_argument("--child", help=argparse.SUPPRESS)
     parser.add_argument("--direction", choices=DIRECTIONS, help=argparse.SUPPRESS)
-    parser.add_argument("--sizes", help="another shape: BATCH,CHANNELS,STATES,LENGTH, printed alone")
+    parser.add_argument("--sizes", help="another shape: BATCH,CHANNELS,STATES,LENGTH[,HEADS], printed alone")
     a = parser.parse_args()
     if a.child:
         child(a)
