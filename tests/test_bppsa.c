@@ -346,6 +346,52 @@ static void not_finite(void **state) {
     }
 }
 
+// Structural zeros that meet an infinity in one sequence, and products that overflow where the loop does not: the
+// loop's gradients, whole numbers.
+static void as_the_loop_beyond_the_finite(void **state) {
+    (void)state;
+    enum { STEPS = 13, BATCH = 11, WIDTH = 3 };
+    static const int64_t offsets[] = {0, 1, 3, 6};
+    static const int32_t columns[] = {0, 0, 1, 0, 1, 2};
+    const dpcr_pattern triangle = {WIDTH, WIDTH, offsets, columns};
+    for (int k = 0; k < 2 * 6 * 2; k++) {
+        const bool overflows = k % 2;
+        const int levels = k / 2 % 6;
+        const dpcr_dtype dtype = k / 12 ? DPCR_F64 : DPCR_F32;
+        const dpcr_transition step =
+            overflows ? dpcr_transition_square(DPCR_DIAGONAL, WIDTH, 0) : dpcr_transition_csr(&triangle);
+        const int64_t entries = dpcr_transition_values(&step);
+        net c = make_net(STEPS, BATCH, dtype, WIDTH, WIDTH, false, true);
+        for (int64_t l = 0; l < STEPS; l++) {
+            c.steps[l] = step;
+            c.values[l].shape[1] = c.values[l].strides[0] = entries;
+            c.shared[l] = l % 3 == 0;
+            if (c.shared[l]) c.values[l].shape[0] = 1;
+            for (int64_t e = 0; overflows && e < BATCH; e++)
+                put(dtype, c.values[l].data, e * entries + 2, dtype == DPCR_F32 ? 1e30 : 1e300);
+        }
+        for (int64_t b = 0; overflows && b < BATCH; b++) put(dtype, c.last.data, b * WIDTH + 2, 0);
+        if (!overflows) put(dtype, c.last.data, 4 * WIDTH + 2, INFINITY);
+        dpcr_array *const got = c.gradients;
+        c.gradients = calloc(STEPS, sizeof *c.gradients);
+        for (int64_t l = 0; l < STEPS; l++) c.gradients[l] = lines(dtype, BATCH, WIDTH);
+        run(&c, 1, 1, 1);
+        dpcr_array *const loop = c.gradients;
+        c.gradients = got;
+        for (int lanes = 0; lanes < 2; lanes++) {
+            run(&c, 1 + lanes, levels, lanes);
+            for (int64_t l = 0; l < STEPS; l++)
+                for (int64_t i = 0; i < BATCH * WIDTH; i++) {
+                    const double x = get(dtype, got[l].data, i), y = get(dtype, loop[l].data, i);
+                    assert_true(x == y || (isnan(x) && isnan(y)));
+                }
+        }
+        for (int64_t l = 0; l < STEPS; l++) free(loop[l].data);
+        free(loop);
+        drop_net(&c);
+    }
+}
+
 // Counts by their formulas; costs of dense steps by hand; levels add up.
 static void counts(void **state) {
     (void)state;
@@ -542,6 +588,7 @@ int main(void) {
                                        cmocka_unit_test(bits_depend_on_nothing_else),
                                        cmocka_unit_test(arrays_as_they_come),
                                        cmocka_unit_test(not_finite),
+                                       cmocka_unit_test(as_the_loop_beyond_the_finite),
                                        cmocka_unit_test(counts),
                                        cmocka_unit_test(sparse_costs),
                                        cmocka_unit_test(refusals),

@@ -83,7 +83,9 @@ DPCR_API size_t dpcr_bppsa_plan_workspace(const dpcr_bppsa_plan *plan);
 //   values     n arrays [B][values] of A_l, [1][values] where shared       last  [B][w_n]: g_n
 //   gradients  n arrays [B][w_l]: g_l, written; one whose data is NULL is not stored. None overlaps an input
 // Row strides are free, the last dimension is contiguous. A sequence's bits depend on the plan's levels alone: not on
-// the threads, nor on the sequences that go with it. A structural zero is no entry: nothing is multiplied by it.
+// the threads, nor on the sequences that go with it. A structural zero is no entry: nothing is multiplied by it. A
+// sequence whose gradients stop being finite goes by the loop from there on, for a product may have left the finite
+// numbers where the loop does not, or met an infinity with a structural zero.
 // Allocates nothing; one workspace serves one execute at a time. DPCR_ERROR_CANCELLED where the context's cancel
 // function says stop on the way; gradients are then worth nothing.
 DPCR_API dpcr_status dpcr_bppsa_execute(const dpcr_bppsa_plan *plan, const dpcr_array *values, const dpcr_array *last,

@@ -122,6 +122,7 @@ static dpcr_status take_steps(dpcr_bppsa_plan *p, const dpcr_bppsa_shape *shape,
                                               .shared = shape->shared && shape->shared[l]};
     for (int64_t l = 0; l <= n && n > 0; l++) {
         p->widths[l] = l < n ? shape->steps[l].rows : shape->steps[n - 1].cols;
+        if (p->widths[l] > p->widest) p->widest = p->widths[l];
         if (!dpcri_add(p->vector_at[l], p->widths[l], &p->vector_at[l + 1]))
             return dpcri_fail(error, DPCR_ERROR_OVERFLOW, "bppsa_plan: the states do not fit the address space");
     }
@@ -353,7 +354,8 @@ static bool place(size_t *bytes, int64_t count, int64_t lanes, int64_t size, siz
 
 static bool lay_out(dpcr_bppsa_plan *p, dpcri_bppsa_layout *layout, int64_t lanes) {
     bool fits = place(&layout->bytes, p->vector_at[p->length + (p->length > 0)], lanes, p->size, &layout->vectors) &&
-                place(&layout->bytes, p->most_tasks, p->places, (int64_t)sizeof(int32_t), &layout->places);
+                place(&layout->bytes, p->most_tasks, p->places, (int64_t)sizeof(int32_t), &layout->places) &&
+                place(&layout->bytes, 2, p->cost.compositions > 0 ? p->widest : 0, p->size, &layout->spare);
     for (int64_t i = 0; fits && i < p->matrix_count; i++) {
         dpcri_bppsa_matrix *m = &p->matrices[i];
         if (m->shared || (lanes == 1 && i < p->length)) continue;

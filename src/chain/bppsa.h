@@ -37,6 +37,7 @@ typedef struct dpcri_bppsa_layout {
     size_t bytes;    // of a slot
     size_t vectors;  // [n + 1] after one another, from here on
     size_t places;
+    size_t spare;  // two vectors of one sequence
 } dpcri_bppsa_layout;
 
 struct dpcr_bppsa_plan {
@@ -48,6 +49,7 @@ struct dpcr_bppsa_plan {
     dpcri_bppsa_matrix *matrices;
     int64_t matrix_count, products_first[64];  // index of node 1 of level d; level 0 are the steps
     int64_t *widths, *vector_at;               // of boundary l = 0..n: width, and the sum of those before
+    int64_t widest;
     dpcr_product **products;
     int64_t product_count;
     dpcri_bppsa_operation *operations;

@@ -4,7 +4,13 @@
 // Where there are as many strands as threads, each strand is a task and runs its passes in order; else the tasks of
 // every pass, which the plan has cut by flops, share the threads. Either way an entry is made by the same operations.
 // Long products are made a stretch of rows at a time, with a look at the caller's cancel function in between.
+//
+// A product that leaves the finite numbers, or one stored as dense whose structural zero meets an infinity, makes a NaN
+// of a gradient where the loop may have a number: a sequence goes by the loop from the first boundary that is not
+// finite.
+#include <float.h>
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -136,6 +142,49 @@ static void give_gradient(void *argument, int64_t l) {
         memcpy(to, vector_of(s, l), (size_t)(p->widths[l] * p->size));
 }
 
+// ---- beyond the finite numbers ----
+
+// Those of the ring always are. Without a jump, which would keep it from going in vectors.
+static bool all_finite(dpcr_dtype dtype, const void *x, int64_t count, int64_t stride) {
+    int beyond = 0;
+    if (dtype == DPCR_F64)
+        for (int64_t i = 0; i < count; i++) beyond |= !(fabs(((const double *)x)[i * stride]) <= DBL_MAX);
+    if (dtype == DPCR_F32)
+        for (int64_t i = 0; i < count; i++) beyond |= !(fabsf(((const float *)x)[i * stride]) <= FLT_MAX);
+    return !beyond;
+}
+
+static const char *lane_of(const strand *s, int64_t boundary, int64_t lane) {
+    return (const char *)vector_of(s, boundary) + lane * s->r->plan->size;
+}
+
+// Gradients of a lane by the loop, from the first that is not finite on.
+static void mend(const strand *s, int64_t lane) {
+    const run *r = s->r;
+    const dpcr_bppsa_plan *p = r->plan;
+    const int64_t size = p->size, sequence = s->sequence + lane;
+    char *x = (char *)s->slot + s->layout->spare, *y = x + p->widest * size;
+    int64_t l = p->length - 1;
+    while (l >= 0 && all_finite(p->dtype, lane_of(s, l, lane), p->widths[l], s->lanes)) l--;
+    for (int64_t i = 0; l >= 0 && i < p->widths[l + 1]; i++)
+        memcpy(x + i * size, lane_of(s, l + 1, lane) + i * s->lanes * size, (size_t)size);
+    for (; l >= 0 && !dpcri_watch_stopped(r->watch); l--) {
+        const dpcri_matrix a = dpcri_matrix_of(&p->matrices[l].t, row_of(p, &r->values[l], sequence), false);
+        p->kernels->single.apply(&a, x, y, 0, p->widths[l]);
+        if (r->gradients[l].data) memcpy(row_of(p, &r->gradients[l], sequence), y, (size_t)(p->widths[l] * size));
+        char *const before = x;
+        x = y;
+        y = before;
+    }
+}
+
+static void mend_lanes(const strand *s) {
+    const dpcr_bppsa_plan *p = s->r->plan;
+    if (p->cost.compositions == 0 || dpcri_watch_stopped(s->r->watch)) return;
+    if (all_finite(p->dtype, vector_of(s, 0), p->vector_at[p->length + 1] * s->lanes, 1)) return;
+    for (int64_t g = 0; g < s->rows; g++) mend(s, g);
+}
+
 static void run_strand(void *argument, int64_t i) {
     const run *r = argument;
     const dpcr_bppsa_plan *p = r->plan;
@@ -144,6 +193,7 @@ static void run_strand(void *argument, int64_t i) {
     take_last(&s);
     run_passes(&s, p->pass_count);
     dpcri_parallel(p->context, p->length, give_gradient, &s);
+    mend_lanes(&s);
 }
 
 // ---- the call ----
