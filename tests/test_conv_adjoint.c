@@ -160,6 +160,22 @@ static void refusals(void **state) {
     many = j.w;
     many.strides[many.ndim - 1] = 2;
     REFUSED(DPCR_ERROR_ARGUMENT, "weights and rows contiguous", context, &convs[0], &many, &j.g_out, &j.g_in);
+    many.ndim = 7;
+    REFUSED(DPCR_ERROR_ARGUMENT, "weights and rows contiguous", context, &convs[0], &many, &j.g_out, &j.g_in);
+    many = j.g_in;  // its rows overlap
+    many.strides[0] = j.inputs - 1;
+    REFUSED(DPCR_ERROR_ARGUMENT, "rows overlap", context, &convs[0], &j.w, &j.g_out, &many);
+    many.strides[0] = 0;
+    REFUSED(DPCR_ERROR_ARGUMENT, "rows overlap", context, &convs[0], &j.w, &j.g_out, &many);
+    many = j.g_out;
+    many.strides[0] = 0;  // one gradient for all images is read
+    assert_int_equal(dpcr_conv2d_adjoint(context, &convs[0], &j.w, &many, &j.g_in, NULL), DPCR_OK);
+    dpcr_array there[] = {j.w, j.g_out, j.g_in};
+    for (int i = 0; i < 3; i++) {
+        there[i].device.type = i == 1 ? (dpcr_device_type)0 : DPCR_CUDA;
+        REFUSED(DPCR_ERROR_UNSUPPORTED, "wanted host memory", context, &convs[0], &there[0], &there[1], &there[2]);
+        there[i].device.type = DPCR_HOST;
+    }
     dpcr_array words = j.w, words_out = j.g_out, words_in = j.g_in;
     words.dtype = words_out.dtype = words_in.dtype = DPCR_U32;
     REFUSED(DPCR_ERROR_UNSUPPORTED, "float or double", context, &convs[0], &words, &words_out, &words_in);

@@ -77,7 +77,8 @@ DPCR_API dpcr_status dpcr_conv2d_adjoint(dpcr_context *context, const dpcr_conv2
 // The same way forward, and the parameters' gradients (written, not added); bias and g_bias [out_channels], or NULL:
 //   out = W in + bias        g_weights = sum_b g_out[b] in[b]^T on the weights' places, g_bias = sum_b g_out[b]
 //   in  [B][inputs]     out  [B][outputs], written; rows contiguous, one dtype
-// Sums over images and positions in order; conditions, bits and scratch as the adjoint's.
+// Sums over images and positions in order; conditions, bits and scratch as the adjoint's, but gradients take about
+// B (output positions) in_channels kernel numbers once more instead of the weights'.
 DPCR_API dpcr_status dpcr_conv2d_forward(dpcr_context *context, const dpcr_conv2d *layer, const dpcr_array *weights,
                                          const dpcr_array *bias, const dpcr_array *in, const dpcr_array *out,
                                          dpcr_error *error);

@@ -8,13 +8,14 @@
 //   gradients   g_W[j][(a, ky, kx)] = sum_p g_out[j][p] R[p][(a, ky, kx)],   g_bias[j] = sum_p g_out[j][p]
 //
 // Each is one wide product. Work 2 B P O I K for P output positions, O and I channels, K kernel entries; memory about
-// B P (I K + O) + O I K numbers. What a dense library does for back-propagation, beside which BPPSA's sparse one is
-// measured. Source: Chellapilla, Puri, Simard (2006), unrolled convolutions.
+// B P (I K + O) + O I K numbers, for gradients B P (2 I K + O). What a dense library does for back-propagation, beside
+// which BPPSA's sparse one is measured. Source: Chellapilla, Puri, Simard (2006), unrolled convolutions.
 #include <inttypes.h>
 #include <string.h>
 
 #include "kern/wide.h"
 #include "nn/jacobian.h"
+#include "transition/transition_internal.h"
 
 enum { TASK_PANELS = 4, TASK_ROWS = 192 };
 
@@ -28,6 +29,7 @@ typedef struct conv_job {
     int64_t positions, columns;  // P, I K
     int64_t inputs, outputs;     // numbers of an image
     const dpcr_array *images, *results;
+    const dpcr_array *written;       // of the two, or NULL
     void *rows, *unrolled, *packed;  // [B P][O], or [O][B P]; [B P][I K]; what a product multiplies by
     // the product at hand
     dpcri_wide_product product;
@@ -69,11 +71,31 @@ static dpcr_status read_layer(const dpcr_conv2d *l, conv_job *job, dpcr_error *e
 // Contiguous, with so many numbers.
 static bool holds(const dpcr_array *a, int64_t wanted) {
     int64_t count = 1;
+    if (a->ndim < 0 || a->ndim > DPCR_MAX_DIMS) return false;
     for (int32_t d = a->ndim - 1; d >= 0; d--) {
-        if (a->shape[d] > 1 && a->strides[d] != count) return false;
+        if (a->shape[d] < 0 || (a->shape[d] > 1 && a->strides[d] != count)) return false;
         if (!dpcri_mul(count, a->shape[d], &count)) return false;
     }
     return a->data && count == wanted;
+}
+
+static dpcr_status check_host(const conv_job *job, const char *name, const dpcr_array *a, dpcr_error *error) {
+    if (!a || a->device.type == DPCR_HOST) return DPCR_OK;
+    return dpcri_fail(error, DPCR_ERROR_UNSUPPORTED, "%s: %s lies on device type %d, wanted host memory (%d)",
+                      job->name, name, (int)a->device.type, (int)DPCR_HOST);
+}
+
+// Of inputs or outputs, whose shape fits: where they lie, and that rows that are written do not overlap.
+static dpcr_status check_rows(const conv_job *job, const char *name, const dpcr_array *a, dpcr_error *error) {
+    dpcri_view view;
+    const dpcri_wanted wanted = {.function = job->name,
+                                 .name = name,
+                                 .dtype = job->dtype,
+                                 .steps = -1,
+                                 .rows = job->batch,
+                                 .values = a->shape[1],
+                                 .written = a == job->written};
+    return dpcri_view_of(a, &wanted, &view, error);
 }
 
 // weights: W or its gradient; images, results: x and y or their gradients; vector: the bias, its gradient, or NULL.
@@ -99,6 +121,10 @@ static dpcr_status check(conv_job *job, const dpcr_array *weights, const dpcr_ar
     job->kernels = dpcri_wide_kernels_get(weights->dtype);
     if (!job->kernels)
         return dpcri_fail(error, DPCR_ERROR_UNSUPPORTED, "%s: wanted float or double weights", job->name);
+    DPCR_TRY(check_host(job, "an array of weights", weights, error));
+    DPCR_TRY(check_host(job, "a bias", vector, error));
+    DPCR_TRY(check_rows(job, "an array of inputs", x, error));
+    DPCR_TRY(check_rows(job, "an array of outputs", y, error));
 done:
     return status;
 }
@@ -251,7 +277,8 @@ dpcr_status dpcr_conv2d_forward(dpcr_context *context, const dpcr_conv2d *layer,
                                 const dpcr_array *bias, const dpcr_array *in, const dpcr_array *out,
                                 dpcr_error *error) {
     dpcr_status status = DPCR_OK;
-    conv_job job = {.name = "conv2d_forward", .context = context, .layer = layer, .images = in, .results = out};
+    conv_job job = {
+        .name = "conv2d_forward", .context = context, .layer = layer, .images = in, .results = out, .written = out};
     DPCR_TRY(check(&job, weights, bias, error));
     if (job.batch == 0) return DPCR_OK;
     DPCR_TRY(take(&job, job.columns, layer->out_channels, error));
@@ -267,7 +294,12 @@ done:
 dpcr_status dpcr_conv2d_adjoint(dpcr_context *context, const dpcr_conv2d *layer, const dpcr_array *weights,
                                 const dpcr_array *g_out, const dpcr_array *g_in, dpcr_error *error) {
     dpcr_status status = DPCR_OK;
-    conv_job job = {.name = "conv2d_adjoint", .context = context, .layer = layer, .images = g_in, .results = g_out};
+    conv_job job = {.name = "conv2d_adjoint",
+                    .context = context,
+                    .layer = layer,
+                    .images = g_in,
+                    .results = g_out,
+                    .written = g_in};
     DPCR_TRY(check(&job, weights, NULL, error));
     if (job.batch == 0) return DPCR_OK;
     DPCR_TRY(take(&job, layer->out_channels, job.columns, error));
