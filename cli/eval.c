@@ -148,6 +148,16 @@ static int run_sequence(dpcr_context *context, const eval *e) {
     return cli_eval_sequence_run(context, &sequence);
 }
 
+// Its layers run in order, on processors.
+static bool settle_vgg(const eval *e) {
+    static const char *const none[] = {NULL};
+    if (e->solver.options.device.type == DPCR_CUDA)
+        return cli_fail(CLI_USAGE, "--device %.20s: '%s' is a VGG-11, which is evaluated on processors",
+                        e->common.device_given, e->load),
+               false;
+    return cli_solver_only(&e->solver, "a VGG-11", none);
+}
+
 static int run(const eval *e) {
     int status = CLI_DONE;
     if (!cli_readable("the network", e->load)) return CLI_INPUT;
@@ -158,10 +168,9 @@ static int run(const eval *e) {
     dpcr_context *context = cli_context_create(&e->common, &status);
     if (!context) return status;
     const kind found = kind_of(context, e->load);
-    if (found == VGG && e->solver.options.device.type == DPCR_CUDA) {
+    if (found == VGG && !settle_vgg(e)) {
         dpcr_context_destroy(context);
-        return cli_fail(CLI_USAGE, "--device %.20s: '%s' is a VGG-11, which is evaluated on processors",
-                        e->common.device_given, e->load);
+        return CLI_USAGE;
     }
     if (found != NETWORK) {
         status = found == SEQUENCE ? run_sequence(context, e)

@@ -86,6 +86,8 @@ for batch in (3, 20):
     e = answer(*judge("model"), "--batch", batch)
     assert e["images"] == 20 and e["weights_kept"] == done["weights_kept"] and abs(e["test_accuracy"] - done["test_accuracy"]) < 1e-9, (e, done)
     assert abs(e["test_loss"] - done["test_loss"]) < 1e-5, (e, done)
+for option in ("--method", "newton"), ("--scheme", "pcr"), ("--tolerance", "1e-3"), ("--no-fallback",):
+    refused(2, "a VGG-11 takes no " + option[0], *judge("model"), *option)
 whole = answer(*TRAIN, *both, "--steps", 0, "--prune", 0, "--prune-stages", 1, "--save", path("unpruned"))  # nothing taken out: both judge alike
 assert abs(whole["dense_test_loss"] - whole["test_loss"]) < 1e-4 and whole["weights_kept"] == whole["weights"], whole
 
