@@ -65,6 +65,20 @@ static error_t parse_bppsa(int key, char *arg, struct argp_state *state) {
     }
 }
 
+// Refuses sizes that the network asked for has not, and sets those that it has and that were not given.
+static bool settle_sizes(bppsa_asked *a) {
+    const char *const name = bppsa_networks[a->network];
+    const bool rnn = !strcmp(name, "rnn"), divides = !strcmp(name, "mlp") || !strcmp(name, "vgg11");
+    if (a->divisor && !divides)
+        return cli_fail(CLI_USAGE, "--divisor: that is of mlp and vgg11, not of %s", name), false;
+    if ((a->length || a->width) && !rnn)
+        return cli_fail(CLI_USAGE, "--%s: that is of rnn, not of %s", a->length ? "length" : "width", name), false;
+    if (!a->divisor) a->divisor = 1;
+    if (!a->length) a->length = 1000;
+    if (!a->width) a->width = 20;
+    return true;
+}
+
 static const struct argp bppsa_argp = {bppsa_options, parse_bppsa, NULL, NULL, NULL, NULL, NULL};
 
 // ---- the three ways ----
@@ -302,15 +316,8 @@ static int run(const bppsa_asked *a) {
 }
 
 int cli_bench_bppsa(int argc, char **argv) {
-    bppsa_asked a = {.common = CLI_COMMON_DEFAULTS,
-                     .network = 1,
-                     .dtype = DPCR_F32,
-                     .batch = 16,
-                     .length = 1000,
-                     .width = 20,
-                     .divisor = 1,
-                     .level_limit = 2,
-                     .seconds = 1.5};
+    bppsa_asked a = {
+        .common = CLI_COMMON_DEFAULTS, .network = 1, .dtype = DPCR_F32, .batch = 16, .level_limit = 2, .seconds = 1.5};
     const cli_syntax syntax = {
         .arguments = "",
         .doc =
@@ -326,5 +333,5 @@ int cli_bench_bppsa(int argc, char **argv) {
     const char *positional[CLI_MAX_POSITIONAL];
     int status;
     if (!cli_parse(&syntax, argc, argv, positional, &status)) return status;
-    return run(&a);
+    return settle_sizes(&a) ? run(&a) : CLI_USAGE;
 }

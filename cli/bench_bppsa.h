@@ -10,9 +10,10 @@ typedef struct bppsa_asked {
     int network;  // index of bppsa_networks
     dpcr_dtype dtype;
     double prune;  // the smallest weights of each layer that are taken out, by their number
-    int64_t batch, length, width, divisor;
-    int level_limit;  // -1: none
-    double seconds;   // of the race
+    int64_t batch;
+    int64_t length, width, divisor;  // while options are read 0: not given
+    int level_limit;                 // -1: none
+    double seconds;                  // of the race
 } bppsa_asked;
 
 enum { BPPSA_NETWORKS = 4 };

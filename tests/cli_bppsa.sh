@@ -65,7 +65,11 @@ assert b"flops" in run(*"--network rnn --length 10 --seconds 0".split())
 for text, line in (("--network 'x'", "--network x"), ("--prune", "--prune 1"), ("--prune", "--prune -0.1"),
                    ("--level-limit", "--level-limit -1"), ("--level-limit", "--level-limit some"),
                    ("--batch", "--batch 0"), ("--divisor", "--divisor 0"), ("--length", "--length 0"),
-                   ("--width", "--width 0"), ("--dtype", "--dtype uint32"), ("argument", "lenet")):
+                   ("--width", "--width 0"), ("--dtype", "--dtype uint32"), ("argument", "lenet"),
+                   ("--divisor: that is of mlp and vgg11, not of lenet", "--divisor 2"),
+                   ("--divisor: that is of mlp and vgg11, not of rnn", "--network rnn --divisor 1"),
+                   ("--length: that is of rnn, not of lenet", "--length 1000"),
+                   ("--width: that is of rnn, not of vgg11", "--network vgg11 --width 20")):
     refused(2, text, *line.split())
 if limited == "yes":
     refused(4, "", "--network", "vgg11", preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (400000 << 10,) * 2))
