@@ -177,7 +177,8 @@ static int tell(const gradcheck *g, const tally *t, const cli_solution *scheme, 
                 const char *callback_text) {
     const dpcr_model_options *o = &g->network.options;
     const double worst = fmax(t->worst_loop, t->worst_scheme);
-    const bool agrees = worst <= g->tolerance && callbacks && t->compared > 0;
+    const bool gave_up = scheme->report.reason == DPCR_REASON_NOT_CONVERGED;
+    const bool agrees = worst <= g->tolerance && callbacks && t->compared > 0 && !gave_up;
     cli_result r = cli_result_create();
     cli_set_bool(&r, "agrees", agrees);
     cli_set_real(&r, "max_gradient_error", worst);
@@ -204,7 +205,11 @@ static int tell(const gradcheck *g, const tally *t, const cli_solution *scheme, 
             t->worst_scheme, g->tolerance, t->worst);
     cli_say(&g->common, "callbacks %s%s\n%s\n", callbacks ? "agree" : "disagree: ", callbacks ? "" : callback_text,
             agrees ? "gradients agree" : "gradients DO NOT AGREE");
-    const int status = cli_finish(&g->common, &r, agrees ? CLI_DONE : CLI_DISAGREE);
+    const int verdict = gave_up  ? cli_fail(CLI_UNCONVERGED, "not converged after %d sweeps, and told not to fall back",
+                                            scheme->report.sweeps)
+                        : agrees ? CLI_DONE
+                                 : CLI_DISAGREE;
+    const int status = cli_finish(&g->common, &r, verdict);
     cli_result_destroy(&r);
     return status;
 }

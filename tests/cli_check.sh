@@ -74,6 +74,9 @@ for line in ("mlp", "mlp --activation tanh --layer-norm", "resnet", "resnet --br
     told = run("gradcheck " + line)
     assert told["compared"] > 50 and told["callbacks_agree"] and told["max_gradient_error"] <= told["tolerance"] == 1e-6, told
 run("gradcheck mlp --activation tanh --agree 1e-30", wanted=1)
+told = run("gradcheck mlp --method picard --max-sweeps 1 --no-fallback", wanted=3)
+assert told["agrees"] is False, told
+run("gradcheck mlp --method picard --max-sweeps 1 --no-fallback --agree 1e9", wanted=3)
 
 # Same bits for any number of threads.
 same = ("max_error", "max_gradient_error", "residual_history", "locked_history", "sweeps", "error_estimate")
