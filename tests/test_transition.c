@@ -118,8 +118,31 @@ static void refusals(void **state) {
     expect(dpcr_transition_apply(&t, 0, &s, &y, NULL, &y, &e), DPCR_ERROR_ARGUMENT, &e, "y is x");
 }
 
+// Every small shape and stride of what is written: refused where two rows share a place, and only there.
+static void rows_written_apart(void **state) {
+    (void)state;
+    double x[64] = {0}, y[512];
+    for (int64_t c = 0; c < 4 * 4 * 3 * 12 * 12; c++) {
+        const int64_t steps = 1 + c % 4, rows = 1 + c / 4 % 4, w = 1 + c / 16 % 3, step = c / 48 % 12 - 5,
+                      row = c / 576 - 5;
+        const dpcr_transition t = dpcr_transition_square(DPCR_IDENTITY, w, 0);
+        dpcr_array in = array_of(x, DPCR_F64, steps, rows, w), out = in;
+        bool taken[512] = {false}, shared = false;
+        out.data = y + 256;
+        out.strides[0] = step;
+        out.strides[1] = row;
+        for (int64_t i = 0; i < steps * rows * w; i++) {
+            bool *place = &taken[256 + i / w / rows * step + i / w % rows * row + i % w];
+            shared |= *place;
+            *place = true;
+        }
+        assert_int_equal(dpcr_transition_apply(&t, 0, NULL, &in, NULL, &out, NULL),
+                         shared ? DPCR_ERROR_ARGUMENT : DPCR_OK);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(names_and_sizes), cmocka_unit_test(apply_and_compose),
-                                       cmocka_unit_test(refusals)};
+                                       cmocka_unit_test(refusals), cmocka_unit_test(rows_written_apart)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

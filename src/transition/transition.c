@@ -141,6 +141,21 @@ static bool extent_fits(int64_t got, int64_t wanted, bool shareable) {
     return got == wanted || (shareable && got == 1);
 }
 
+// Whether two rows share a place: those whose steps are d of the larger stride apart, with the two that lie nearest to
+// d steps of it by the smaller one.
+static bool rows_overlap(const dpcri_wanted *w, int64_t step, int64_t row) {
+    if ((w->steps > 1 && step < w->values) || (w->rows > 1 && row < w->values)) return true;
+    if (w->steps < 2 || w->rows < 2) return false;
+    const int64_t far = step > row ? step : row, near = step > row ? row : step,
+                  last_far = (step > row ? w->steps : w->rows) - 1, last = (step > row ? w->rows : w->steps) - 1;
+    for (int64_t d = 1; d <= last_far && d * far - last * near < w->values; d++) {
+        const int64_t k = d * far / near;
+        if ((k <= last && d * far - k * near < w->values) || (k < last && (k + 1) * near - d * far < w->values))
+            return true;
+    }
+    return false;
+}
+
 dpcr_status dpcri_view_of(const dpcr_array *array, const dpcri_wanted *w, dpcri_view *view, dpcr_error *error) {
     if (!array) return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "%s: %s is NULL, wanted an array", w->function, w->name);
     const int32_t ndim = w->steps < 0 ? 2 : 3, row = ndim - 2, last = ndim - 1;
@@ -169,9 +184,7 @@ dpcr_status dpcri_view_of(const dpcr_array *array, const dpcri_wanted *w, dpcri_
                          .step = ndim == 3 && array->shape[0] > 1 ? array->strides[0] : 0,
                          .row = array->shape[row] > 1 ? array->strides[row] : 0};
     if (!w->written || empty) return DPCR_OK;
-    const int64_t step_reach = llabs(view->step), row_reach = llabs(view->row);
-    if ((w->steps > 1 && step_reach < w->values) || (w->rows > 1 && row_reach < w->values) ||
-        (w->steps > 1 && w->rows > 1 && step_reach == row_reach))
+    if (rows_overlap(w, llabs(view->step), llabs(view->row)))
         return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "%s: %s is written, but its strides make rows overlap",
                           w->function, w->name);
     return DPCR_OK;
