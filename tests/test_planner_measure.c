@@ -432,6 +432,12 @@ static void linear_chains_are_measured_too(void **state) {
     dpcr_chain_plan_destroy(plan);
     options.planning = DPCR_PLANNING_COUNT;
     assert_int_equal(dpcr_chain_plan_create(context, &shape, &options, &plan, &error), DPCR_ERROR_ARGUMENT);
+    dpcr_array other = typical;  // of another chain
+    options.planning = DPCR_PLANNING_MEASURE;
+    options.typical = &other;
+    other.shape[2] = 1;
+    assert_int_equal(dpcr_chain_plan_create(context, &shape, &options, &plan, &error), DPCR_ERROR_ARGUMENT);
+    assert_non_null(strstr(error.text, "typical is [4000][1][1] float32, wanted [4000][1][4] float32"));
     options = (dpcr_chain_options){.size = sizeof options, .planning_seconds = NAN};
     assert_int_equal(dpcr_chain_plan_create(context, &shape, &options, &plan, &error), DPCR_ERROR_ARGUMENT);
     free(a);

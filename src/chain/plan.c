@@ -91,6 +91,13 @@ static dpcr_status choose(dpcr_chain_plan *plan, dpcr_error *error) {
                  "sequential: csr transitions form no products; overlap works where the chain forgets");
         return DPCR_OK;
     }
+    if (o->typical && plan->values > 0) {
+        dpcri_view view;
+        dpcri_wanted wanted = dpcri_plan_wants(plan, "chain_plan", "typical", plan->shape.length, plan->values);
+        wanted.shareable = true;
+        const dpcr_status status = dpcri_view_of(o->typical, &wanted, &view, error);
+        if (status != DPCR_OK) return status;
+    }
     plan->may_overlap = !o->typical;  // with data overlap was measured
     if (dpcri_chain_recall(plan)) return DPCR_OK;
     if (o->planning == DPCR_PLANNING_WISDOM)
