@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT
 // Linear chains: z_l = A_l z_{l-1} + b_l, l = 0..L-1, and the transposed chain, by several schemes with the same
-// result.
+// result. But with pcr and blelloch, which AUTO takes only where a measurement says so, a product that leaves the
+// finite numbers where no state does, such as of A = diag(0.9, 5) whose second component is never driven, leaves states
+// that are not finite; chunked goes on by the loop there.
 //
 // Indices count from 0: step l maps z_{l-1} to z_l, and z_{-1} is the initial state z0. So arrays hold the L states
 // that come out, [L][B][w], and z0 is [B][w].
