@@ -392,6 +392,7 @@ static void shares_a_rate(void **state) {
         for (int64_t i = 0; i < count_of(&p.at[A_]); i++) put(&p.at[A_], i, get(&p.at[A_], i / p.states * p.states));
         for (int shared = 0; shared < 2; shared++) {
             if (shared) p.at[A_].strides[1] = 0;
+            assert_true((dpcr_selective_kept_bytes(&p.in) == 0) == shared);  // they are made again
             run(context, &p, NULL);
             for (int use = Y; use < KEPT; use++) {
                 const size_t all = (size_t)count_of(&p.at[use]) * dpcr_dtype_size(p.dtype);

@@ -44,7 +44,8 @@ typedef struct dpcr_selective {
 DPCR_API dpcr_status dpcr_selective_scan(dpcr_context *context, const dpcr_selective *in, const dpcr_array *y,
                                          const dpcr_array *last, void *kept, dpcr_error *error);
 
-// Bytes of the states that a pass forward keeps, every 16 steps; 0 where the arrays do not fit together.
+// Bytes of the states that a pass forward keeps, every 16 steps; 0 where the arrays do not fit together, or where an
+// `a` with a stride of 0 over N makes them again as fast as they are read: `kept` is not looked at then.
 DPCR_API size_t dpcr_selective_kept_bytes(const dpcr_selective *in);
 
 // Where gradients go, of the shapes of what they belong to; written, any strides but 0; NULL: not wanted. They must not

@@ -29,7 +29,8 @@ typedef struct job {
     int64_t batch, channels, length, states, groups;
     int64_t element, group;  // bytes; channels a group
     int64_t slab, slabs;     // channels of a slab, slabs of a group
-    char *kept;              // of the whole, or NULL
+    bool keeps;
+    char *kept;  // of the whole, or NULL
     // Forward.
     const dpcr_array *y, *last;
     // Back.
@@ -131,6 +132,9 @@ static dpcr_status prepare(job *j, const dpcr_selective *in, dpcr_error *error) 
     if ((uintptr_t)j->kept % 64 != 0)
         return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "%s: kept lies %u bytes off, wanted 64-byte alignment", j->call,
                           (unsigned)((uintptr_t)j->kept % 64));
+    // States that share a rate are made again as fast as they are read.
+    j->keeps = in->a->strides[1] != 0;
+    if (!j->keeps) j->kept = NULL;
     j->kernels = dpcri_selective_kernels_get(in->u->dtype);
     j->element = (int64_t)dpcr_dtype_size(in->u->dtype);
     j->group = j->channels / j->groups;
@@ -354,7 +358,7 @@ static dpcr_status run(job *j, bool back, dpcr_error *error) {
 
 size_t dpcr_selective_kept_bytes(const dpcr_selective *in) {
     job j = {.call = "selective_kept_bytes"};
-    if (prepare(&j, in, NULL) != DPCR_OK) return 0;
+    if (prepare(&j, in, NULL) != DPCR_OK || !j.keeps) return 0;
     return (size_t)(j.batch * j.groups * ceiling(j.group, j.kernels->lanes)) * kept_block(&j);
 }
 
@@ -434,7 +438,7 @@ dpcr_status dpcr_selective_adjoint(dpcr_context *context, const dpcr_selective *
     cut(&j);
     j.workers = workers_of(&j);
     const size_t blocks = (size_t)(j.slab / j.kernels->lanes), back = j.kernels->adjoint_bytes(j.slab, j.states);
-    j.kept_bytes = kept ? 0 : blocks * kept_block(&j);
+    j.kept_bytes = j.kept ? 0 : blocks * kept_block(&j);
     j.bytes = j.kept_bytes + back;
     dpcri_arena count = {0};
     const size_t bytes = carve(&j, &count);
