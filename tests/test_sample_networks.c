@@ -346,6 +346,10 @@ static void a_run_without_a_file_checks_as_often(void **state) {
     dpcr_diffusion *model = small_model(context, &options);
     dpcr_learn_options learn = learn_options(1, 25);
     dpcr_error error = {0};
+    learn.size--;
+    assert_int_equal(dpcr_diffusion_train(model, &data.set, &learn, NULL, &error), DPCR_ERROR_ARGUMENT);
+    assert_non_null(strstr(error.text, "options.size is"));
+    learn.size++;
     learn.checkpoint_seconds = 0.3;
     learn.progress = idle;
     learn.progress_user = model;

@@ -28,8 +28,11 @@ typedef struct learning {
     dpcr_learn_state state;
 } learning;
 
-dpcr_status dpcri_learn_check_data(const dpcr_dataset *data, int64_t rows, int64_t cols, int64_t pixels,
-                                   dpcr_error *error) {
+dpcr_status dpcri_learn_check(const dpcr_dataset *data, const dpcr_learn_options *options, int64_t rows, int64_t cols,
+                              int64_t pixels, dpcr_error *error) {
+    if (options->size < sizeof *options)
+        return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "learn: options.size is %zu, wanted %zu", options->size,
+                          sizeof *options);
     if (data->count < 1 || data->rows != rows || data->cols != cols || dpcr_dataset_pixels(data) != pixels)
         return dpcri_fail(error, DPCR_ERROR_ARGUMENT,
                           "learn: %lld pictures of %lld x %lld, %lld numbers, wanted some of %lld x %lld, %lld",
@@ -42,9 +45,6 @@ dpcr_status dpcri_learn_check_data(const dpcr_dataset *data, int64_t rows, int64
 static dpcr_status check_options(learning *l, const dpcr_learn_options *given, dpcr_error *error) {
     dpcr_learn_options *o = &l->options;
     const int64_t count = l->data->count;
-    if (given->size < sizeof *given)
-        return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "learn: options.size is %zu, wanted %zu", given->size,
-                          sizeof *given);
     *o = *given;
     if (o->average == 0) o->average = 0.999;
     if (o->checkpoint_seconds == 0) o->checkpoint_seconds = 30;

@@ -25,10 +25,10 @@ typedef struct dpcri_subject {
     const char *convolutions;               // whose: stands in the checkpoint; NULL: it has none
 } dpcri_subject;
 
-// The data set has pictures of that size, and labels; else refused in words.
-dpcr_status dpcri_learn_check_data(const dpcr_dataset *data, int64_t rows, int64_t cols, int64_t pixels,
-                                   dpcr_error *error);
-// Trains; at the end net->values are the averaged ones.
+// The options have their size, and the data set has pictures of that size, and labels; else refused in words.
+dpcr_status dpcri_learn_check(const dpcr_dataset *data, const dpcr_learn_options *options, int64_t rows, int64_t cols,
+                              int64_t pixels, dpcr_error *error);
+// Trains, after that check; at the end net->values are the averaged ones.
 dpcr_status dpcri_learn(const dpcri_subject *subject, const dpcr_dataset *data, const dpcr_learn_options *options,
                         dpcr_learn_state *last, dpcr_error *error);
 

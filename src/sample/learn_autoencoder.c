@@ -217,15 +217,11 @@ dpcr_status dpcr_autoencoder_train(dpcr_autoencoder *a, const dpcr_dataset *data
     dpcr_status status;
     if (last) *last = (dpcr_learn_state){0};
     if (!a || !data || !options) return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "learn: model, data or options is NULL");
-    // What dpcri_learn checks later, for what is read of them here.
-    if (options->size < sizeof *options)
-        return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "learn: options.size is %zu, wanted %zu", options->size,
-                          sizeof *options);
+    status = dpcri_learn_check(data, options, a->options.rows, a->options.cols, a->pixels, error);
+    if (status != DPCR_OK) return status;
     if ((unsigned)options->convolution > DPCR_CONVOLUTION_ONEDNN)
         return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "learn: convolution is %d, wanted a named one",
                           (int)options->convolution);
-    status = dpcri_learn_check_data(data, a->options.rows, a->options.cols, a->pixels, error);
-    if (status != DPCR_OK) return status;
     vae_learning l = {.a = a,
                       .data = data,
                       .seed = options->seed,

@@ -209,9 +209,10 @@ static void free_all(denoiser_learning *l) {
     for (int k = 0; k < DPCRI_MOST_DEPTH; k++) dpcri_free(context, l->h[k]), dpcri_free(context, l->slope[k]);
 }
 
-static dpcr_status check_data(const dpcr_diffusion *d, const dpcr_dataset *data, dpcr_error *error) {
-    const dpcr_status status =
-        dpcri_learn_check_data(data, d->options.rows, d->options.cols, dpcr_diffusion_pixels(&d->options), error);
+static dpcr_status check(const dpcr_diffusion *d, const dpcr_dataset *data, const dpcr_learn_options *options,
+                         dpcr_error *error) {
+    const int64_t pixels = dpcr_diffusion_pixels(&d->options);
+    const dpcr_status status = dpcri_learn_check(data, options, d->options.rows, d->options.cols, pixels, error);
     if (status != DPCR_OK) return status;
     for (int64_t i = 0; d->options.classes && i < data->count; i++)
         if (data->labels[i] >= d->options.classes)
@@ -225,16 +226,14 @@ dpcr_status dpcr_diffusion_train(dpcr_diffusion *d, const dpcr_dataset *data, co
     dpcr_status status;
     if (last) *last = (dpcr_learn_state){0};
     if (!d || !data || !options) return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "learn: model, data or options is NULL");
-    if (options->size < sizeof *options)
-        return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "learn: options.size is %zu, wanted %zu", options->size,
-                          sizeof *options);
+    status = check(d, data, options, error);
+    if (status != DPCR_OK) return status;
     denoiser_learning l = {.d = d,
                            .data = data,
                            .seed = options->seed,
                            .drop = options->drop > 0 ? options->drop : 0.1,
                            .rows = options->batch > 0 && options->batch <= data->count ? options->batch : 1};
     const dpcri_subject subject = {"denoiser", &d->net, &l, gradients, put, NULL, NULL};
-    DPCR_TRY(check_data(d, data, error));
     DPCR_TRY(dpcri_net_train(&d->net, l.rows, error));
     DPCR_TRY(take_all(&l, error));
     dpcri_noise_fill(&d->options.noise, NULL, l.abar);
