@@ -139,6 +139,13 @@ static void rows_written_apart(void **state) {
         assert_int_equal(dpcr_transition_apply(&t, 0, NULL, &in, NULL, &out, NULL),
                          shared ? DPCR_ERROR_ARGUMENT : DPCR_OK);
     }
+    const dpcr_transition t = dpcr_transition_square(DPCR_IDENTITY, 1, 0);
+    dpcr_array in = array_of(x, DPCR_F64, 4, 4, 1), out = in;
+    for (int k = 0; k < 2; k++) {  // places beyond all memory, before anybody asks whether they meet
+        out.strides[k] = INT64_MAX / 2;
+        out.strides[1 - k] = INT64_MAX / 4;
+        assert_int_equal(dpcr_transition_apply(&t, 0, NULL, &in, NULL, &out, NULL), DPCR_ERROR_OVERFLOW);
+    }
 }
 
 int main(void) {

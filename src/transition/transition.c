@@ -148,8 +148,6 @@ static bool rows_overlap(const dpcri_wanted *w, int64_t step, int64_t row) {
     if (w->steps < 2 || w->rows < 2) return false;
     const int64_t far = step > row ? step : row, near = step > row ? row : step,
                   last_far = (step > row ? w->steps : w->rows) - 1, last = (step > row ? w->rows : w->steps) - 1;
-    int64_t reach;
-    if (!dpcri_mul(far, last_far, &reach) || !dpcri_mul(near, last, &reach)) return false;  // no memory is so large
     for (int64_t d = 1; d <= last_far && d * far - last * near < w->values; d++) {
         const int64_t k = d * far / near;
         if ((k <= last && d * far - k * near < w->values) || (k < last && (k + 1) * near - d * far < w->values))
