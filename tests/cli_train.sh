@@ -155,11 +155,13 @@ for number, code in ((signal.SIGINT, 130), (signal.SIGTERM, 143)):
         process = subprocess.Popen(words(*common, "--save", path("stopped"), "--log", path("sl"), "--json"), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         while process.poll() is None and not (os.path.exists(path("sl")) and os.path.getsize(path("sl")) > 500):
             time.sleep(0.002)
-        for _ in range(2): process.send_signal(number)  # as timeout does
+        process.send_signal(number)
+        time.sleep(0.003)
+        process.send_signal(number)  # as timeout does: the same signal; on a busy machine it may come late, as one asked for again
         out, err = process.communicate(timeout=60)
-        if process.returncode != 0: break
-        os.remove(path("stopped"))
-        os.remove(path("sl"))
+        if process.returncode not in (0, -number): break
+        for name in ("stopped", "sl"):
+            if os.path.exists(path(name)): os.remove(path(name))
     assert process.returncode == code and out == b"" and is_one_line(err), (process.returncode, out, err)
     told = answer(*common, "--resume", path("stopped"), "--log", path("sl"))
     assert tensors("stopped") == tensors("whole"), "stopped by a signal and resumed: other bits"
