@@ -325,27 +325,34 @@ static void run(dpcr_context *context, problem *p, void *kept) {
     assert_int_equal(dpcr_selective_adjoint(context, &p->in, &p->at[GY], &p->at[GLAST], kept, &p->out, NULL), DPCR_OK);
 }
 
+// What comes out, copied the first time and compared from then on.
+static void same_bits(const problem *p, void **first, const char *of) {
+    for (int use = Y; use < KEPT; use++) {
+        const size_t all = (size_t)count_of(&p->at[use]) * dpcr_dtype_size(p->dtype);
+        if (use == GY || use == GLAST) continue;
+        if (!first[use]) first[use] = memcpy(malloc(all + 1), p->at[use].data, all);
+        if (memcmp(first[use], p->at[use].data, all) != 0) fail_msg("%s: use %d has other bits", of, use);
+    }
+}
+
+static void forget_bits(void **first) {
+    for (int use = 0; use < KEPT; use++) free(first[use]);
+}
+
 static void bits_are_those_of_one_thread(void **state) {
     (void)state;
     for (int k = 0; k < 4; k++) {
         problem p = middling(k % 2 ? DPCR_F64 : DPCR_F32, 1 + k / 2, k / 2 ? 300 : 70);
         if (k / 2) p.length = 20, p.states = 3;
         fill(&p, false);
-        const size_t element = dpcr_dtype_size(p.dtype), bytes = dpcr_selective_kept_bytes(&p.in);
-        void *kept = aligned_alloc(64, (bytes + 63) / 64 * 64), *first[KEPT] = {0};
+        void *kept = aligned_alloc(64, (dpcr_selective_kept_bytes(&p.in) + 63) / 64 * 64), *first[KEPT] = {0};
         for (int threads = 1; threads <= 4; threads++) {
             dpcr_context *context = context_of(threads, NULL);
             run(context, &p, threads % 2 ? kept : NULL);
-            for (int use = Y; use < KEPT; use++) {
-                const size_t all = (size_t)count_of(&p.at[use]) * element;
-                if (use == GY || use == GLAST) continue;
-                if (threads == 1) first[use] = memcpy(malloc(all + 1), p.at[use].data, all);
-                if (memcmp(first[use], p.at[use].data, all) != 0)
-                    fail_msg("%d threads: use %d has other bits", threads, use);
-                if (threads == 4) free(first[use]);
-            }
+            same_bits(&p, first, "more threads");
             dpcr_context_destroy(context);
         }
+        forget_bits(first);
         free(kept);
     }
 }
@@ -391,17 +398,14 @@ static void shares_a_rate(void **state) {
         fill(&p, false);
         for (int64_t i = 0; i < count_of(&p.at[A_]); i++) put(&p.at[A_], i, get(&p.at[A_], i / p.states * p.states));
         for (int shared = 0; shared < 2; shared++) {
+            _Alignas(64) char unused[64] = {7};
             if (shared) p.at[A_].strides[1] = 0;
-            assert_true((dpcr_selective_kept_bytes(&p.in) == 0) == shared);  // they are made again
-            run(context, &p, NULL);
-            for (int use = Y; use < KEPT; use++) {
-                const size_t all = (size_t)count_of(&p.at[use]) * dpcr_dtype_size(p.dtype);
-                if (use == GY || use == GLAST) continue;
-                if (!shared) first[use] = memcpy(malloc(all + 1), p.at[use].data, all);
-                if (memcmp(first[use], p.at[use].data, all) != 0) fail_msg("use %d has other bits", use);
-                if (shared) free(first[use]);
-            }
+            assert_true((dpcr_selective_kept_bytes(&p.in) == 0) == shared);  // they are made again: there is no room
+            run(context, &p, shared ? unused : NULL);
+            assert_int_equal(unused[0], 7);
+            same_bits(&p, first, "a shared rate");
         }
+        forget_bits(first);
     }
     dpcr_context_destroy(context);
 }
