@@ -2,7 +2,8 @@
 """Sequential computations, solved in parallel over their length.
 
 `linear_chain` and `solve` run chains z_l = f_l(z_{l-1}); `plan` says how and why; `selective_scan` is that of state-space models;
-`recurrent` has RNN, GRU and LSTM over NumPy, `signal` filters. `torch` and `jax` are modules for those frameworks, which are looked for when they are imported.
+`recurrent` has RNN, GRU and LSTM over NumPy, `signal` filters. `torch` and `jax` are modules for those frameworks, which are
+looked for when they are imported.
 """
 from . import recurrent, signal
 from ._library import flush_denormals, set_threads, threads
