@@ -155,9 +155,9 @@ for number, code in ((signal.SIGINT, 130), (signal.SIGTERM, 143)):
         process = subprocess.Popen(words(*common, "--save", path("stopped"), "--log", path("sl"), "--json"), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         while process.poll() is None and not (os.path.exists(path("sl")) and os.path.getsize(path("sl")) > 500):
             time.sleep(0.002)
-        process.send_signal(number)
-        time.sleep(0.003)
-        process.send_signal(number)  # as timeout does: the same signal; on a busy machine it may come late, as one asked for again
+        for _ in range(20):  # timeout sends two: the same signal, but on a busy machine, where one comes late, as if asked for again
+            process.send_signal(number)
+            time.sleep(0.0002)
         out, err = process.communicate(timeout=60)
         if process.returncode not in (0, -number): break
         for name in ("stopped", "sl"):
