@@ -37,7 +37,7 @@ activation.h:nn cell.h:nn embedding.h:nn jacobian.h:nn
 model.h:model recurrent.h:model
 train.h:train sequence.h:train
 sample.h:sample
-filter.h:chain selective.h:chain
+filter.h:chain selective.h:chain attention.h:chain
 transport.h:rt device.h:rt
 profile.h:pipe schedule.h:pipe
 pipeline.h:pipe_executor

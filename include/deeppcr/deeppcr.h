@@ -5,6 +5,7 @@
 
 #include "activation.h"
 #include "array.h"
+#include "attention.h"
 #include "bppsa.h"
 #include "cell.h"
 #include "chain.h"

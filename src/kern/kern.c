@@ -2,6 +2,7 @@
 // Which kernels serve a dtype at an instruction set level.
 #include "kern/kern.h"
 
+#include "kern/attention.h"
 #include "kern/filter.h"
 #include "kern/levels.h"
 #include "kern/nn_kernels.h"
@@ -13,6 +14,7 @@
 #include "kern/wide.h"
 #include "kern/window.h"
 
+DPCRI_KERNEL_TABLES(attention)
 DPCRI_KERNEL_TABLES(nn)
 DPCRI_KERNEL_TABLES(para)
 DPCRI_KERNEL_TABLES(selective)

@@ -21,6 +21,8 @@ enum { TILE = DPCRI_SELECTIVE_TILE };
 #include "kern/number_f32.inc"
 #define TABLE DPCRI_LEVEL(dpcri_selective_f32)
 #include "kern/nn_activations.inc"
+#include "kern/exponential.inc"
+#include "kern/turn.inc"
 #include "kern/selective.inc"
 #include "kern/selective_back.inc"
 #undef SET
@@ -30,6 +32,8 @@ enum { TILE = DPCRI_SELECTIVE_TILE };
 #include "kern/number_f64.inc"
 #define TABLE DPCRI_LEVEL(dpcri_selective_f64)
 #include "kern/nn_activations.inc"
+#include "kern/exponential.inc"
+#include "kern/turn.inc"
 #include "kern/selective.inc"
 #include "kern/selective_back.inc"
 

@@ -1,0 +1,2 @@
+// SPDX-License-Identifier: MIT
+#include "kern/attention_level.h"
