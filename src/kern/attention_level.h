@@ -15,8 +15,8 @@
 #define UNROLL _Pragma("GCC unroll 32")
 #endif
 
-// ROWS x 2 sums of a product lie in registers at once.
-enum { CHUNK = DPCRI_ATTENTION_CHUNK, WINDOW = DPCRI_ATTENTION_WINDOW };
+// ROWS x 2 sums of a product lie in registers at once, and SOLVED x 2 of a triangular system.
+enum { CHUNK = DPCRI_ATTENTION_CHUNK, WINDOW = DPCRI_ATTENTION_WINDOW, SOLVED = 4 };
 #if defined(__AVX512F__)
 enum { ROWS = 8 };
 #else
