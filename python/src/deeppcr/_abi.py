@@ -84,6 +84,8 @@ STRUCTURES: Dict[str, str] = {
     "dpcr_model_options": """size_t size; dpcr_architecture architecture; dpcr_dtype dtype; int64_t inputs; int64_t outputs;
         int64_t layers; int64_t width; int64_t hidden; dpcr_activation activation; dpcr_branch branch; int layer_norm;
         double scale; uint64_t seed; int64_t tie; int blank;""",
+    "dpcr_attention": """size_t size; void *q; void *k; void *v; void *g; void *beta; void *s0; double scale;""",
+    "dpcr_attention_gradients": "size_t size; void *q; void *k; void *v; void *g; void *beta; void *s0;",
     "dpcr_selective": """size_t size; void *u; void *delta; void *a; void *b; void *c; void *skip; void *z; void *delta_bias; void *h0;
         int softplus;""",
     "dpcr_selective_gradients": """size_t size; void *u; void *delta; void *a; void *b; void *c; void *skip; void *z; void *delta_bias;
@@ -168,6 +170,11 @@ dpcr_status dpcr_filter_adjoint(const dpcr_filter *, const dpcr_array *, const d
                                 const dpcr_array *, dpcr_error *);
 dpcr_status dpcr_filter_gradient(const dpcr_filter *, const dpcr_array *, const dpcr_array *, const dpcr_array *,
                                  const dpcr_array *, double *, double *, const dpcr_array *, const dpcr_array *, dpcr_error *);
+dpcr_status dpcr_attention_scan(dpcr_context *, const dpcr_attention *, const dpcr_array *, const dpcr_array *, void *,
+                                dpcr_error *);
+size_t dpcr_attention_kept_bytes(const dpcr_attention *);
+dpcr_status dpcr_attention_adjoint(dpcr_context *, const dpcr_attention *, const dpcr_array *, const dpcr_array *, const void *,
+                                   const dpcr_attention_gradients *, dpcr_error *);
 dpcr_status dpcr_selective_scan(dpcr_context *, const dpcr_selective *, const dpcr_array *, const dpcr_array *, void *,
                                 dpcr_error *);
 size_t dpcr_selective_kept_bytes(const dpcr_selective *);
@@ -265,6 +272,8 @@ RecurrentPass = _structure("dpcr_recurrent_pass")
 RecurrentGradients = _structure("dpcr_recurrent_gradients")
 RecurrentPlanOptions = _structure("dpcr_recurrent_plan_options")
 ModelOptions = _structure("dpcr_model_options")
+Attention = _structure("dpcr_attention")
+AttentionGradients = _structure("dpcr_attention_gradients")
 Selective = _structure("dpcr_selective")
 SelectiveGradients = _structure("dpcr_selective_gradients")
 XlaStep = _structure("dpcr_xla_step")
