@@ -1,0 +1,596 @@
+// SPDX-License-Identifier: MIT
+// Linear attention: with and without decays, decays by rows and the delta rule, every layout and extent against the
+// definition in double, forward and gradients, in pages whose neighbours must not be touched; keys of one component
+// and decays of 0 and 1 exactly; the same bits for any number of threads, for a batch and its entries, for a head and
+// its columns, with states kept or made again; what is not finite stays in its place; requests to stop, refusals and
+// refused memory.
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+// cmocka needs the four above
+#include <cmocka.h>
+#include <math.h>
+#include <stdlib.h>
+
+#include "budget.h"
+#include "kern/attention.h"
+
+// In: 0 .. 5, then what comes out, then the gradients of what goes in, in the same order.
+enum { Q, K_, V_, G_, BETA, S0, INPUTS, O = INPUTS, LAST, GO, GLAST, GRADIENTS, KEPT = GRADIENTS + INPUTS, USES };
+enum { MOST_BYTES = 1 << 22 };
+#include "guarded.h"
+#include "layouts.h"
+
+static const char *const names[] = {"q", "k", "v", "g", "beta", "s0"};
+
+static dpcr_context *context_of(int threads, int (*cancel)(void *)) {
+    dpcr_context *context = NULL;
+    const dpcr_context_options options = {.size = sizeof options, .threads = threads, .cancel = cancel};
+    assert_int_equal(dpcr_context_create(&options, &context, NULL), DPCR_OK);
+    return context;
+}
+
+static uint32_t seed = 1;
+static double noise(void) {
+    seed = seed * 1664525u + 1013904223u;
+    return (double)(seed >> 8) / (1 << 23) - 1;
+}
+
+typedef struct problem {
+    dpcr_dtype dtype;
+    int64_t batch, length, groups, heads, keys, values;
+    bool by_part, whole;  // whole: keys of one component, decays of 0 and 1, small whole numbers
+    unsigned there;       // which of G_, BETA, S0, as bits
+    layout layout;
+    dpcr_array at[USES];
+    dpcr_attention in;
+    dpcr_attention_gradients out;
+} problem;
+
+static int extents(const problem *p, int use, int64_t *shape) {
+    const int what = use >= GRADIENTS              ? use - GRADIENTS
+                     : use == O || use == GO       ? V_
+                     : use == LAST || use == GLAST ? S0
+                                                   : use;
+    const bool of_head = what == V_ || what == G_ || what == BETA;
+    const int64_t steps[4] = {p->batch, p->length, of_head ? p->heads : p->groups, what == V_ ? p->values : p->keys};
+    const int64_t state[4] = {p->batch, p->heads, p->keys, p->values};
+    memcpy(shape, what == S0 ? state : steps, sizeof steps);
+    return what == BETA || (what == G_ && !p->by_part) ? 3 : 4;
+}
+
+static const dpcr_array *given(const problem *p, int use) {
+    return use >= G_ && use <= S0 && !(p->there & 1u << use) ? NULL : &p->at[use];
+}
+
+static double whole_number(int use) {
+    switch (use) {
+        case G_: return noise() < -0.5 ? -INFINITY : 0;
+        case BETA: return noise() < 0;
+        default: return (double)(int)(4 * noise());
+    }
+}
+
+// Keys of length 1: a step's matrix then makes no state longer.
+static void bound_keys(problem *p) {
+    for (int64_t r = 0; r < count_of(&p->at[K_]); r += p->keys) {
+        double sum = 0;
+        const int64_t one = (int64_t)((1 + noise()) / 2 * (double)p->keys);
+        for (int64_t c = 0; c < p->keys; c++) sum += get(&p->at[K_], r + c) * get(&p->at[K_], r + c);
+        for (int64_t c = 0; c < p->keys; c++)
+            put(&p->at[K_], r + c, p->whole ? (double)(c == one) : get(&p->at[K_], r + c) / sqrt(sum));
+    }
+}
+
+static void fill(problem *p, bool beginning) {
+    for (int use = 0; use < KEPT; use++) {
+        int64_t shape[4];
+        const int ndim = extents(p, use, shape);
+        p->at[use] = lay_out(p->layout, p->dtype, ndim, shape, use, beginning);
+        for (int64_t i = 0; i < count_of(&p->at[use]); i++) {
+            double x = use == G_ ? -0.3 - 0.3 * noise() : use == BETA ? 0.5 + 0.5 * noise() : noise();
+            if (p->whole) x = whole_number(use);
+            put(&p->at[use], i, use >= GRADIENTS || use == O || use == LAST ? NAN : x);
+        }
+    }
+    bound_keys(p);
+    p->in = (dpcr_attention){sizeof p->in, given(p, Q),    given(p, K_), given(p, V_),
+                             given(p, G_), given(p, BETA), given(p, S0), p->whole ? 2 : 0.7};
+    const dpcr_array *g = p->at + GRADIENTS;
+    p->out = (dpcr_attention_gradients){
+        sizeof p->out, &g[Q], &g[K_], &g[V_], p->in.g ? &g[G_] : NULL, p->in.beta ? &g[BETA] : NULL, &g[S0]};
+}
+
+// ---- the definition, and its derivative, in double, step by step ----
+
+static double input(const problem *p, int use, int64_t i, double otherwise) {
+    return given(p, use) ? get(&p->at[use], i) : otherwise;
+}
+
+typedef struct step {
+    int64_t key, value, g, beta;  // where its numbers begin
+} step;
+
+static step step_of(const problem *p, int64_t b, int64_t l, int64_t h) {
+    const int64_t row = b * p->length + l, head = row * p->heads + h;
+    return (step){(row * p->groups + h * p->groups / p->heads) * p->keys, head * p->values,
+                  head * (p->by_part ? p->keys : 1), head};
+}
+
+static double decay_of(const problem *p, const step *s, int64_t c) {
+    return given(p, G_) ? exp(get(&p->at[G_], s->g + (p->by_part ? c : 0))) : 1;
+}
+
+// The state after a step, and u, from that before it; o too.
+static void forth(const problem *p, const step *s, const double *before, double *after, double *u, double **value) {
+    for (int64_t v = 0; v < p->values; v++) {
+        double y = 0, o = 0;
+        for (int64_t c = 0; c < p->keys; c++)
+            y += decay_of(p, s, c) * before[c * p->values + v] * get(&p->at[K_], s->key + c);
+        u[v] = get(&p->at[V_], s->value + v);
+        if (given(p, BETA)) u[v] = get(&p->at[BETA], s->beta) * (u[v] - y);
+        for (int64_t c = 0; c < p->keys; c++) {
+            double *x = after + c * p->values + v;
+            *x = decay_of(p, s, c) * before[c * p->values + v] + get(&p->at[K_], s->key + c) * u[v];
+            o += get(&p->at[Q], s->key + c) * *x;
+        }
+        value[O][s->value + v] = p->in.scale * o;
+    }
+}
+
+// `carry` becomes the gradient of the state before the step.
+static void back(const problem *p, const step *s, const double *before, const double *after, const double *u,
+                 double *carry, double **value) {
+    double **g = value + GRADIENTS;
+    for (int64_t v = 0; v < p->values; v++) {
+        const double go = p->in.scale * get(&p->at[GO], s->value + v);
+        double gu = 0, y = 0;
+        for (int64_t c = 0; c < p->keys; c++) {
+            const int64_t at = c * p->values + v;
+            const double k = get(&p->at[K_], s->key + c), x = decay_of(p, s, c) * before[at];
+            carry[at] += go * get(&p->at[Q], s->key + c);
+            g[Q][s->key + c] += go * after[at];
+            g[K_][s->key + c] += carry[at] * u[v];
+            gu += carry[at] * k, y += x * k;
+        }
+        if (given(p, BETA)) {
+            g[BETA][s->beta] += gu * (get(&p->at[V_], s->value + v) - y);
+            gu *= get(&p->at[BETA], s->beta);
+        }
+        g[V_][s->value + v] = gu;
+        for (int64_t c = 0; c < p->keys; c++) {
+            const int64_t at = c * p->values + v;
+            const double d = decay_of(p, s, c), x = d * before[at];
+            if (given(p, BETA)) g[K_][s->key + c] -= gu * x, carry[at] -= gu * get(&p->at[K_], s->key + c);
+            if (given(p, G_)) g[G_][s->g + (p->by_part ? c : 0)] += carry[at] * x;
+            carry[at] *= d;
+        }
+    }
+}
+
+static void head_of(const problem *p, int64_t b, int64_t h, double **value) {
+    const int64_t L = p->length, size = p->keys * p->values, first = (b * p->heads + h) * size;
+    double *states = calloc((size_t)((L + 1) * size), sizeof *states), *carry = calloc((size_t)size, sizeof *carry),
+           *u = calloc((size_t)(L * p->values + 1), sizeof *u);
+    for (int64_t i = 0; i < size; i++) states[i] = input(p, S0, first + i, 0), carry[i] = get(&p->at[GLAST], first + i);
+    for (int64_t l = 0; l < L; l++) {
+        const step s = step_of(p, b, l, h);
+        forth(p, &s, states + l * size, states + (l + 1) * size, u + l * p->values, value);
+    }
+    for (int64_t l = L - 1; l >= 0; l--) {
+        const step s = step_of(p, b, l, h);
+        back(p, &s, states + l * size, states + (l + 1) * size, u + l * p->values, carry, value);
+    }
+    for (int64_t i = 0; i < size; i++)
+        value[LAST][first + i] = states[L * size + i], value[GRADIENTS + S0][first + i] = carry[i];
+    free(states);
+    free(carry);
+    free(u);
+}
+
+// The largest number of an array is what its errors are measured by: a state's numbers all go into one another.
+static void compare(const problem *p, int use, const double *value) {
+    if (use >= GRADIENTS && use != GRADIENTS + S0 && !given(p, use - GRADIENTS)) return;
+    const double eps = p->dtype == DPCR_F32 ? 0x1p-24 : 0x1p-53, bound = p->whole ? 0 : 40 * eps;
+    double most = 1;
+    for (int64_t i = 0; i < count_of(&p->at[use]); i++) most = fmax(most, fabs(value[i]));
+    for (int64_t i = 0; i < count_of(&p->at[use]); i++) {
+        const double got = get(&p->at[use], i), error = fabs(got - value[i]);
+        if (!(error <= bound * most))
+            fail_msg("%s%s, number %lld: %.17g, wanted %.17g, %g eps of %g", use >= GRADIENTS ? "gradient of " : "",
+                     use >= GRADIENTS ? names[use - GRADIENTS]
+                     : use == O       ? "o"
+                                      : "last",
+                     (long long)i, got, value[i], error / eps / most, most);
+    }
+}
+
+static void run(dpcr_context *context, problem *p, void *kept) {
+    dpcr_error error = {0};
+    if (dpcr_attention_scan(context, &p->in, &p->at[O], &p->at[LAST], kept, &error) != DPCR_OK ||
+        dpcr_attention_adjoint(context, &p->in, &p->at[GO], &p->at[GLAST], kept, &p->out, &error) != DPCR_OK)
+        fail_msg("%s", error.text);
+}
+
+static void check_problem(dpcr_context *context, problem *p, bool beginning, bool keeps) {
+    fill(p, beginning);
+    double *value[KEPT] = {0};
+    for (int use = O; use < KEPT; use++) value[use] = calloc((size_t)count_of(&p->at[use]) + 1, sizeof(double));
+    for (int64_t b = 0; b < p->batch; b++)
+        for (int64_t h = 0; h < p->heads; h++) head_of(p, b, h, value);
+    const size_t bytes = (dpcr_attention_kept_bytes(&p->in) + 63) / 64 * 64;
+    void *kept = keeps ? aligned_alloc(64, bytes) : NULL;
+    run(context, p, kept);
+    for (int use = O; use < KEPT; use++)
+        if (use != GO && use != GLAST) compare(p, use, value[use]);
+    for (int use = O; use < KEPT; use++) free(value[use]);
+    free(kept);
+}
+
+static void agrees_with_the_definition(void **state) {
+    (void)state;
+    static const int64_t lengths[] = {1, 2, 15, 16, 17, 40, 130, 150}, keys[] = {1, 3, 8, 16, 33},
+                         values[] = {1, 5, 16, 32, 70};
+    dpcr_context *context = context_of(3, NULL);
+    int which = 0;
+    for (int64_t l = 0; l < 8; l++)
+        for (int64_t k = 0; k < 5; k++)
+            for (int64_t v = 0; v < 5; v++, which++) {
+                problem p = {.dtype = which % 2 ? DPCR_F64 : DPCR_F32,
+                             .batch = 1 + which % 2,
+                             .length = lengths[l],
+                             .groups = 1 + which / 2 % 2,
+                             .heads = (1 + which / 2 % 2) * (1 + which / 3 % 2),
+                             .keys = keys[k],
+                             .values = values[v],
+                             .by_part = which / 4 % 2,
+                             .there = (unsigned)(which * 37 % 8) << G_,
+                             .layout = (layout)(which % 3)};
+                check_problem(context, &p, which % 5 < 2, which % 7 < 3);
+            }
+    dpcr_context_destroy(context);
+}
+
+// Nothing is rounded then, and a decay of 0 forgets what was before.
+static void is_exact_with_whole_numbers(void **state) {
+    (void)state;
+    dpcr_context *context = context_of(2, NULL);
+    for (int k = 0; k < 24; k++) {
+        problem p = {.dtype = k % 2 ? DPCR_F64 : DPCR_F32,
+                     .batch = 2,
+                     .length = k % 5 ? 23 : 140,
+                     .groups = 1,
+                     .heads = 2,
+                     .keys = k % 3 ? 5 : 20,
+                     .values = 6,
+                     .by_part = k / 2 % 2,
+                     .whole = true,
+                     .there = (unsigned)(k % 8) << G_,
+                     .layout = (layout)(k % 3)};
+        if (!(p.there & 1u << BETA)) p.length = 23;
+        check_problem(context, &p, false, k % 4 < 2);
+    }
+    dpcr_context_destroy(context);
+}
+
+static void takes_no_steps_and_no_batch(void **state) {
+    (void)state;
+    dpcr_context *context = context_of(2, NULL);
+    for (int k = 0; k < 4; k++) {
+        problem p = {.dtype = DPCR_F32,
+                     .batch = k % 2 ? 0 : 2,
+                     .length = k < 2 ? 0 : 4,
+                     .groups = 1,
+                     .heads = 2,
+                     .keys = 3,
+                     .values = 4,
+                     .there = 7u << G_};
+        check_problem(context, &p, false, k < 2);
+    }
+    dpcr_context_destroy(context);
+}
+
+// ---- bits ----
+
+static problem middling(dpcr_dtype dtype, bool by_part) {
+    return (problem){.dtype = dtype,
+                     .batch = 2,
+                     .length = 150,
+                     .groups = 1,
+                     .heads = 2,
+                     .keys = 10,
+                     .values = 75,
+                     .by_part = by_part,
+                     .there = 7u << G_};
+}
+
+static size_t bytes_of(const dpcr_array *a) { return (size_t)count_of(a) * dpcr_dtype_size(a->dtype); }
+
+static bool comes_out(int use) { return use == O || use == LAST || use >= GRADIENTS; }
+
+static void bits_are_those_of_one_thread(void **state) {
+    (void)state;
+    for (int k = 0; k < 4; k++) {
+        problem p = middling(k % 2 ? DPCR_F64 : DPCR_F32, k / 2);
+        fill(&p, false);
+        void *kept = aligned_alloc(64, (dpcr_attention_kept_bytes(&p.in) + 63) / 64 * 64), *first[KEPT] = {0};
+        for (int threads = 1; threads <= 8; threads++) {  // of 4 heads, whose columns are shared out from 3 on
+            dpcr_context *context = context_of(threads, NULL);
+            run(context, &p, threads % 2 ? kept : NULL);
+            for (int use = O; use < KEPT; use++) {
+                const size_t bytes = bytes_of(&p.at[use]);
+                if (!comes_out(use)) continue;
+                if (!first[use]) first[use] = memcpy(malloc(bytes), p.at[use].data, bytes);
+                if (memcmp(first[use], p.at[use].data, bytes) != 0) fail_msg("%d threads: use %d", threads, use);
+                memset(p.at[use].data, 0xff, bytes);
+            }
+            dpcr_context_destroy(context);
+        }
+        for (int use = 0; use < KEPT; use++) free(first[use]);
+        free(kept);
+    }
+}
+
+// A batch's entry alone has the bits that it has there.
+static void bits_do_not_depend_on_the_batch(void **state) {
+    (void)state;
+    dpcr_context *context = context_of(2, NULL);
+    for (int k = 0; k < 4; k++) {
+        problem p = middling(k % 2 ? DPCR_F64 : DPCR_F32, k / 2);
+        void *whole[KEPT] = {0};
+        fill(&p, false);
+        run(context, &p, NULL);
+        for (int use = 0; use < KEPT; use++) {
+            p.at[use].data = (char *)p.at[use].data + p.at[use].strides[0] * (int64_t)dpcr_dtype_size(p.dtype);
+            p.at[use].shape[0] = 1;
+            if (!comes_out(use)) continue;
+            whole[use] = memcpy(malloc(bytes_of(&p.at[use])), p.at[use].data, bytes_of(&p.at[use]));
+            memset(p.at[use].data, 0xff, bytes_of(&p.at[use]));
+        }
+        run(context, &p, NULL);
+        for (int use = O; use < KEPT; use++) {
+            if (comes_out(use)) assert_memory_equal(whole[use], p.at[use].data, bytes_of(&p.at[use]));
+            free(whole[use]);
+        }
+    }
+    dpcr_context_destroy(context);
+}
+
+// Some columns of v alone have the bits of o and of the states that they have among others.
+static void bits_do_not_depend_on_columns(void **state) {
+    (void)state;
+    dpcr_context *context = context_of(1, NULL);
+    problem p = middling(DPCR_F32, false);
+    const int64_t from = 33, columns = 20;
+    fill(&p, false);
+    run(context, &p, NULL);
+    dpcr_array v = p.at[V_], s0 = p.at[S0];
+    float *data = calloc((size_t)(2 * 150 * 2 * columns), sizeof *data),
+          *ends = calloc((size_t)(2 * 2 * 10 * columns), sizeof *ends);
+    const int64_t shape[4] = {2, 150, 2, columns}, state_shape[4] = {2, 2, 10, columns};
+    const dpcr_array o = dpcr_array_make(data, DPCR_F32, 4, shape),
+                     last = dpcr_array_make(ends, DPCR_F32, 4, state_shape);
+    v.data = (float *)v.data + from, v.shape[3] = columns;
+    s0.data = (float *)s0.data + from, s0.shape[3] = columns;
+    p.in.v = &v, p.in.s0 = &s0;
+    assert_int_equal(dpcr_attention_scan(context, &p.in, &o, &last, NULL, NULL), DPCR_OK);
+    for (int64_t i = 0; i < count_of(&o); i++)
+        assert_true(get(&o, i) == get(&p.at[O], i / columns * 75 + from + i % columns));
+    for (int64_t i = 0; i < count_of(&last); i++)
+        assert_true(get(&last, i) == get(&p.at[LAST], i / columns * 75 + from + i % columns));
+    free(data);
+    free(ends);
+    dpcr_context_destroy(context);
+}
+
+// ---- numbers at their ends ----
+
+// A NaN of a step is in no number of o before it, nor in another head's or entry's; one of v's columns stays there.
+static void what_is_not_finite_stays_in_its_place(void **state) {
+    (void)state;
+    static const int uses[] = {Q, K_, V_, G_, BETA};
+    dpcr_context *context = context_of(2, NULL);
+    for (int k = 0; k < 20; k++) {
+        problem p = middling(k % 2 ? DPCR_F64 : DPCR_F32, k / 2 % 2);
+        const int use = uses[k % 5];
+        p.length = 40, p.values = 40, p.groups = 2;
+        fill(&p, false);
+        const int64_t when = 21, heads = 2,
+                      each = use == BETA || (use == G_ && !p.by_part) ? 1
+                             : use == V_                              ? p.values
+                                                                      : p.keys;
+        const int64_t column = use == V_ ? 3 : 0;
+        put(&p.at[use], ((1 * p.length + when) * heads + 1) * each + column, NAN);  // of entry 1, head 1
+        run(context, &p, NULL);
+        bool seen = false;
+        for (int64_t i = 0; i < count_of(&p.at[O]); i++) {
+            const int64_t v = i % p.values, h = i / p.values % heads, l = i / p.values / heads % p.length,
+                          b = i / p.values / heads / p.length;
+            const bool may = b == 1 && h == 1 && l >= when && (use != V_ || v == column) && (use != Q || l == when);
+            const bool is = isnan(get(&p.at[O], i));
+            seen |= is;
+            if (is && !may) fail_msg("a NaN of %s is in o of step %d, column %d", names[use], (int)l, (int)v);
+        }
+        assert_true(seen);
+    }
+    dpcr_context_destroy(context);
+}
+
+static void forgets(void **state) {
+    (void)state;
+    dpcr_context *context = context_of(1, NULL);
+    for (int k = 0; k < 4; k++) {
+        problem p = middling(k % 2 ? DPCR_F64 : DPCR_F32, k / 2);
+        p.batch = p.heads = 1, p.length = 20;
+        fill(&p, false);
+        const int64_t each = p.by_part ? p.keys : 1;
+        for (int64_t i = 0; i < 7 * p.values; i++) put(&p.at[GO], i, 0);
+        for (int64_t i = 0; i < each; i++) put(&p.at[G_], 7 * each + i, i % 2 ? -INFINITY : -800);
+        run(context, &p, NULL);
+        for (int64_t i = 0; i < count_of(&p.at[S0]); i++) assert_true(get(&p.at[GRADIENTS + S0], i) == 0);
+        const double before = get(&p.at[O], 7 * p.values);
+        put(&p.at[K_], 0, 3);  // states before that no longer matter
+        run(context, &p, NULL);
+        assert_true(get(&p.at[O], 7 * p.values) == before);
+    }
+    dpcr_context_destroy(context);
+}
+
+// The stride of a single step, head or component says nothing.
+static void takes_any_stride_of_one(void **state) {
+    (void)state;
+    dpcr_context *context = context_of(3, NULL);
+    const int64_t odd[] = {INT64_MAX, INT64_MIN, 1};
+    double last = 0;
+    problem p = middling(DPCR_F32, true);
+    p.batch = p.length = p.heads = p.keys = p.values = 1;
+    fill(&p, false);
+    for (int k = 0; k < 3; k++) {
+        for (int use = 0; use < KEPT; use++)
+            for (int d = 0; d < p.at[use].ndim; d++) p.at[use].strides[d] = odd[(k + d) % 3];
+        run(context, &p, NULL);
+        double sum = 0;
+        for (int use = O; use < KEPT; use++) sum += get(&p.at[use], 0);
+        assert_true(!isnan(sum) && (k == 0 || sum == last));
+        last = sum;
+    }
+    dpcr_context_destroy(context);
+}
+
+// ---- what is refused, and who stops ----
+
+static int asked(void *user) {
+    (void)user;
+    return 1;
+}
+
+// One number for all that goes in, and much of it.
+static void stops_when_asked(void **state) {
+    (void)state;
+    enum { LENGTH = 1 << 14, WIDTH = 128, HEADS = 4 };
+    const int64_t rows[4] = {1, LENGTH, HEADS, WIDTH};
+    float one = 0.01f, *o = malloc((size_t)HEADS * LENGTH * WIDTH * sizeof *o);
+    const dpcr_array to = dpcr_array_make(o, DPCR_F32, 4, rows);
+    dpcr_array q = dpcr_array_make(&one, DPCR_F32, 4, rows);
+    memset(q.strides, 0, sizeof q.strides);
+    const dpcr_attention in = {.size = sizeof in, .q = &q, .k = &q, .v = &q, .scale = 1};
+    const dpcr_attention_gradients out = {.size = sizeof out, .v = &to};
+    dpcr_context *context = context_of(2, asked);
+    dpcr_error error = {0};
+    for (int back = 0; back < 2; back++) {
+        const dpcr_status status = back ? dpcr_attention_adjoint(context, &in, &q, NULL, NULL, &out, &error)
+                                        : dpcr_attention_scan(context, &in, &to, NULL, NULL, &error);
+        assert_int_equal(status, DPCR_ERROR_CANCELLED);
+        assert_non_null(strstr(error.text, back ? "attention_adjoint" : "attention_scan"));
+    }
+    dpcr_context_destroy(context);
+    free(o);
+}
+
+static void refused(dpcr_context *context, problem *p, bool back, dpcr_status wanted, const char *words) {
+    dpcr_error error = {0};
+    const dpcr_status status = back ? dpcr_attention_adjoint(context, &p->in, &p->at[GO], NULL, NULL, &p->out, &error)
+                                    : dpcr_attention_scan(context, &p->in, &p->at[O], NULL, NULL, &error);
+    if (status != wanted || !strstr(error.text, words)) fail_msg("wanted '%s', got %d '%s'", words, status, error.text);
+    fill(p, false);
+}
+
+static void refuses_shapes(dpcr_context *context, problem *p) {
+    static const char *const wanted[] = {"[B][L][G][K]", "[2][20][1][10] float32", "[B][L][H][V]",
+                                         "[2][20][2]",   "[2][20][2] float32",     "[2][2][10][75] float32"};
+    for (int use = 0; use < INPUTS; use++) {
+        dpcr_array *a = &p->at[use];
+        a->ndim++, a->shape[a->ndim - 1] = 1;
+        assert_int_equal(dpcr_attention_kept_bytes(&p->in), 0);
+        refused(context, p, false, DPCR_ERROR_ARGUMENT, wanted[use]);
+        a->ndim--;
+        refused(context, p, false, DPCR_ERROR_ARGUMENT, wanted[use]);
+        if (use != Q && use != V_) {  // whose extents the others are held to
+            a->shape[a->ndim - 1]++;
+            refused(context, p, true, DPCR_ERROR_ARGUMENT, names[use]);
+        }
+        p->at[GRADIENTS + use].strides[0] = 0;
+        refused(context, p, true, DPCR_ERROR_ARGUMENT, "has a stride of 0");
+        a->dtype = DPCR_F64;
+        refused(context, p, false, DPCR_ERROR_ARGUMENT, use == Q ? "wanted [2][20][1][10] float64" : names[use]);
+        a->data = NULL;
+        refused(context, p, false, DPCR_ERROR_ARGUMENT, "has no data");
+    }
+    p->at[Q].shape[2] = p->at[K_].shape[2] = 4;
+    refused(context, p, false, DPCR_ERROR_ARGUMENT, "G divides H");
+    p->at[Q].shape[3] = 0;
+    refused(context, p, false, DPCR_ERROR_ARGUMENT, "K and V from 1");
+    p->at[Q].dtype = DPCR_U32;
+    refused(context, p, false, DPCR_ERROR_ARGUMENT, "float32 or float64");
+    for (int none = 0; none < 2; none++) {  // nothing, but sizes beside it that are too large
+        for (int use = 0; use < KEPT; use++) {
+            p->at[use].shape[0] = none ? INT64_MAX / 8 : 0;
+            if (use != S0 && use != LAST && use != GLAST && use != GRADIENTS + S0)
+                p->at[use].shape[1] = none ? 0 : INT64_MAX / 8;
+        }
+        refused(context, p, true, DPCR_ERROR_OVERFLOW, "more than memory can number");
+    }
+}
+
+static void refuses(void **state) {
+    (void)state;
+    dpcr_context *context = context_of(1, NULL);
+    dpcr_error error = {0};
+    problem p = middling(DPCR_F32, false);
+    p.length = 20;
+    fill(&p, false);
+    refuses_shapes(context, &p);
+    for (int k = 0; k < 2; k++) {
+        p.in.scale = k ? NAN : INFINITY;
+        refused(context, &p, k, DPCR_ERROR_ARGUMENT, "wanted a finite number");
+        p.in.size--;
+        refused(context, &p, k, DPCR_ERROR_ARGUMENT, "of another size");
+        p.in.k = NULL;
+        refused(context, &p, k, DPCR_ERROR_ARGUMENT, "q, k or v is NULL");
+        *(k ? &p.in.beta : &p.in.g) = NULL;
+        refused(context, &p, true, DPCR_ERROR_ARGUMENT, "not there");
+    }
+    p.out.size--;
+    refused(context, &p, true, DPCR_ERROR_ARGUMENT, "of another size");
+    p.at[O].data = p.at[V_].data;
+    refused(context, &p, false, DPCR_ERROR_ARGUMENT, "o lies where");
+    refused(NULL, &p, false, DPCR_ERROR_ARGUMENT, "NULL");
+    refused(NULL, &p, true, DPCR_ERROR_ARGUMENT, "NULL");
+    char *off = guarded(KEPT, 1 << 16, true) + 16;
+    assert_int_equal(dpcr_attention_scan(context, &p.in, &p.at[O], NULL, off, &error), DPCR_ERROR_ARGUMENT);
+    assert_non_null(strstr(error.text, "kept lies 16 bytes off"));
+    assert_int_equal(dpcr_attention_scan(context, NULL, &p.at[O], NULL, NULL, &error), DPCR_ERROR_ARGUMENT);
+    dpcr_context_destroy(context);
+    budget b = {.left = 0};
+    dpcr_status status = DPCR_ERROR_MEMORY;
+    for (int64_t n = 0; status == DPCR_ERROR_MEMORY; n++) {
+        assert_true(n < 30);
+        const dpcr_context_options options = budget_options(&b);
+        b.left = 100;
+        assert_int_equal(dpcr_context_create(&options, &context, NULL), DPCR_OK);
+        b.left = n;
+        status = dpcr_attention_scan(context, &p.in, &p.at[O], NULL, NULL, &error);
+        if (status == DPCR_OK) status = dpcr_attention_adjoint(context, &p.in, &p.at[GO], NULL, NULL, &p.out, &error);
+        dpcr_context_destroy(context);
+        assert_int_equal(b.live, 0);
+    }
+    assert_int_equal(status, DPCR_OK);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(agrees_with_the_definition),
+        cmocka_unit_test(is_exact_with_whole_numbers),
+        cmocka_unit_test(takes_no_steps_and_no_batch),
+        cmocka_unit_test(bits_are_those_of_one_thread),
+        cmocka_unit_test(bits_do_not_depend_on_the_batch),
+        cmocka_unit_test(bits_do_not_depend_on_columns),
+        cmocka_unit_test(what_is_not_finite_stays_in_its_place),
+        cmocka_unit_test(forgets),
+        cmocka_unit_test(takes_any_stride_of_one),
+        cmocka_unit_test(stops_when_asked),
+        cmocka_unit_test(refuses),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
