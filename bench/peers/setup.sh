@@ -6,7 +6,7 @@
 set -euo pipefail
 cd "$(dirname "$0")"
 venv=${DEEPPCR_PEERS_VENV:-$PWD/.venv}
-packages=(numpy torch jax onnx onnxruntime)
+packages=(numpy torch jax onnx onnxruntime transformers)
 case "$*" in
     '' | --upgrade) ;;
     *) echo "setup.sh: '$*' is no option; there is --upgrade" >&2; exit 2 ;;
