@@ -7,7 +7,8 @@ set -u
 python3 - "$program" "$folder" <<'PYTHON'
 import itertools, math, os, random, zipfile
 
-from program import always, answer, content, get_npy, get_npz, near, npy, path, put, put_npy, read_npy, refused, run, tensors
+from program import always, answer, content, get_npy, get_npz, near, npy, path, put, put_npy, put_npz, read_npy, refused, run, tensors
+from scans import refuse_options
 
 always += ["solve", "selective"]
 random.seed(3)
@@ -22,13 +23,6 @@ def numbers(shape, low=-1.0, high=1.0):
 def problem(shapes, left_out=()):
     shapes = {name: shape for name, shape in shapes.items() if name not in left_out}
     return shapes, {name: numbers(shape, *{"A": (-2, -0.1), "delta": (0.05, 0.6), "delta_bias": (0, 0.3)}.get(name, ())) for name, shape in shapes.items()}
-
-
-def put_npz(name, shapes, values, letter="d"):
-    with zipfile.ZipFile(path(name), "w") as archive:
-        for key in shapes:
-            archive.writestr(key + ".npy", npy(shapes[key], values[key], letter))
-    return path(name)
 
 
 def member(shapes, values, name, b, d, n, l):
@@ -128,22 +122,7 @@ assert run("--input", path("in.npz"), "--output", path("y.npy")).startswith(b"21
 # refusals
 usual = ["--input", path("in.npz"), "--output", path("y.npy")]
 gy = put_npy("gy.npy", (B, D, L), numbers((B, D, L)))
-refused(2, "no --input", "--output", path("y.npy"))
-refused(2, "standard input", "--input", "-", "--output", path("y.npy"))
-refused(2, "nothing would be kept", "--input", path("in.npz"))
-refused(2, "want --grads", *usual, "--grad-output", gy)
-refused(2, "wants --grad-output", *usual, "--grads", path("g.npz"))
-refused(2, "--grads wants a file", "--input", path("in.npz"), "--grads", "-", "--grad-output", gy)
-refused(2, "twice", "--input", path("in.npz"), "--output", "-", "--json")
-refused(2, "twice", "--input", path("in.npz"), "--output", "-", "--final", "-")
-refused(2, "named twice", *usual, "--final", path("y.npy"))
-refused(2, "to be written over", "--input", path("in.npz"), "--output", path("in.npz"))
-refused(2, "to be written over", *usual, "--grad-output", gy, "--grads", gy)
-refused(2, "names a member of a file", "--input", path("in.npz"), "--output", path("o.npz:y"))
-refused(2, "holds one array only", *usual, "--grad-output", "-", "--grad-final", "-", "--grads", path("g.npz"))
-refused(2, "unexpected argument", *usual, "more")
-refused(4, "no/y.npy", "--input", path("in.npz"), "--output", path("no/y.npy"))
-refused(5, "absent.npz", "--input", path("absent.npz"), "--output", path("y.npy"))
+refuse_options(path("in.npz"), gy)
 refused(5, "--grad-output has shape [2][6][3]: wanted [2][6][21]", *usual, "--grads", path("g.npz"), "--grad-output", put_npy("h.npy", (B, D, N), numbers((B, D, N))))
 refused(5, "--grad-output is float32 and u is float64", *usual, "--grads", path("g.npz"), "--grad-output", put_npy("f.npy", (B, D, L), numbers((B, D, L)), "f"))
 for name, shape, text in (
@@ -159,9 +138,7 @@ wrong, numbers_of = problem({**SHAPES, "B": (B, 2, N, L), "C": (B, 3, N, L)})
 refused(5, "B has 2 groups of channels and C 3: wanted as many, or one", "--input", put_npz("wrong.npz", wrong, numbers_of), "--output", path("y.npy"))
 for name in ("u", "delta", "A", "B", "C"):
     refused(5, "has no array '%s': wanted u, delta, A, B, C" % name, "--input", put_npz("wrong.npz", *problem(SHAPES, [name])), "--output", path("y.npy"))
-with zipfile.ZipFile(path("wrong.npz"), "w") as archive:
-    for name in shapes:
-        archive.writestr(name + ".npy", npy(shapes[name], values[name], "f" if name == "A" else "d"))
+put_npz("wrong.npz", shapes, values, {name: "f" if name == "A" else "d" for name in shapes})
 refused(5, "A is float32 and u is float64", "--input", path("wrong.npz"), "--output", path("y.npy"))
 put("cut.npz", content("in.npz")[:-30])
 refused(5, "cut.npz", "--input", path("cut.npz"), "--output", path("y.npy"))

@@ -124,6 +124,14 @@ def get_npz(name):
         return {member[:-4]: read_npy(archive.read(member)) for member in archive.namelist()}
 
 
+def put_npz(name, shapes, values, letter="d"):
+    """A npz file of such arrays, by names; `letter`: of all, or by names."""
+    with zipfile.ZipFile(path(name), "w") as archive:
+        for key in shapes:
+            archive.writestr(key + ".npy", npy(shapes[key], values[key], letter if type(letter) is str else letter[key]))
+    return path(name)
+
+
 def safetensors(name):
     """The strings, and of each tensor shape, bytes and letter; the bytes side by side and no others."""
     data = content(name)
