@@ -42,6 +42,7 @@ int cli_verb_schedule(int argc, char **argv);
 int cli_solve_recurrent(int argc, char **argv);  // solve rnn|rnn-relu|gru|lstm; argv[0] is the kind
 int cli_solve_biquads(int argc, char **argv);    // solve biquads; argv[0] is "biquads"
 int cli_solve_selective(int argc, char **argv);  // solve selective; argv[0] is "selective"
+int cli_solve_attention(int argc, char **argv);  // solve attention; argv[0] is "attention"
 int cli_train_diffusion(int argc, char **argv);  // train vae|denoiser; argv[0] is the kind
 bool cli_names_diffusion(const char *word);
 int cli_train_sequence(int argc, char **argv);  // train rnn|rnn-relu|gru|lstm; argv[0] is the kind

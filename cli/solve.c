@@ -404,7 +404,7 @@ static int refuse_ranks(solve *s) {
     return CLI_DONE;
 }
 
-#define KINDS "linear, rnn, rnn-relu, gru, lstm, paragru, paralstm, mingru, biquads and selective"
+#define KINDS "linear, rnn, rnn-relu, gru, lstm, paragru, paralstm, mingru, biquads, selective and attention"
 static int refuse(solve *s, const char *kind) {
     if (!kind || strcmp(kind, "linear") != 0)
         return cli_fail(CLI_USAGE, "%s%.60s%s", kind ? "no kind of chain '" : "which kind of chain? there are " KINDS,
@@ -440,9 +440,21 @@ static bool names_recurrent(const char *word) {
     return dpcr_recurrent_kind_find(word, &kind, NULL) == DPCR_OK;
 }
 
-static bool names_biquads(const char *word) { return strcmp(word, "biquads") == 0; }
+// Kinds with a program of their own, which one process runs.
+static const struct single {
+    const char *name, *text;
+    int (*run)(int argc, char **argv);
+} singles[] = {{"biquads", "biquads", cli_solve_biquads},
+               {"selective", "selective scans", cli_solve_selective},
+               {"attention", "attention scans", cli_solve_attention}};
 
-static bool names_selective(const char *word) { return strcmp(word, "selective") == 0; }
+static const struct single *find_single(const char *word) {
+    for (size_t i = 0; i < sizeof singles / sizeof singles[0]; i++)
+        if (strcmp(word, singles[i].name) == 0) return &singles[i];
+    return NULL;
+}
+
+static bool names_single(const char *word) { return find_single(word) != NULL; }
 
 static bool names_linear(const char *word) { return strcmp(word, "linear") == 0; }
 
@@ -450,22 +462,18 @@ static bool names_another(const char *word) { return names_recurrent(word) || na
 
 int cli_verb_solve(int argc, char **argv) {
     cli_silence(cli_world_rank() > 0);  // until the ranks do different things, one line is enough
-    if (cli_name_first(argc, argv, names_biquads, names_another)) {
+    if (cli_name_first(argc, argv, names_single, names_another)) {
+        const struct single *kind = find_single(argv[1]);
         if (cli_world_size() > 1)
-            return cli_fail(CLI_USAGE, "biquads run in one process, but started as %lld", (long long)cli_world_size());
-        return cli_solve_biquads(argc - 1, argv + 1);
-    }
-    if (cli_name_first(argc, argv, names_selective, names_another)) {
-        if (cli_world_size() > 1)
-            return cli_fail(CLI_USAGE, "selective scans run in one process, but started as %lld",
+            return cli_fail(CLI_USAGE, "%s run in one process, but started as %lld", kind->text,
                             (long long)cli_world_size());
-        return cli_solve_selective(argc - 1, argv + 1);
+        return kind->run(argc - 1, argv + 1);
     }
     if (cli_name_first(argc, argv, names_recurrent, names_linear)) return cli_solve_recurrent(argc - 1, argv + 1);
     solve s = {.common = CLI_COMMON_DEFAULTS, .options = {.size = sizeof(dpcr_chain_options)}};
     s.common.serves_devices = true;
     const cli_syntax syntax = {
-        .arguments = "linear|rnn|rnn-relu|gru|lstm|paragru|paralstm|mingru|biquads|selective",
+        .arguments = "linear|rnn|rnn-relu|gru|lstm|paragru|paralstm|mingru|biquads|selective|attention",
         .doc =
             "Solves the linear chain z_l = A_l z_{l-1} + b_l, l = 0..L-1, from an initial state z0, all steps at once "
             "or by "

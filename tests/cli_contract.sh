@@ -72,7 +72,7 @@ for verb in $verbs; do
 done
 
 # What has options of its own within a verb: those too are taken, and told in the man page.
-for words in generate 'bench planner' 'bench bppsa' 'bench diffusion' 'schedule profile' 'solve gru' 'solve lstm' 'solve biquads' 'solve selective' 'train gru' \
+for words in generate 'bench planner' 'bench bppsa' 'bench diffusion' 'schedule profile' 'solve gru' 'solve lstm' 'solve biquads' 'solve selective' 'solve attention' 'train gru' \
     'train vae' 'train denoiser' 'train vgg11'; do
     # shellcheck disable=SC2086 # words
     done_with $words --help
@@ -150,6 +150,7 @@ refused 2 "$over" solve linear --A x.npy --b y.npy --output y.npy
 refused 2 "$over" solve linear --A x.npy --b y.npy --output "$folder/z" --csv ./x.npy
 refused 2 "$over" solve biquads --sos s.npy --input x.npy --output x.npy
 refused 2 "$over (--input and --final)" solve selective --input x.npz --output y.npy --final ./x.npz
+refused 2 "$over (--input and --grads)" solve attention --input x.npz --grads x.npz --grad-output y.npy
 refused 2 "$over" train denoiser --latent "$folder/m" --save "$folder/./m"
 refused 2 "$over" train gru --data "$folder/x.txt" --save "$folder/x.txt"
 # Members of an archive, tables, profiles, what data folders hold: nothing of them is touched.

@@ -34,7 +34,7 @@ for verb in $verbs; do
     refused 4 'switched off by DEEPPCR_CUDA_MODULE' "$verb" --device cuda
     refused 2 "wanted cpu, cuda, cuda:N or auto" "$verb" --device gpu
 done
-for words in 'train rnn' 'train vae' 'solve gru' 'solve biquads' 'solve selective' 'bench planner' 'bench bppsa' 'bench diffusion' 'schedule'; do
+for words in 'train rnn' 'train vae' 'solve gru' 'solve biquads' 'solve selective' 'solve attention' 'bench planner' 'bench bppsa' 'bench diffusion' 'schedule'; do
     refused 4 'switched off' $words --device cuda:1
 done
 refused 2 "'--device' needs a value" info --device
@@ -69,6 +69,7 @@ refused 2 "'gradcheck' does not run on devices yet; 'solve' (linear, recurrent n
 refused 2 "'train' does not run on devices yet" train vae --device cuda
 refused 2 "'solve' does not run on devices yet" solve biquads --device cuda
 refused 2 "'solve' does not run on devices yet" solve selective --device cuda
+refused 2 "'solve' does not run on devices yet" solve attention --device cuda
 holds "cpu: 'gradcheck' does not run on devices yet" "$(field device gradcheck mlp --layers 2 --width 2 --device auto)"
 holds 'is not measured' "$(field device check mlp --layers 4 --width 2 --device auto)"
 holds "cpu: asked for" "$(field device check mlp --layers 4 --width 2 --device cpu)"

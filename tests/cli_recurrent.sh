@@ -146,7 +146,7 @@ for arguments, status, part in (
         (usual + ["--output", path("no/y.npy")], 4, "no/y.npy"),
         (usual + ["--memory-limit", "10"], 4, "the limit is 10"),
         (["--weights", file, "gru"], 2, "no --input"),
-        (["tree"], 2, "there are linear, rnn, rnn-relu, gru, lstm, paragru, paralstm, mingru, biquads and selective"),
+        (["tree"], 2, "there are linear, rnn, rnn-relu, gru, lstm, paragru, paralstm, mingru, biquads, selective and attention"),
 ):
     refused(status, part, *arguments)
 assert content("W.st") == content(file)
