@@ -34,11 +34,12 @@ typedef struct dpcr_attention {
                               // a state is forgotten: e^g is 0
     const dpcr_array *beta;   // [B][L][H]; NULL: nothing is taken out of the state
     const dpcr_array *s0;     // [B][H][K][V]; NULL: 0
-    double scale;             // finite
+    double scale;             // finite, as a number of that dtype
 } dpcr_attention;
 
-// o [B][L][H][V] and last [B][H][K][V] (NULL: not wanted), which must not overlap one another or what goes in. `kept`:
-// NULL, or dpcr_attention_kept_bytes of memory aligned to 64 bytes, for dpcr_attention_adjoint.
+// o [B][L][H][V] and last [B][H][K][V] (NULL: not wanted), which must not overlap one another or what goes in, but that
+// last may be s0: a state that goes on, step by step or piece by piece, stays where it is. `kept`: NULL, or
+// dpcr_attention_kept_bytes of memory aligned to 64 bytes, for dpcr_attention_adjoint.
 //
 // DPCR_ERROR_ARGUMENT names the array that does not fit and what was wanted, DPCR_ERROR_OVERFLOW sizes beyond memory.
 DPCR_API dpcr_status dpcr_attention_scan(dpcr_context *context, const dpcr_attention *in, const dpcr_array *o,
@@ -55,7 +56,8 @@ typedef struct dpcr_attention_gradients {
 } dpcr_attention_gradients;
 
 // The gradients of a loss that has go by o, and glast by last (of that alone NULL is 0). `kept` is that of the pass
-// forward, or NULL: it is made anew, in scratch. Those of q and k are summed over a group's heads, from its first on.
+// forward, or NULL: it is made anew, in scratch. Those of q and k are summed over a group's heads, in an order that H and
+// G fix.
 DPCR_API dpcr_status dpcr_attention_adjoint(dpcr_context *context, const dpcr_attention *in, const dpcr_array *go,
                                             const dpcr_array *glast, const void *kept,
                                             const dpcr_attention_gradients *gradients, dpcr_error *error);

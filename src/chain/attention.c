@@ -15,7 +15,11 @@
 #include "kern/attention.h"
 #include "rt/watch.h"
 
-enum { MOST_EXTENT = 1 << 20 };                 // of a state's rows and columns
+enum {
+    MOST_EXTENT = 1 << 20,  // of a state's rows and columns
+    UNIT = 4,               // heads of a group whose gradients of q and k are summed one after another, by one thread
+    PART = 256              // steps that one task puts together
+};
 static const double number_flops[2] = {6, 20};  // forward, back; a step's, a number's of a state
 
 typedef struct job {
@@ -26,6 +30,7 @@ typedef struct job {
     int64_t batch, length, groups, heads, keys, values;
     int64_t element, group;  // bytes; heads a group
     int64_t slab, slabs;     // columns of a slab, slabs of a head; forward
+    int64_t units;           // of UNIT heads, of a group; back
     int64_t tasks;
     char *kept;  // of the whole, or NULL
     // Forward.
@@ -33,6 +38,7 @@ typedef struct job {
     // Back.
     const dpcr_array *go, *glast;
     dpcr_attention_gradients out;
+    char *gq, *gk;             // [batch][groups][units][length][keys], where units are several
     char *scratch;             // [workers] of `bytes`
     size_t bytes, kept_bytes;  // of a worker; of a head's states where none are kept
     int64_t workers;
@@ -134,8 +140,9 @@ static dpcr_status prepare(job *j, const dpcr_attention *in, dpcr_error *error) 
     DPCR_TRY(check(j, "g", in->g, by_part(j) ? 4 : 3, e.part, false, error));
     DPCR_TRY(check(j, "beta", in->beta, 3, e.part, false, error));
     DPCR_TRY(check(j, "s0", in->s0, 4, e.state, false, error));
-    if (!isfinite(in->scale))
-        return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "%s: scale is %g, wanted a finite number", j->call, in->scale);
+    if (!isfinite(in->scale) || (in->q->dtype == DPCR_F32 && !isfinite((float)in->scale)))
+        return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "%s: scale is %g, wanted a finite number of the arrays' dtype",
+                          j->call, in->scale);
     if ((uintptr_t)j->kept % 64 != 0)
         return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "%s: kept lies %u bytes off, wanted 64-byte alignment", j->call,
                           (unsigned)((uintptr_t)j->kept % 64));
@@ -241,24 +248,32 @@ static void forward_worker(void *argument, int64_t worker) {
     }
 }
 
-// A group's heads one after another, which add to the gradients of its q and k.
+// [length][keys] of a unit: where the gradients go, or its part of them.
+static dpcri_attention_array unit_of(const job *j, const dpcr_array *to, char *parts, int64_t b, int64_t g,
+                                     int64_t index) {
+    if (!to || !to->data || j->units == 1) return steps_of(j, to, b, g, 0);
+    return (dpcri_attention_array){parts + index * j->length * j->keys * j->element, j->keys, 1};
+}
+
+// A unit's heads one after another, which add to the gradients of its q and k.
 static void back_worker(void *argument, int64_t worker) {
     job *j = argument;
     int64_t index;
     while ((index = atomic_fetch_add(&j->next, 1)) < j->tasks) {
-        const int64_t g = index % j->groups, b = index / j->groups;
+        const int64_t unit = index % j->units, g = index / j->units % j->groups, b = index / j->units / j->groups;
+        const int64_t first = g * j->group + unit * UNIT, left = (g + 1) * j->group - first;
         char *scratch = j->scratch + (size_t)worker * j->bytes;
-        for (int64_t h = g * j->group; h < (g + 1) * j->group; h++) {
+        for (int64_t h = first; h < first + (left < UNIT ? left : UNIT); h++) {
             dpcri_attention_run run = run_of(j, b, h, 0, j->values, scratch + j->kept_bytes);
             if (!run.kept) {
                 run.kept = scratch;
                 walk_forward(j, &run);
             }
-            run.adds = h > g * j->group;
+            run.adds = h > first;
             run.go = steps_of(j, j->go, b, h, 0);
             run.glast = state_of(j, j->glast, b, h, 0);
-            run.gq = steps_of(j, j->out.q, b, g, 0);
-            run.gk = steps_of(j, j->out.k, b, g, 0);
+            run.gq = unit_of(j, j->out.q, j->gq, b, g, index);
+            run.gk = unit_of(j, j->out.k, j->gk, b, g, index);
             run.gv = steps_of(j, j->out.v, b, h, 0);
             run.gg = steps_of(j, j->out.g, b, h, 0);
             run.gbeta = steps_of(j, j->out.beta, b, h, 0);
@@ -268,25 +283,69 @@ static void back_worker(void *argument, int64_t worker) {
     }
 }
 
+// The sums over a group's units, from the first on.
+#define DEFINE_SUMS(T, name)                                                                                       \
+    static void over_units_##name(const job *j, const char *parts, const dpcri_attention_array *to, int64_t group, \
+                                  int64_t from, int64_t end) {                                                     \
+        const int64_t all = j->length * j->keys;                                                                   \
+        for (int64_t l = from; l < end; l++)                                                                       \
+            for (int64_t c = 0; c < j->keys; c++) {                                                                \
+                const T *part = (const T *)parts + group * j->units * all + l * j->keys + c;                       \
+                T sum = *part;                                                                                     \
+                for (int64_t u = 1; u < j->units; u++) sum += part[u * all];                                       \
+                ((T *)to->data)[l * to->step + c * to->part] = sum;                                                \
+            }                                                                                                      \
+    }
+DEFINE_SUMS(float, f32)
+DEFINE_SUMS(double, f64)
+#undef DEFINE_SUMS
+
+static void put_together(void *argument, int64_t index) {
+    const job *j = argument;
+    const int64_t parts = ceiling(j->length, PART), from = index % parts * PART, group = index / parts;
+    const int64_t end = from + PART < j->length ? from + PART : j->length;
+    const dpcr_array *const out[2] = {j->out.q, j->out.k};
+    const char *const made[2] = {j->gq, j->gk};
+    for (int k = 0; k < 2; k++) {
+        const dpcri_attention_array to = steps_of(j, out[k], group / j->groups, group % j->groups, 0);
+        if (!to.data) continue;
+        if (j->element == sizeof(float))
+            over_units_f32(j, made[k], &to, group, from, end);
+        else
+            over_units_f64(j, made[k], &to, group, from, end);
+    }
+}
+
 // ---- calls ----
+
+// Parts of sums, and the workers' scratch.
+static size_t carve(job *j, dpcri_arena *arena) {
+    const int64_t parts = j->units > 1 ? j->tasks * j->length * j->keys : 0;
+    if (j->out.q) j->gq = dpcri_arena_take(arena, parts, (size_t)j->element);
+    if (j->out.k) j->gk = dpcri_arena_take(arena, parts, (size_t)j->element);
+    j->scratch = dpcri_arena_take(arena, j->workers, j->bytes);
+    return arena->used;
+}
 
 // Runs all tasks, in scratch of `bytes` a worker.
 static dpcr_status run(job *j, bool back, dpcr_error *error) {
     dpcri_watch watch;
     const int64_t threads = dpcri_threads_at_hand(j->context);
-    int64_t bytes;
     j->workers = j->tasks < threads ? j->tasks : threads;
-    j->scratch =
-        j->bytes && dpcri_mul(j->workers, (int64_t)j->bytes, &bytes) ? dpcri_alloc(j->context, (size_t)bytes) : NULL;
-    if (!j->scratch)
-        return dpcri_fail(error, DPCR_ERROR_MEMORY,
-                          "%s: no memory for the states of %" PRId64 " heads (%zu bytes each)", j->call, j->workers,
-                          j->bytes);
+    dpcri_arena count = {0};
+    const size_t bytes = carve(j, &count);
+    dpcri_arena arena = {.base = count.overflow || !j->bytes ? NULL : dpcri_alloc(j->context, bytes), .size = bytes};
+    if (!arena.base)
+        return dpcri_fail(error, DPCR_ERROR_MEMORY, "%s: no memory for sums and states (%zu bytes)", j->call, bytes);
+    void *memory = arena.base;
+    carve(j, &arena);
     const double flops = flops_of(j, (double)j->length, j->values, back) * (double)(j->batch * j->heads);
     j->watch = dpcri_watch_begin(&watch, j->context, flops);
     atomic_init(&j->next, 0);
     dpcri_parallel(j->context, j->workers, back ? back_worker : forward_worker, j);
-    dpcri_free(j->context, j->scratch);
+    if (j->units > 1 && !dpcri_watch_stopped(j->watch))
+        dpcri_parallel(j->context, j->batch * j->groups * ceiling(j->length, PART), put_together, j);
+    dpcri_free(j->context, memory);
     return dpcri_watch_stopped(j->watch) ? dpcri_fail_stopped(error, j->call) : DPCR_OK;
 }
 
@@ -348,7 +407,8 @@ dpcr_status dpcr_attention_adjoint(dpcr_context *context, const dpcr_attention *
     DPCR_TRY(prepare(&j, in, error));
     DPCR_TRY(check_gradients(&j, error));
     if (j.batch == 0) return DPCR_OK;
-    j.tasks = j.batch * j.groups;
+    j.units = ceiling(j.group, UNIT);
+    j.tasks = j.batch * j.groups * j.units;
     j.kept_bytes = j.kept ? 0 : kept_of_head(&j);
     j.bytes = j.kernels->adjoint_bytes(j.keys, j.values);
     if (j.bytes) j.bytes += j.kept_bytes;
