@@ -81,9 +81,9 @@ MUTANTS = [
     ("selective.py", " or self.own_groups[i - 3] != self.groups)", ")", "test_selective.py::test_gradients_are_differences"),
     ("selective.py", "return shape[-2] > 1 and shape[-1] > 1 and 0 < strides", "return 0 > strides", "test_selective.py::test_layouts"),
     ("selective.py", "channels * self.groups // self.dim]", "channels % self.groups]", "test_selective.py::test_gradients_are_differences"),
-    ("torch/selective.py", "if t is not None and need else None for", "if t is not None else None for", "test_selective.py::test_only_what_is_needed"),
-    ("torch/selective.py", "    keeps = wanted(*tensors)\n", "    keeps = True\n", "test_selective.py::test_only_what_is_needed"),
-    ("torch/selective.py", "refuse_many(\"the selective scan\", (gy, glast))", "pass", "test_selective.py::test_refusals_of_tensors"),
+    ("torch/_scans.py", "if t is not None and need else None for", "if t is not None else None for", "test_selective.py::test_only_what_is_needed"),
+    ("torch/_scans.py", "    keeps = wanted(*tensors)\n", "    keeps = True\n", "test_selective.py::test_only_what_is_needed"),
+    ("torch/_scans.py", "refuse_many(scans.kind.what, (gout, glast))", "pass", "test_selective.py::test_refusals_of_tensors"),
 ]  # fmt: skip
 
 

@@ -2,23 +2,18 @@
 """Linear attention whose state is a matrix: the delta rule, gated or not, gated linear attention and plain linear attention."""
 from __future__ import annotations
 
-import ctypes
 import math
-from typing import Any, List, Literal, NamedTuple, Optional, Sequence, Tuple, Union, overload
+from typing import Any, Literal, NamedTuple, Optional, Sequence, Tuple, Union, overload
 
 import numpy as np
 
-from . import _abi
+from . import _abi, _scans
 from . import _library as library
-from .errors import ArgumentError, flag
-from .selective import refuse_complex
+from ._scans import ARRAY, Shape
+from .errors import ArgumentError, finite, flag
 
-ARRAY = np.ndarray
-Shape = Tuple[int, ...]
 # What goes in, in this order everywhere below; None where an array is not there.
 NAMES = ("q", "k", "v", "g", "beta", "initial_state")
-_FIELDS = ("q", "k", "v", "g", "beta", "s0")
-NEEDED = 3
 
 
 class AttentionGradients(NamedTuple):
@@ -43,9 +38,6 @@ class Extents(NamedTuple):
     def state(self) -> Shape:
         return self.batch, self.heads, self.keys, self.values
 
-    def flops(self) -> float:
-        return 6.0 * self.batch * self.length * self.heads * self.keys * self.values
-
 
 def check(shapes: Sequence[Optional[Shape]]) -> Extents:
     """The extents of what goes in, refused where shapes do not fit together."""
@@ -67,68 +59,36 @@ def check(shapes: Sequence[Optional[Shape]]) -> Extents:
 
 
 def scale_of(scale: Any, keys: int) -> float:
-    if scale is None:
-        return 1 / math.sqrt(keys)
-    try:
-        value = float(scale)
-    except (TypeError, ValueError):
-        value = math.nan
-    if not math.isfinite(value):
-        raise ArgumentError.of("scale", scale, "a finite number")
-    return value
+    return 1 / math.sqrt(keys) if scale is None else finite("scale", scale)
 
 
-class Scan:
-    """Arrays of one float dtype as the library takes them."""
+class Scan(_scans.Scan):
+    CALL, INTO, GRADIENTS = "attention", _abi.Attention, _abi.AttentionGradients
+    FIELDS = ("q", "k", "v", "g", "beta", "s0")
 
     def __init__(self, arrays: Sequence[Optional[ARRAY]], scale: float) -> None:
         self.extents = check([None if x is None else x.shape for x in arrays])
         self.arrays = [None if x is None else library.numbers(x, 0) for x in arrays]
-        self.views = [None if x is None else library.of(x) for x in self.arrays]
-        at = {field: None if v is None else ctypes.addressof(v) for field, v in zip(_FIELDS, self.views)}
-        self.structure = _abi.Attention(size=ctypes.sizeof(_abi.Attention), scale=scale, **at)
+        self.structure, self.views = self._of_arrays(self.arrays, scale=scale)
 
-    def kept_bytes(self) -> int:
-        return int(library.lib.dpcr_attention_kept_bytes(ctypes.byref(self.structure)))
+    def results(self) -> Tuple[Shape, Shape]:
+        e = self.extents
+        return (e.batch, e.length, e.heads, e.values), e.state()
 
-    def run(self, o: ARRAY, last: Optional[ARRAY], kept: int) -> None:
-        """Fills o, last and, where that is not 0, what lies at `kept`."""
-        error, error_ref = library.error_place()
-        views = [None if x is None else ctypes.byref(library.of(x)) for x in (o, last)]
-        library.check(library.lib.dpcr_attention_scan(library.context.get().address, ctypes.byref(self.structure), *views, kept or None,
-                                                      error_ref), error)  # fmt: skip
+    def flops(self) -> Tuple[float, float]:
+        e = self.extents
+        numbers = float(e.batch * e.length * e.heads * e.keys * e.values)
+        return 6 * numbers, 20 * numbers
 
-    def back(self, go: Optional[ARRAY], glast: Optional[ARRAY], kept: int, found: Sequence[Optional[ARRAY]]) -> None:
-        """Fills the gradients that are wanted: those of `found`."""
-        e, first = self.extents, self.arrays[0]
-        assert first is not None
-        if go is None:
-            go = np.broadcast_to(np.zeros(1, first.dtype), (e.batch, e.length, e.heads, e.values))
-        given = [None if x is None else library.numbers(x, 0) for x in (go, glast)]
-        views = [None if x is None else library.of(x) for x in (*given, *found)]
-        at = [None if v is None else ctypes.addressof(v) for v in views]
-        gradients = _abi.AttentionGradients(size=ctypes.sizeof(_abi.AttentionGradients), **dict(zip(_FIELDS, at[2:])))
-        error, error_ref = library.error_place()
-        library.check(library.lib.dpcr_attention_adjoint(library.context.get().address, ctypes.byref(self.structure), *at[:2], kept or None,
-                                                         ctypes.byref(gradients), error_ref), error)  # fmt: skip
+    def back(self, gout: Optional[ARRAY], glast: Optional[ARRAY], kept: int, found: Sequence[Optional[ARRAY]]) -> None:
+        if gout is None:
+            gout = np.broadcast_to(np.zeros(1, self.arrays[0].dtype), self.results()[0])  # type: ignore[union-attr]
+        glast = None if glast is None else library.numbers(glast, 0)
+        self._adjoint(self.structure, library.numbers(gout, 0), glast, kept, found)
 
 
-def check_gradients(scan: Scan, go: Optional[Shape], glast: Optional[Shape]) -> None:
-    e = scan.extents
-    for name, shape, wanted in (("go", go, (e.batch, e.length, e.heads, e.values)), ("gfinal", glast, e.state())):
-        if shape is not None and shape != wanted:
-            raise ArgumentError.of(f"{name}'s shape", shape, str(wanted))
-
-
-def _arrays(given: Sequence[Any], **more: Any) -> List[Optional[ARRAY]]:
-    """Arrays of one float dtype."""
-    named = {**dict(zip(NAMES, given)), **more}
-    there = {name: library.array(x, name) for name, x in named.items() if x is not None or name in NAMES[:NEEDED]}
-    for name, x in there.items():
-        refuse_complex(name, x.dtype)
-    dtype = library.common(**there)
-    dtype = np.dtype(np.float64) if dtype == np.uint32 else dtype
-    return [there[name].astype(dtype, copy=False) if name in there else None for name in named]
+KIND = _scans.Kind("linear_attention", "linear attention", NAMES, 3, ("go", "gfinal"), 2, Scan, check,
+                   lambda shapes: (shapes[2][0], shapes[2][2], shapes[0][3], shapes[2][3]))  # type: ignore[index]  # fmt: skip
 
 
 @overload
@@ -184,7 +144,7 @@ def linear_attention(
         Of shapes that do not fit together, and of complex numbers.
     """
     tells = flag("return_final_state", return_final_state)
-    arrays = _arrays((q, k, v, g, beta, initial_state))
+    arrays = _scans.common(NAMES, KIND.needed, (q, k, v, g, beta, initial_state))
     extents = check([None if x is None else x.shape for x in arrays])
     scan = Scan(arrays, scale_of(scale, extents.keys))
     values = scan.arrays[2]
@@ -221,10 +181,10 @@ def linear_attention_vjp(
     """
     if go is None and gfinal is None:
         raise ArgumentError.of("go", None, "an array, or gfinal")
-    *arrays, back, end = _arrays((q, k, v, g, beta, initial_state), go=go, gfinal=gfinal)
+    *arrays, back, end = _scans.common(NAMES, KIND.needed, (q, k, v, g, beta, initial_state), go=go, gfinal=gfinal)
     extents = check([None if x is None else x.shape for x in arrays])
     scan = Scan(arrays, scale_of(scale, extents.keys))
-    check_gradients(scan, None if back is None else back.shape, None if end is None else end.shape)
+    KIND.check_gradients(scan, [None if x is None else x.shape for x in (back, end)])
     found = [None if x is None else library.empty(x.shape, x.dtype) for x in arrays]
     scan.back(back, end, 0, found)
     return AttentionGradients(*found)  # type: ignore[arg-type]

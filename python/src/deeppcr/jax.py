@@ -18,7 +18,7 @@ import numpy as np
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
-from . import _engine, _xla
+from . import _engine, _scans, _xla
 from . import _library as library
 from . import linear as numbers
 from . import selective
@@ -993,7 +993,7 @@ def _selective_vjp_call(softplus: str, there: str) -> _xla.Run:
 
     def once(arrays: List[Optional[np.ndarray]], given: List[np.ndarray], found: List[np.ndarray]) -> None:
         scan = selective.Scan(arrays, soft)
-        selective.check_gradients(scan, given[0].shape, given[1].shape)
+        selective.KIND.check_gradients(scan, [x.shape for x in given])
         into: List[Optional[np.ndarray]] = [None] * len(arrays)
         _expect([(name, x.shape) for name, x in zip(selective.NAMES, arrays) if x is not None], found, found[0].dtype, ())
         for i, x in zip(indices, found):
@@ -1059,7 +1059,7 @@ def selective_scan(u: Array, delta: Array, A: Array, B: Array, C: Array, D: Any 
     given: List[Any] = [x if x is None and i > 4 else _given(name, x) for i, (name, x) in enumerate(zip(selective.NAMES, (u, delta, A, B, C, D, z, delta_bias, h0)))]
     for name, x in zip(selective.NAMES, given):
         if x is not None:
-            selective.refuse_complex(name, x.dtype)
+            _scans.refuse_complex(name, x.dtype)
             if np.dtype(x.dtype) not in _CODES:
                 raise ArgumentError.of(f"{name}'s dtype", x.dtype, "float32 or float64")
             if x.dtype != given[0].dtype:

@@ -2,21 +2,18 @@
 """The selective scan of state-space models (Mamba): a diagonal chain whose transitions are made from its input as it runs."""
 from __future__ import annotations
 
-import ctypes
 import math
 from typing import Any, List, Literal, NamedTuple, Optional, Sequence, Tuple, Union, overload
 
 import numpy as np
 
-from . import _abi
+from . import _abi, _scans
 from . import _library as library
-from .errors import ArgumentError, UnsupportedError, flag
+from ._scans import ARRAY, Shape
+from .errors import ArgumentError, flag
 
-ARRAY = np.ndarray
-Shape = Tuple[int, ...]
 # What goes in, in this order everywhere below; None where an array is not there.
 NAMES = ("u", "delta", "A", "B", "C", "D", "z", "delta_bias", "h0")
-_FIELDS = ("u", "delta", "a", "b", "c", "skip", "z", "delta_bias", "h0")
 _GROUPED = (3, 4)  # B and C
 _NUMBERS = 1 << 22  # of B's gradient at each channel, at most, where that is summed here
 
@@ -58,11 +55,6 @@ def check(shapes: Sequence[Optional[Shape]]) -> Tuple[int, int, int, int]:
     return batch, dim, length, states
 
 
-def refuse_complex(name: str, dtype: Any) -> None:
-    if "complex" in str(dtype):
-        raise UnsupportedError.of(f"{name}'s dtype", dtype, "real numbers: scans of complex states are not computed here")
-
-
 def swapped(shape: Sequence[int], strides: Sequence[int]) -> bool:
     """Whether the last dimension but one lies closest in memory, as channels do in what came from [batch][L][dim]."""
     return shape[-2] > 1 and shape[-1] > 1 and 0 < strides[-2] < strides[-1]
@@ -91,8 +83,9 @@ def _in_groups(x: ARRAY, groups: int) -> ARRAY:
     return np.repeat(x, groups // x.shape[1], axis=1)
 
 
-class Scan:
-    """Arrays of one float dtype as the library takes them."""
+class Scan(_scans.Scan):
+    CALL, INTO, GRADIENTS = "selective", _abi.Selective, _abi.SelectiveGradients
+    FIELDS = ("u", "delta", "a", "b", "c", "skip", "z", "delta_bias", "h0")
 
     def __init__(self, arrays: Sequence[Optional[ARRAY]], softplus: bool) -> None:
         self.softplus, self.given = softplus, list(arrays)
@@ -106,22 +99,18 @@ class Scan:
         self.structure, self.views = self._of(own)
 
     def _of(self, arrays: Sequence[Optional[ARRAY]]) -> Tuple[Any, Any]:
-        """dpcr_selective, and the views that it points to."""
-        views = [None if x is None else library.of(x) for x in arrays]
-        at = {field: None if v is None else ctypes.addressof(v) for field, v in zip(_FIELDS, views)}
-        return _abi.Selective(size=ctypes.sizeof(_abi.Selective), softplus=int(self.softplus), **at), views
+        return self._of_arrays(arrays, softplus=int(self.softplus))
 
-    def kept_bytes(self) -> int:
-        return int(library.lib.dpcr_selective_kept_bytes(ctypes.byref(self.structure)))
+    def results(self) -> Tuple[Shape, Shape]:
+        return (self.batch, self.dim, self.length), (self.batch, self.dim, self.states)
 
-    def run(self, y: ARRAY, last: Optional[ARRAY], kept: int) -> None:
-        """Fills y, last and, where that is not 0, what lies at `kept`."""
-        if not self.dim:
-            return
-        error, error_ref = library.error_place()
-        views = [None if x is None else ctypes.byref(library.of(x)) for x in (y, last)]
-        library.check(library.lib.dpcr_selective_scan(library.context.get().address, ctypes.byref(self.structure), *views, kept or None,
-                                                      error_ref), error)  # fmt: skip
+    def flops(self) -> Tuple[float, float]:
+        numbers = float(self.batch * self.dim * self.length * self.states)
+        return 20 * numbers, 50 * numbers
+
+    def run(self, out: ARRAY, last: Optional[ARRAY], kept: int) -> None:
+        if self.dim:
+            super().run(out, last, kept)
 
     def back(self, gy: Optional[ARRAY], glast: Optional[ARRAY], kept: int, found: Sequence[Optional[ARRAY]]) -> None:
         """Fills the gradients that are wanted: those of `found`, which lie as what they belong to."""
@@ -141,14 +130,6 @@ class Scan:
             if into[i] is not None:
                 into[i] = _grouped(into[i], self.batch, self.dim, self.length)  # type: ignore[arg-type]
         self._adjoint(self.structure, gy, glast, kept, into)
-
-    def _adjoint(self, structure: Any, gy: Optional[ARRAY], glast: Optional[ARRAY], kept: int, found: Sequence[Optional[ARRAY]]) -> None:
-        views = [None if x is None else library.of(x) for x in (gy, glast, *found)]
-        at = [None if v is None else ctypes.addressof(v) for v in views]
-        gradients = _abi.SelectiveGradients(size=ctypes.sizeof(_abi.SelectiveGradients), **dict(zip(_FIELDS, at[2:])))
-        error, error_ref = library.error_place()
-        library.check(library.lib.dpcr_selective_adjoint(library.context.get().address, ctypes.byref(structure), *at[:2], kept or None,
-                                                         ctypes.byref(gradients), error_ref), error)  # fmt: skip
 
     def _back_by_channels(self, gy: Optional[ARRAY], glast: Optional[ARRAY], found: Sequence[Optional[ARRAY]]) -> None:
         """Some channels after others, as many as their own gradients of B and C have memory for, which are summed here in double: what
@@ -182,15 +163,8 @@ class Scan:
             found[i][...] = total  # type: ignore[index]
 
 
-def _arrays(given: Sequence[Any], **more: Any) -> List[Optional[ARRAY]]:
-    """Arrays of one float dtype."""
-    named = {**dict(zip(NAMES, given)), **more}
-    there = {name: library.array(x, name) for name, x in named.items() if x is not None or name in NAMES[:5]}
-    for name, x in there.items():
-        refuse_complex(name, x.dtype)
-    dtype = library.common(**there)
-    dtype = np.dtype(np.float64) if dtype == np.uint32 else dtype
-    return [there[name].astype(dtype, copy=False) if name in there else None for name in named]
+KIND = _scans.Kind("selective_scan", "the selective scan", NAMES, 5, ("gy", "glast"), 0, Scan, check,
+                   lambda shapes: (*shapes[0][:2], shapes[2][1]))  # type: ignore[index]  # fmt: skip
 
 
 @overload
@@ -246,7 +220,7 @@ def selective_scan(
         Of shapes that do not fit together, and of complex numbers.
     """
     softplus, tells = flag("delta_softplus", delta_softplus), flag("return_last_state", return_last_state)
-    scan = Scan(_arrays((u, delta, A, B, C, D, z, delta_bias, h0)), softplus)
+    scan = Scan(_scans.common(NAMES, KIND.needed, (u, delta, A, B, C, D, z, delta_bias, h0)), softplus)
     first = scan.arrays[0]
     assert first is not None
     y = like(first, first.dtype)
@@ -282,16 +256,9 @@ def selective_scan_vjp(
     softplus = flag("delta_softplus", delta_softplus)
     if gy is None and glast is None:
         raise ArgumentError.of("gy", None, "an array, or glast")
-    *arrays, back, end = _arrays((u, delta, A, B, C, D, z, delta_bias, h0), gy=gy, glast=glast)
+    *arrays, back, end = _scans.common(NAMES, KIND.needed, (u, delta, A, B, C, D, z, delta_bias, h0), gy=gy, glast=glast)
     scan = Scan(arrays, softplus)
-    check_gradients(scan, None if back is None else back.shape, None if end is None else end.shape)
+    KIND.check_gradients(scan, [None if x is None else x.shape for x in (back, end)])
     found = [None if x is None else like(x, x.dtype) for x in arrays]
     scan.back(back, end, 0, found)
     return SelectiveGradients(*found)  # type: ignore[arg-type]
-
-
-def check_gradients(scan: Scan, gy: Optional[Shape], glast: Optional[Shape]) -> None:
-    wanted = {"gy": (scan.batch, scan.dim, scan.length), "glast": (scan.batch, scan.dim, scan.states)}
-    for name, shape in (("gy", gy), ("glast", glast)):
-        if shape is not None and shape != wanted[name]:
-            raise ArgumentError.of(f"{name}'s shape", shape, str(wanted[name]))

@@ -9,148 +9,11 @@ import torch
 from torch import Tensor
 
 from .. import attention as numbers
-from ..errors import ArgumentError, UnsupportedError, flag
-from ..selective import refuse_complex
-from ._others import send_home
-from ._registry import array, differentiable, expect, floats, going_forward, no_forward, on_cpu, operator, refuse_many, tracing, wanted
+from ..errors import ArgumentError, flag
+from ._registry import on_cpu
+from ._scans import Scans
 
-Given = Sequence[Optional[Tensor]]  # as numbers.NAMES
-
-
-def _check(tensors: Given) -> numbers.Extents:
-    """Refuses what are no tensors of one float dtype whose shapes fit together."""
-    for name, tensor in zip(numbers.NAMES, tensors):
-        if tensor is None and name not in numbers.NAMES[: numbers.NEEDED]:
-            continue
-        on_cpu(name, tensor)
-        assert tensor is not None and tensors[0] is not None
-        refuse_complex(name, tensor.dtype)
-        floats(name, tensor)
-        if tensor.dtype is not tensors[0].dtype:
-            raise ArgumentError.of(f"{name}'s dtype", tensor.dtype, f"q's, {tensors[0].dtype}")
-    return numbers.check([None if t is None else tuple(t.shape) for t in tensors])
-
-
-def _last(q: Tensor, v: Tensor) -> Tensor:
-    return q.new_empty((v.shape[0], v.shape[2], q.shape[3], v.shape[3]))
-
-
-def _arrays(tensors: Given) -> List[Any]:
-    return [array(t) for t in tensors]
-
-
-def _forward(tensors: Given, scale: float, tells: bool, keeps: bool) -> Tuple[Tensor, Optional[Tensor], Optional[Tensor]]:
-    """o, the last states and what the way back keeps, where they are wanted."""
-    q, v = tensors[0], tensors[2]
-    assert q is not None and v is not None
-    scan = numbers.Scan(_arrays(tensors), scale)
-    o, last = torch.empty_like(v), _last(q, v) if tells else None
-    kept = torch.empty(scan.kept_bytes(), dtype=torch.uint8) if keeps else None  # which PyTorch aligns to 64 bytes
-    send_home(scan.extents.flops())
-    scan.run(array(o), array(last), _place(kept))
-    return o, last, kept
-
-
-def _place(kept: Optional[Tensor]) -> int:
-    """Where it lies, or 0 where the library cannot use it."""
-    if kept is None:
-        return 0
-    at = kept.data_ptr()
-    return at if at % 64 == 0 and kept.is_cpu and kept.is_contiguous() else 0
-
-
-def _backward(tensors: Given, scale: float, kept: Optional[Tensor], go: Optional[Tensor], glast: Optional[Tensor],
-              needed: Sequence[bool]) -> List[Optional[Tensor]]:  # fmt: skip
-    found = [torch.empty_like(t) if t is not None and need else None for t, need in zip(tensors, needed)]
-    scan = numbers.Scan(_arrays(tensors), scale)
-    numbers.check_gradients(scan, *(None if g is None else tuple(g.shape) for g in (go, glast)))
-    send_home(3 * scan.extents.flops())
-    whole = kept is not None and kept.numel() == scan.kept_bytes()  # else inputs have got other shapes since
-    into = [None if g is None else _writable(g) for g in found]
-    scan.back(array(go), array(glast), _place(kept) if whole else 0, [array(g) for g in into])
-    for g, made in zip(found, into):
-        if g is not None and made is not None and made is not g:
-            g.copy_(made)
-    return found
-
-
-def _writable(g: Tensor) -> Tensor:
-    """Itself, or numbers of its own where places are shared."""
-    return g if all(s for s, n in zip(g.stride(), g.shape) if n > 1) else g.new_empty(g.shape)
-
-
-class _Attention(torch.autograd.Function):
-    jvp = staticmethod(no_forward)
-
-    @staticmethod
-    def forward(ctx: Any, scale: float, tells: bool, keeps: bool, *tensors: Optional[Tensor]) -> Any:
-        o, last, kept = _forward(tensors, scale, tells, keeps)
-        ctx.save_for_backward(*tensors, kept)
-        ctx.scale = scale
-        ctx.set_materialize_grads(False)
-        return o if last is None else (o, last)
-
-    @staticmethod
-    def backward(ctx: Any, go: Optional[Tensor], glast: Optional[Tensor] = None) -> Tuple[Optional[Tensor], ...]:
-        if torch.is_grad_enabled():  # PyTorch's once_differentiable loses what reaches no go, without a word
-            raise UnsupportedError.of("linear attention's derivatives", "second derivatives", "first ones")
-        refuse_many("linear attention", (go, glast))
-        *tensors, kept = ctx.saved_tensors
-        if go is None and glast is None:
-            return (None,) * (3 + len(tensors))
-        return (None, None, None, *_backward(tensors, ctx.scale, kept, go, glast, ctx.needs_input_grad[3:]))
-
-
-_ARGUMENTS = "Tensor q, Tensor k, Tensor v, Tensor? g, Tensor? beta, Tensor? initial_state, float scale"
-
-
-@operator("deeppcr::linear_attention", f"({_ARGUMENTS}) -> (Tensor, Tensor)")
-def _operator(*arguments: Any) -> Tuple[Tensor, Tensor]:
-    *tensors, scale = arguments
-    _check(tensors)
-    o, last, _ = _forward(tensors, scale, True, False)
-    assert last is not None
-    return o, last
-
-
-@_operator.register_fake
-def _(*arguments: Any) -> Tuple[Tensor, Tensor]:
-    return torch.empty_like(arguments[2]), _last(arguments[0], arguments[2])
-
-
-# `needed`: a bit an input.
-@operator("deeppcr::linear_attention_vjp", f"({_ARGUMENTS}, Tensor go, Tensor glast, int needed) -> ({', '.join(['Tensor'] * 6)})")
-def _operator_vjp(*arguments: Any) -> Tuple[Tensor, ...]:
-    *tensors, scale, go, glast, needed = arguments
-    extents = _check(tensors)
-    expect("go", go, tensors[2].shape, tensors[2].dtype)
-    expect("glast", glast, extents.state(), tensors[2].dtype)
-    found = _backward(tensors, scale, None, go, glast, [bool(needed >> i & 1) for i in range(6)])
-    return tuple(tensors[0].new_empty(0) if g is None else g for g in found)
-
-
-@_operator_vjp.register_fake
-def _(*arguments: Any) -> Tuple[Tensor, ...]:
-    needed = arguments[-1]
-    return tuple(
-        arguments[0].new_empty(0) if t is None or not needed >> i & 1 else torch.empty_like(t) for i, t in enumerate(arguments[:6])
-    )
-
-
-def _setup(ctx: Any, inputs: Tuple[Any, ...], output: Any) -> None:
-    *tensors, ctx.scale = inputs
-    ctx.save_for_backward(*tensors)
-
-
-def _operator_backward(ctx: Any, go: Tensor, glast: Tensor) -> Tuple[Optional[Tensor], ...]:
-    tensors, needs = ctx.saved_tensors, ctx.needs_input_grad[-7:-1]  # torch.func's have one more in front
-    needed = sum(1 << i for i, need in enumerate(needs) if need and tensors[i] is not None)
-    found = _traced_vjp(*tensors, ctx.scale, go, glast, needed)
-    return (*(g if needed >> i & 1 else None for i, g in enumerate(found)), None)
-
-
-_traced = differentiable(_operator, _operator_backward, _setup)
-_traced_vjp = differentiable(_operator_vjp)
+_scan = Scans(numbers.KIND, "float scale", torch.empty_like)
 
 
 def linear_attention(
@@ -187,16 +50,8 @@ def linear_attention(
     """
     tells = flag("return_final_state", return_final_state)
     tensors = (q, k, v, g, beta, initial_state)
-    extents = _check(tensors)
-    factor = numbers.scale_of(scale, extents.keys)
-    if tracing():
-        o, last = _traced(*tensors, factor)
-        return (o, last) if tells else o
-    keeps = wanted(*tensors)
-    if keeps or going_forward():
-        return _Attention.apply(factor, tells, keeps, *tensors)
-    o, last, _ = _forward(tensors, factor, tells, False)
-    return o if last is None else (o, last)
+    extents = _scan.check(tensors)
+    return _scan(tensors, numbers.scale_of(scale, extents.keys), tells)
 
 
 def _normal(x: Tensor) -> Tensor:

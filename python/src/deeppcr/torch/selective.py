@@ -2,31 +2,14 @@
 """`deeppcr.selective_scan` for tensors, with gradients, and operators that torch.compile and torch.export keep."""
 from __future__ import annotations
 
-from typing import Any, List, Optional, Sequence, Tuple, Union
+from typing import Optional, Sequence, Tuple, Union
 
-import torch
 from torch import Tensor
 
 from .. import selective as numbers
-from ..errors import ArgumentError, UnsupportedError, flag
-from ._others import send_home
-from ._registry import array, differentiable, expect, floats, going_forward, no_forward, on_cpu, operator, refuse_many, tracing, wanted
-
-Given = Sequence[Optional[Tensor]]  # as numbers.NAMES
-
-
-def _check(tensors: Given) -> None:
-    """Refuses what are no tensors of one float dtype whose shapes fit together."""
-    for name, tensor in zip(numbers.NAMES, tensors):
-        if tensor is None and name not in numbers.NAMES[:5]:
-            continue
-        on_cpu(name, tensor)
-        assert tensor is not None and tensors[0] is not None
-        numbers.refuse_complex(name, tensor.dtype)
-        floats(name, tensor)
-        if tensor.dtype is not tensors[0].dtype:
-            raise ArgumentError.of(f"{name}'s dtype", tensor.dtype, f"u's, {tensors[0].dtype}")
-    numbers.check([None if t is None else tuple(t.shape) for t in tensors])
+from ..errors import ArgumentError, flag
+from ._registry import on_cpu
+from ._scans import Scans
 
 
 def _like(x: Tensor) -> Tensor:
@@ -38,115 +21,7 @@ def _like(x: Tensor) -> Tensor:
     return x.new_empty_strided((*lead, n, m), strides)
 
 
-def _last(u: Tensor, A: Tensor) -> Tensor:
-    return u.new_empty((u.shape[0], u.shape[1], A.shape[1]))
-
-
-def _arrays(tensors: Given) -> List[Any]:
-    return [array(t) for t in tensors]
-
-
-def _forward(tensors: Given, softplus: bool, tells: bool, keeps: bool) -> Tuple[Tensor, Optional[Tensor], Optional[Tensor]]:
-    """y, the last states and what the way back keeps, where they are wanted."""
-    u, A = tensors[0], tensors[2]
-    assert u is not None and A is not None
-    scan = numbers.Scan(_arrays(tensors), softplus)
-    y, last = _like(u), _last(u, A) if tells else None
-    kept = torch.empty(scan.kept_bytes(), dtype=torch.uint8) if keeps else None  # which PyTorch aligns to 64 bytes
-    send_home(20.0 * u.numel() * scan.states)
-    scan.run(array(y), array(last), 0 if kept is None else _place(kept))
-    return y, last, kept
-
-
-def _place(kept: Tensor) -> int:
-    """Where it lies, or 0 where the library cannot use it."""
-    at = kept.data_ptr()
-    return at if at % 64 == 0 and kept.is_cpu and kept.is_contiguous() else 0
-
-
-def _backward(tensors: Given, softplus: bool, kept: Optional[Tensor], gy: Optional[Tensor], glast: Optional[Tensor],
-              needed: Sequence[bool]) -> List[Optional[Tensor]]:  # fmt: skip
-    found = [_like(t) if t is not None and need else None for t, need in zip(tensors, needed)]
-    scan = numbers.Scan(_arrays(tensors), softplus)
-    numbers.check_gradients(scan, *(None if g is None else tuple(g.shape) for g in (gy, glast)))
-    send_home(50.0 * scan.batch * scan.dim * scan.length * scan.states)
-    whole = kept is not None and kept.numel() == scan.kept_bytes()  # else inputs have got other shapes since
-    scan.back(array(gy), array(glast), _place(kept) if whole and kept is not None else 0, [array(g) for g in found])
-    return found
-
-
-class _Selective(torch.autograd.Function):
-    jvp = staticmethod(no_forward)
-
-    @staticmethod
-    def forward(ctx: Any, softplus: bool, tells: bool, keeps: bool, *tensors: Optional[Tensor]) -> Any:
-        y, last, kept = _forward(tensors, softplus, tells, keeps)
-        ctx.save_for_backward(*tensors, kept)
-        ctx.softplus = softplus
-        ctx.set_materialize_grads(False)
-        return y if last is None else (y, last)
-
-    @staticmethod
-    def backward(ctx: Any, gy: Optional[Tensor], glast: Optional[Tensor] = None) -> Tuple[Optional[Tensor], ...]:
-        if torch.is_grad_enabled():  # PyTorch's once_differentiable loses what reaches no gy, without a word
-            raise UnsupportedError.of("the selective scan's derivatives", "second derivatives", "first ones")
-        refuse_many("the selective scan", (gy, glast))
-        *tensors, kept = ctx.saved_tensors
-        needed = ctx.needs_input_grad[3:]
-        if gy is None and glast is None:
-            return (None,) * (3 + len(tensors))
-        return (None, None, None, *_backward(tensors, ctx.softplus, kept, gy, glast, needed))
-
-
-_ARGUMENTS = "Tensor u, Tensor delta, Tensor A, Tensor B, Tensor C, Tensor? D, Tensor? z, Tensor? delta_bias, Tensor? h0, bool softplus"
-
-
-@operator("deeppcr::selective_scan", f"({_ARGUMENTS}) -> (Tensor, Tensor)")
-def _operator(*arguments: Any) -> Tuple[Tensor, Tensor]:
-    *tensors, softplus = arguments
-    _check(tensors)
-    y, last, _ = _forward(tensors, softplus, True, False)
-    assert last is not None
-    return y, last
-
-
-@_operator.register_fake
-def _(*arguments: Any) -> Tuple[Tensor, Tensor]:
-    return _like(arguments[0]), _last(arguments[0], arguments[2])
-
-
-# `needed`: a bit an input.
-@operator("deeppcr::selective_scan_vjp", f"({_ARGUMENTS}, Tensor gy, Tensor glast, int needed) -> ({', '.join(['Tensor'] * 9)})")
-def _operator_vjp(*arguments: Any) -> Tuple[Tensor, ...]:
-    *tensors, softplus, gy, glast, needed = arguments
-    _check(tensors)
-    u, A = tensors[0], tensors[2]
-    expect("gy", gy, u.shape, u.dtype)
-    expect("glast", glast, (*u.shape[:2], A.shape[1]), u.dtype)
-    found = _backward(tensors, softplus, None, gy, glast, [bool(needed >> i & 1) for i in range(9)])
-    return tuple(u.new_empty(0) if g is None else g for g in found)
-
-
-@_operator_vjp.register_fake
-def _(*arguments: Any) -> Tuple[Tensor, ...]:
-    needed = arguments[-1]
-    return tuple(arguments[0].new_empty(0) if t is None or not needed >> i & 1 else _like(t) for i, t in enumerate(arguments[:9]))
-
-
-def _setup(ctx: Any, inputs: Tuple[Any, ...], output: Any) -> None:
-    *tensors, ctx.softplus = inputs
-    ctx.save_for_backward(*tensors)
-
-
-def _operator_backward(ctx: Any, gy: Tensor, glast: Tensor) -> Tuple[Optional[Tensor], ...]:
-    tensors, needs = ctx.saved_tensors, ctx.needs_input_grad[-10:-1]  # torch.func's have one more in front
-    needed = sum(1 << i for i, need in enumerate(needs) if need and tensors[i] is not None)
-    found = _traced_vjp(*tensors, ctx.softplus, gy, glast, needed)
-    return (*(g if needed >> i & 1 else None for i, g in enumerate(found)), None)
-
-
-_traced = differentiable(_operator, _operator_backward, _setup)
-_traced_vjp = differentiable(_operator_vjp)
+_scan = Scans(numbers.KIND, "bool softplus", _like)
 
 
 def selective_scan(
@@ -186,15 +61,8 @@ def selective_scan(
     """
     softplus, tells = flag("delta_softplus", delta_softplus), flag("return_last_state", return_last_state)
     tensors = (u, delta, A, B, C, D, z, delta_bias, h0)
-    _check(tensors)
-    if tracing():
-        y, last = _traced(*tensors, softplus)
-        return (y, last) if tells else y
-    keeps = wanted(*tensors)
-    if keeps or going_forward():
-        return _Selective.apply(softplus, tells, keeps, *tensors)
-    y, last, _ = _forward(tensors, softplus, tells, False)
-    return y if last is None else (y, last)
+    _scan.check(tensors)
+    return _scan(tensors, softplus, tells)
 
 
 def _expect_shapes(shapes: Sequence[Tuple[str, Optional[Tensor], Tuple[int, ...]]]) -> None:
