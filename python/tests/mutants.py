@@ -83,6 +83,12 @@ MUTANTS = [
     ("selective.py", "channels * self.groups // self.dim]", "channels % self.groups]", "test_selective.py::test_gradients_are_differences"),
     ("torch/_scans.py", "if t is not None and need else None for", "if t is not None else None for", "test_selective.py::test_only_what_is_needed"),
     ("torch/_scans.py", "    keeps = wanted(*tensors)\n", "    keeps = True\n", "test_selective.py::test_only_what_is_needed"),
+    ("torch/_scans.py", "whole = kept is not None and kept.numel() == scan.kept_bytes()", "whole = kept is not None", "test_attention.py::test_inputs_that_change"),
+    ("torch/_scans.py", "at if at % 64 == 0 and", "at if", "test_attention.py::test_the_way_back"),
+    ("torch/attention.py", "states[i : i + 1]", "states[:1]", "test_attention.py::test_sequences"),
+    ("torch/attention.py", "own[:2] = [_normal(x)", "own[1:2] = [_normal(x)", "test_attention.py::test_gated_delta_rule"),
+    ("torch/attention.py", "_CHANGES & ignored.keys()", "()", "test_attention.py::test_what_changes_numbers"),
+    ("attention.py", "if shape is not None and shape != wanted:", "if False:", "test_attention.py::test_refusals"),
     ("torch/_scans.py", "refuse_many(scans.kind.what, (gout, glast))", "pass", "test_selective.py::test_refusals_of_tensors"),
 ]  # fmt: skip
 

@@ -9,12 +9,14 @@ import pytest
 import deeppcr
 
 PUBLIC = {
-    "deeppcr": "linear_chain linear_chain_vjp linear_chain_jvp selective_scan selective_scan_vjp solve plan set_threads flush_denormals",
+    "deeppcr": "linear_chain linear_chain_vjp linear_chain_jvp selective_scan selective_scan_vjp linear_attention linear_attention_vjp "
+               "solve plan set_threads flush_denormals",
     "deeppcr.signal": "sosfilt lfilter sosfilt_vjp lfilter_vjp",
     "deeppcr.recurrent": "RNN RNNReLU GRU LSTM ParaGRU ParaLSTM MinGRU",
-    "deeppcr.torch": "RNN GRU LSTM ParaGRU ParaLSTM MinGRU Chain linear_chain selective_scan mamba2_scan sosfilt lfilter from_torch replace_in",
+    "deeppcr.torch": "RNN GRU LSTM ParaGRU ParaLSTM MinGRU Chain linear_chain selective_scan mamba2_scan "
+                     "linear_attention gated_delta_rule sosfilt lfilter from_torch replace_in",
     "deeppcr.jax": "linear_chain rnn gru lstm paragru paralstm mingru selective_scan sosfilt lfilter",
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("module, name", [(module, name) for module, names in PUBLIC.items() for name in names.split()])

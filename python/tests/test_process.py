@@ -257,6 +257,19 @@ def test_ctrl_c_ends_a_selective_scan(call):
     """)
 
 
+@pytest.mark.parametrize("call", ["(x, x, x, g, g)", "_vjp(x, x, x, x, g, g)"])
+def test_ctrl_c_ends_linear_attention(call):
+    ends_soon(f"""
+    x, g = (np.broadcast_to(np.full(1, value), shape) for value, shape in ((0.1, (1, 300_000, 2, 64)), (-0.1, (1, 300_000, 2))))
+    def call(begun):
+        begun()
+        deeppcr.linear_attention{call}
+    heard(call, ["interrupt"])
+    assert deeppcr.linear_attention(*[np.ones((1, 3, 1, 4))] * 3, scale=1)[0, 0, 0, 0] == 4
+    print("done")
+    """)
+
+
 @pytest.mark.parametrize("call", ["lfilter(taps, poles, x)", "lfilter_vjp(taps, poles, x, y)", "sosfilt(np.tile([1, 0, 0, 1, -0.5, 0.1], (200, 1)), x)"])
 def test_ctrl_c_ends_a_filter(call):
     ends_soon(f"""

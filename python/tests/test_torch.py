@@ -658,12 +658,14 @@ def operator_arguments():
     filters = d(b=f(3), a=torch.ones(2), x=f(2, 9), zi=f(2, 1, 2))
     scan = d(u=f(2, 4, 9), delta=f(2, 4, 9), A=f(4, 3), B=f(2, 3, 9), C=f(2, 4, 3, 9), D=f(4), z=f(2, 4, 9), delta_bias=f(4), h0=f(2, 4, 3),
              softplus=True)  # fmt: skip
+    attention = d(q=f(2, 9, 2, 3), k=f(2, 9, 2, 3), v=f(2, 9, 4, 5), g=f(2, 9, 4, 3), beta=f(2, 9, 4), initial_state=f(2, 4, 3, 5), scale=0.5)
     return {
         "recurrent": net, "recurrent_vjp": d(net, dy=f(5, 2, 2), dht=f(1, 2, 2), dct=f(1, 2, 4)),
         "chain": stack, "chain_vjp": d(stack, g=f(2, 3)),
         "linear_chain": d(chain, b=f(5, 3)), "linear_chain_vjp": d(chain, z=f(5, 3), g=f(5, 3)),
         "filter": filters, "filter_vjp": d(filters, gy=f(2, 9), gzf=f(2, 1, 2)),
         "selective_scan": scan, "selective_scan_vjp": d(scan, gy=f(2, 4, 9), glast=f(2, 4, 3), needed=511),
+        "linear_attention": attention, "linear_attention_vjp": d(attention, go=f(2, 9, 4, 5), gfinal=f(2, 4, 3, 5), needed=63),
     }  # fmt: skip
 
 

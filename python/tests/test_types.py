@@ -43,6 +43,10 @@ u, D, V = np.ones((1, 2, 4)), np.ones((2, 3)), np.ones((1, 3, 4))
 scanned: Numbers = deeppcr.selective_scan(u, u, -D, V, V)
 both: Tuple[Numbers, Numbers] = deeppcr.selective_scan(u, u, -D, V, V, return_last_state=True)
 gu: Numbers = deeppcr.selective_scan_vjp(u, u, -D, V, V, scanned).u
+q, v = np.ones((1, 4, 2, 3)), np.ones((1, 4, 2, 5))
+read: Numbers = deeppcr.linear_attention(q, q, v)
+with_states: Tuple[Numbers, Numbers] = deeppcr.linear_attention(q, q, v, return_final_state=True)
+gv: Numbers = deeppcr.linear_attention_vjp(q, q, v, read).v
 threads: int = deeppcr.threads()
 try:
     deeppcr.set_threads(2)
@@ -52,6 +56,8 @@ none: str = deeppcr.linear_chain(A, b)  # type: ignore[assignment]
 none = signal.sosfilt(np.ones((1, 6)), b)  # type: ignore[assignment]
 none = recurrent.GRU(2, 3)(b)[1]  # type: ignore[assignment]
 none = deeppcr.selective_scan(u, u, -D, V, V, return_last_state=True)  # type: ignore[assignment]
+none = deeppcr.linear_attention(q, q, v, return_final_state=True)  # type: ignore[assignment]
+none = deeppcr.linear_attention_vjp(q, q, v, read).g  # type: ignore[assignment]
 deeppcr.plan("linear", length=5).method  # type: ignore[attr-defined]
 '''
 

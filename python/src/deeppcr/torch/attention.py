@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from .. import attention as numbers
-from ..errors import ArgumentError, flag
+from ..errors import ArgumentError, UnsupportedError, flag
 from ._registry import on_cpu
 from ._scans import Scans
 
@@ -49,6 +49,8 @@ def linear_attention(
         Of other shapes, dtypes and devices.
     """
     tells = flag("return_final_state", return_final_state)
+    if isinstance(scale, Tensor):  # which would get no gradient
+        raise ArgumentError.of("scale", "a tensor", "a number: multiply q by a tensor")
     tensors = (q, k, v, g, beta, initial_state)
     extents = _scan.check(tensors)
     return _scan(tensors, numbers.scale_of(scale, extents.keys), tells)
@@ -69,10 +71,20 @@ def _packed(tensors: Sequence[Tensor], ends: Sequence[int], scale: Optional[floa
 
 
 def _ends(cu_seqlens: Any, batch: int, length: int) -> List[int]:
-    ends = [int(e) for e in cu_seqlens]
+    try:
+        ends = [int(e) for e in cu_seqlens]
+    except (TypeError, ValueError):
+        raise ArgumentError.of("cu_seqlens", type(cu_seqlens).__name__, "ends of sequences, one after another") from None
     if batch != 1 or len(ends) < 2 or ends[0] != 0 or ends[-1] != length or any(b < a for a, b in zip(ends, ends[1:])):
         raise ArgumentError.of("cu_seqlens", ends, f"ends of sequences, from 0 on, rising to {length}, of a batch of 1, not {batch}")
     return ends
+
+
+# Of flash-linear-attention's functions, what says that numbers come otherwise than they are computed with, or that more is wanted.
+_CHANGES = {
+    "cp_context", "gk", "gv", "head_first", "inplace_final_state", "num_accepted_tokens", "return_intermediate_states", "ssm_state_indices",
+    "state_v_first", "transpose_state_layout", "use_beta_sigmoid_in_kernel", "use_gate_in_kernel",
+}  # fmt: skip
 
 
 def gated_delta_rule(
@@ -103,7 +115,7 @@ def gated_delta_rule(
     cu_seqlens : Tensor or sequence of int, optional
         Where sequences that lie one after another in a batch of one begin, and the last one's end.
     **ignored
-        What those functions take besides, such as chunk_size, and which changes no number.
+        What those functions take besides, such as chunk_size. What changes numbers, such as use_gate_in_kernel, is refused.
 
     Returns
     -------
@@ -115,6 +127,9 @@ def gated_delta_rule(
         Of other shapes and devices, and of dtypes that are no floats.
     """
     tells, normal = flag("output_final_state", output_final_state), flag("use_qk_l2norm_in_kernel", use_qk_l2norm_in_kernel)
+    for name in _CHANGES & ignored.keys():
+        if ignored[name] is not None and ignored[name] is not False:
+            raise UnsupportedError.of(name, "given", "g, beta and states as they are computed with")
     given = [("q", q), ("k", k), ("v", v), ("g", g), ("beta", beta)] + ([] if initial_state is None else [("initial_state", initial_state)])
     for name, tensor in given:
         on_cpu(name, tensor)
