@@ -89,6 +89,8 @@ MUTANTS = [
     ("torch/attention.py", "own[:2] = [_normal(x)", "own[1:2] = [_normal(x)", "test_attention.py::test_gated_delta_rule"),
     ("torch/attention.py", "_CHANGES & ignored.keys()", "()", "test_attention.py::test_what_changes_numbers"),
     ("attention.py", "if shape is not None and shape != wanted:", "if False:", "test_attention.py::test_refusals"),
+    ("_jax_scans.py", "found.get(i) for i in range(len(kind.names))", "*some, *[None] * (len(kind.names) - len(some))", "test_attention.py::test_jax"),
+    ("_jax_scans.py", "not (shared and n == 1)", "n != 1", "test_attention.py::test_refusals_of_jax"),
     ("torch/_scans.py", "refuse_many(scans.kind.what, (gout, glast))", "pass", "test_selective.py::test_refusals_of_tensors"),
 ]  # fmt: skip
 

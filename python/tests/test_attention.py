@@ -583,3 +583,76 @@ def test_what_changes_numbers_is_not_ignored(rng):
         assert caught.value.what == what
     with pytest.raises(deeppcr.ArgumentError, match="output_final_state"):
         ours.gated_delta_rule(*t, output_final_state="yes")
+
+
+# ---- JAX ----
+
+
+@pytest.fixture
+def jax():
+    return pytest.importorskip("jax")
+
+
+@pytest.mark.parametrize("options, scale", [((3, 1, 1), None), ((4, 1, 0), 0.3), ((0, 0, 1), -1 / 3), ((0, 0, 0), None)])
+def test_jax(jax, rng, options, scale):
+    from deeppcr import jax as ours_of_jax
+
+    arrays = given(rng, length=19, options=options, dtype=np.float32)
+    indices, numbers = [i for i, x in enumerate(arrays) if x is not None], there(arrays)
+    go, gfinal = rng.normal(size=arrays[2].shape).astype("f"), rng.normal(size=(2, 4, 5, 7)).astype("f")
+
+    def call_(*some):
+        whole = dict(zip(indices, some))
+        return ours_of_jax.linear_attention(*(whole.get(i) for i in range(5)), scale=scale, initial_state=whole.get(5), return_final_state=True)
+
+    wanted, gradients = run(arrays, scale), there(back(arrays, go, gfinal, scale))
+    for f in (call_, jax.jit(call_)):
+        out, pull = jax.vjp(f, *numbers)
+        assert all(np.array_equal(a, b) for a, b in zip((*out, *pull((go, gfinal))), (*wanted, *gradients)))
+    of_v = lambda v: call_(*numbers[:2], v, *numbers[3:])  # noqa: E731
+    rows = np.stack([numbers[2], 2 * numbers[2]])
+    for f in (lambda v: of_v(v)[1], jax.grad(lambda v: of_v(v)[0].sum())):
+        assert np.array_equal(jax.vmap(f)(rows)[1], f(rows[1]))
+    several = [np.stack([x, x]) for x in numbers]
+    assert np.array_equal(jax.jit(jax.vmap(call_))(*several)[0][1], wanted[0])
+    axes = [None] * (len(numbers) - 2)
+    twice = jax.vmap(jax.vmap(call_, (0, None, *axes)), (None, 1, *axes))(several[0], np.stack([numbers[1]] * 3, 1), *numbers[2:])
+    assert np.array_equal(twice[0][2, 1], wanted[0]) and np.array_equal(twice[1][2, 1], wanted[1])
+    with pytest.raises(deeppcr.UnsupportedError, match="second"):
+        jax.grad(lambda v: jax.grad(lambda w: of_v(w)[0].sum())(v).sum())(rows[0])
+    assert np.array_equal(ours_of_jax.linear_attention(*numbers[:3]), run([*arrays[:3], None, None, None])[0])
+
+
+def test_refusals_of_jax(jax, rng):
+    from deeppcr import _xla
+    from deeppcr import jax as ours_of_jax
+
+    t = given(rng, dtype=np.float32)
+    for arguments, what in (([t[0][0], *t[1:5]], "q's shape"), ([*t[:2], t[2].astype("c8"), *t[3:5]], "v's dtype"), ([t[0].astype("i4"), *t[1:5]], "q's dtype"),
+                            ([t[0], t[1].astype(np.float16), *t[2:5]], "k's dtype"), ([*t[:2], None], "v"), ([*t[:4], t[4][..., 1:]], "beta's shape")):
+        with pytest.raises(deeppcr.Error) as caught:
+            ours_of_jax.linear_attention(*arguments)
+        assert caught.value.what == what
+    for word in (dict(scale="one"), dict(scale=np.nan), dict(return_final_state="no"), dict(initial_state=t[5][:1])):
+        with pytest.raises(deeppcr.ArgumentError, match=next(iter(word))):
+            ours_of_jax.linear_attention(*t[:3], **word)
+    with pytest.raises(deeppcr.ArgumentError, match="scale"):
+        jax.jit(lambda scale: ours_of_jax.linear_attention(*t[:3], scale=scale))(0.5)
+    for words in ("attention 1.0 6", "attention 1.0 64", "attention nan 7", "attention one 7", "attention 1.0", "attention 1.0 7 7"):
+        with pytest.raises(deeppcr.ArgumentError):
+            _xla._run_of(words.encode())
+    forward, backward = _xla._run_of(b"attention 0.5 7"), _xla._run_of(b"attention_vjp 0.5 7")
+    q, k, v = t[:3]
+    o, last = np.empty_like(v), np.empty((2, 4, 5, 7), "f")
+    forward([q, k, v], [o, last])
+    assert np.array_equal(o, deeppcr.linear_attention(q, k, v, scale=0.5))
+    two = [np.stack([x, x]) for x in (o, last)]
+    for given_, found in (([q, k], [o, last]), ([q, k, v], [o]), ([q, k, v], [o[0], last]), ([q, k, v], [o, last[:1]]), ([q, k, v], [o[:1], last]),
+                          ([q, k.astype("f8"), v], [o, last]), ([q, k, v], two), ([q[None], k[None], v[None]], [two[0], last[None]])):  # fmt: skip
+        with pytest.raises(deeppcr.ArgumentError):
+            forward(given_, found)
+    forward([q[None], k[None], v[None]], two)
+    assert np.array_equal(two[0][1], o)
+    for given_, found in (([o, last, q, k, v], [q, k]), ([o, o, q, k, v], [q, k, v]), ([o, last, q, k, v], [q, k, k])):
+        with pytest.raises(deeppcr.ArgumentError):
+            backward(given_, [x.copy() for x in found])

@@ -15,7 +15,7 @@ PUBLIC = {
     "deeppcr.recurrent": "RNN RNNReLU GRU LSTM ParaGRU ParaLSTM MinGRU",
     "deeppcr.torch": "RNN GRU LSTM ParaGRU ParaLSTM MinGRU Chain linear_chain selective_scan mamba2_scan "
                      "linear_attention gated_delta_rule sosfilt lfilter from_torch replace_in",
-    "deeppcr.jax": "linear_chain rnn gru lstm paragru paralstm mingru selective_scan sosfilt lfilter",
+    "deeppcr.jax": "linear_chain rnn gru lstm paragru paralstm mingru selective_scan linear_attention sosfilt lfilter",
 }  # fmt: skip
 
 

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""For JAX, on the CPU: `linear_chain`, `rnn`, `gru`, `lstm`, `sosfilt`, `lfilter`, `selective_scan` with jit, grad and vmap.
+"""For JAX, on the CPU, with jit, grad and vmap: `linear_chain`, `rnn`, `gru`, `lstm` and their like, `sosfilt`, `lfilter`,
+`selective_scan`, `linear_attention`.
 
 Compiled programs call the library on their own buffers, without copies, by jax.ffi (see _xla.py), with gradient rules of their own
 (jax.custom_vjp). A vmap becomes a batch: of a chain always, of a network or a filter where its parameters are not mapped over.
@@ -12,50 +13,24 @@ import math
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
 import jax
-import jax.ffi
 import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
-from . import _engine, _scans, _xla
+from . import _engine, _xla
 from . import _library as library
 from . import linear as numbers
-from . import selective
 from . import signal as filters
+from ._jax_calls import CODES, Array, Shapes, as_array, ask, expect, first_gradients, lane, shape_of
+from ._jax_scans import linear_attention, selective_scan
 from ._ready import Here, Ready
-from .errors import ArgumentError, UnsupportedError, flag, one_of, whole_number
+from .errors import ArgumentError, one_of, whole_number
 from .nonlinear import METHODS
 
-__all__ = ["gru", "lfilter", "linear_chain", "lstm", "mingru", "paragru", "paralstm", "rnn", "selective_scan", "sosfilt"]
-
-Array = Any
-Shapes = List[Tuple[str, Tuple[int, ...]]]  # arrays by name
-_CODES = {np.dtype(np.float32): 1, np.dtype(np.float64): 2}
-
-jax.ffi.register_ffi_target("deeppcr", _xla.capsule(), platform="cpu")
-
-
-def _ask(call: str, shapes: Any, *arguments: Array) -> Any:
-    """One call of the library; what vmap maps over comes as leading dimensions, 1 where an argument is not mapped."""
-    return jax.ffi.ffi_call("deeppcr", shapes, vmap_method="expand_dims")(*arguments, call=call)
-
-
-def _shape(array: Array) -> jax.ShapeDtypeStruct:
-    return jax.ShapeDtypeStruct(array.shape, array.dtype)
-
-
-def _given(name: str, value: Any, dtype: Any = None) -> Array:
-    """A value as an array, of real numbers where it is to become one of `dtype`."""
-    try:
-        array = jnp.asarray(value)
-    except (TypeError, ValueError):  # None, text, masked arrays
-        raise ArgumentError.of(name, type(value).__name__, "an array of numbers") from None
-    if dtype is None:
-        return array
-    if jnp.issubdtype(array.dtype, jnp.complexfloating):
-        raise ArgumentError.of(f"{name}'s dtype", array.dtype, "real numbers")
-    return array.astype(dtype)
+__all__ = [
+    "gru", "lfilter", "linear_attention", "linear_chain", "lstm", "mingru", "paragru", "paralstm", "rnn", "selective_scan", "sosfilt",
+]  # fmt: skip
 
 
 def _one_call(name: str, run: Callable[..., Any], shared: Callable[[int], slice], fold: Callable[..., Any]) -> Callable[..., Any]:
@@ -93,23 +68,6 @@ def _one_call(name: str, run: Callable[..., Any], shared: Callable[[int], slice]
     ad.primitive_jvps[made] = derivative
     batching.primitive_batchers[made] = batched
     return made.bind  # type: ignore[no-any-return]
-
-
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
-def _first(what: str, call: str, given: Sequence[Array], inputs: Sequence[Array]) -> Any:
-    """The gradients of `what` by its inputs, given those of its results: by a call that has none itself."""
-    return tuple(_ask(call, [*map(_shape, inputs)], *given, *inputs))
-
-
-def _first_forward(what: str, call: str, given: Sequence[Array], inputs: Sequence[Array]) -> Any:
-    return _first(what, call, given, inputs), None
-
-
-def _first_backward(what: str, *_: Any) -> Any:
-    raise UnsupportedError.of(f"{what}'s derivatives", "second derivatives", "first ones")
-
-
-_first.defvjp(_first_forward, _first_backward)
 
 
 def _in_front(size: int, x: Array, axis: Optional[int], to: int) -> Array:
@@ -184,13 +142,13 @@ def _chain_call(structure: str, scheme: str, transposed: str, rank: str) -> _xla
         (A, b, *rest), (z,) = given, found
         if len(rest) > 1:
             raise ArgumentError.of("the number of arrays", len(given), "A, b and at most z0")
-        _expect([("z", z.shape)], found, None, ())
+        expect([("z", z.shape)], found, None, ())
         if z.ndim == dims:
-            _expect([("z", b.shape)], found, b.dtype, ())
+            expect([("z", b.shape)], found, b.dtype, ())
             numbers._into(A, b, rest[0] if rest else None, z, back, scheme, structure)
             return
         f = _Folded(z.shape, dims, structure)
-        _expect([("z", z.shape)], found, b.dtype, ())
+        expect([("z", z.shape)], found, b.dtype, ())
         out = f.states(z)
         mine = np.shares_memory(out, z)
         numbers._into(f.transitions(A, False), f.states(b), f.start(rest[0]) if rest else None, out, back, scheme, structure)
@@ -207,9 +165,9 @@ def _chain_vjp_call(structure: str, scheme: str, rank: str) -> _xla.Run:
         (A, z, g, *rest), (dA, db, *dz0) = given, found
         if len(rest) > 1 or len(dz0) != len(rest):
             raise ArgumentError.of("the number of arrays", f"{len(given)} and {len(found)} results", "A, z, g and dA, db, or z0 and dz0 too")
-        _expect([("a gradient", r.shape) for r in found], found, None, ())
+        expect([("a gradient", r.shape) for r in found], found, None, ())
         if db.ndim == dims:
-            _expect([("dA", A.shape), ("db", g.shape), *(("dz0", r.shape) for r in rest)], found, g.dtype, ())
+            expect([("dA", A.shape), ("db", g.shape), *(("dz0", r.shape) for r in rest)], found, g.dtype, ())
             numbers._vjp_into(A, z, g, rest[0] if rest else None, dA, db, dz0[0] if dz0 else None, scheme, structure)
             return
         f = _Folded(db.shape, dims, structure)
@@ -260,7 +218,7 @@ _xla.repeats.update(chain=_chain_again, chain_vjp=_chain_vjp_again)
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(3, 4, 5))
 def _chain(A: Array, b: Array, z0: Optional[Array], transposed: bool, scheme: str, structure: str) -> Array:
-    return _ask(f"chain {structure} {scheme} {int(transposed)} {b.ndim}", _shape(b), A, b, *([] if z0 is None else [z0]))
+    return ask(f"chain {structure} {scheme} {int(transposed)} {b.ndim}", shape_of(b), A, b, *([] if z0 is None else [z0]))
 
 
 def _chain_forward(A: Array, b: Array, z0: Optional[Array], transposed: bool, scheme: str, structure: str) -> Any:
@@ -279,8 +237,8 @@ def _chain_backward(transposed: bool, scheme: str, structure: str, kept: Any, g:
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(4, 5))
 def _gradients(A: Array, z: Array, g: Array, z0: Optional[Array], scheme: str, structure: str) -> Any:
-    shapes = [_shape(A), _shape(g), *([] if z0 is None else [_shape(z0)])]
-    found = _ask(f"chain_vjp {structure} {scheme} {g.ndim}", shapes, A, z, g, *([] if z0 is None else [z0]))
+    shapes = [shape_of(A), shape_of(g), *([] if z0 is None else [shape_of(z0)])]
+    found = ask(f"chain_vjp {structure} {scheme} {g.ndim}", shapes, A, z, g, *([] if z0 is None else [z0]))
     return found[0], found[1], None if z0 is None else found[2]
 
 
@@ -333,10 +291,10 @@ def linear_chain(A: Array, b: Array, z0: Optional[Array] = None, transposed: boo
     ArgumentError, UnsupportedError
         As there, when it is traced.
     """
-    A, b = _given("A", A), _given("b", b)
-    z0 = None if z0 is None else _given("z0", z0)
+    A, b = as_array("A", A), as_array("b", b)
+    z0 = None if z0 is None else as_array("z0", z0)
     dtype = jnp.result_type(A, b, *([] if z0 is None else [z0]))
-    if np.dtype(dtype) not in _CODES:
+    if np.dtype(dtype) not in CODES:
         raise ArgumentError.of("dtype", dtype, "float32 or float64")
     if structure is None:
         structure = "scalar" if A.ndim == 0 else {1: "dense", 0: "diagonal", -1: "scalar"}.get(A.ndim - b.ndim)
@@ -402,33 +360,14 @@ def _gradients_of(arrays: Shapes) -> Shapes:
     return [("d" + name, shape) for name, shape in arrays]
 
 
-def _expect(wanted: Shapes, arrays: Sequence[np.ndarray], dtype: Any, mapped: Tuple[int, ...], shared: bool = False) -> None:
-    """Refuses arrays of a call that have other shapes after what vmap maps over (`shared`: or 1), or another dtype (None: no float): a
-    call may come from any program."""
-    if len(arrays) != len(wanted):
-        raise ArgumentError.of("the number of arrays", len(arrays), f"{len(wanted)}: {', '.join(name for name, _ in wanted)}")
-    k = len(mapped)
-    for (name, shape), array in zip(wanted, arrays):
-        if array.dtype != dtype if dtype is not None else array.dtype not in _CODES:
-            raise ArgumentError.of(f"{name}'s dtype", array.dtype, str(dtype or "float32 or float64"))
-        lead = array.shape[:k]
-        if array.shape[k:] != shape or not (lead == mapped or shared and all(n in (1, m) for n, m in zip(lead, mapped))):
-            raise ArgumentError.of(f"{name}'s shape", array.shape, str(mapped + shape))
-
-
 def _at(*arrays: np.ndarray) -> List[int]:
     return [a.ctypes.data for a in arrays]
-
-
-def _lane(arrays: Sequence[np.ndarray], index: Tuple[int, ...]) -> List[np.ndarray]:
-    k = len(index)
-    return [a[tuple(min(i, n - 1) for i, n in zip(index, a.shape[:k]))] for a in arrays]
 
 
 def _form_of(kind: str, words: Sequence[str]) -> _engine.Form:
     dtype, inputs, hidden, layers, bidirectional, bias = map(int, words)
     one_of("kind", kind, _engine.KINDS)
-    one_of("dtype", dtype, _CODES.values())
+    one_of("dtype", dtype, CODES.values())
     return _engine.Form(kind, dtype, inputs, hidden, layers, bool(bidirectional), bool(bias)).checked()
 
 
@@ -448,8 +387,8 @@ def _network_call(method: str, kind: str, *words: str) -> _xla.Run:
 
     def run(given: List[np.ndarray], found: List[np.ndarray]) -> None:
         inputs, results, mapped = _network_shapes(form, found)
-        _expect(inputs, given, dtype, mapped, True)
-        _expect(results, found, dtype, mapped)
+        expect(inputs, given, dtype, mapped, True)
+        expect(results, found, dtype, mapped)
         if not mapped:
             _Network(form, method, *found[0].shape[:2]).run(_at(*given, *found))
         elif all(math.prod(p.shape[: len(mapped)]) == 1 for p in given[3:]):  # as one batch
@@ -462,7 +401,7 @@ def _network_call(method: str, kind: str, *words: str) -> _xla.Run:
         else:
             net = _Network(form, method, *found[0].shape[-3:-1])
             for index in np.ndindex(*mapped):
-                net.run(_at(*_lane(given, index), *_lane(found, index)))
+                net.run(_at(*lane(given, index), *lane(found, index)))
 
     return run
 
@@ -474,11 +413,11 @@ def _network_vjp_call(method: str, kind: str, *words: str) -> _xla.Run:
 
     def run(given: List[np.ndarray], found: List[np.ndarray]) -> None:
         inputs, results, mapped = _network_shapes(form, found)
-        _expect([*_gradients_of(results), *inputs], given, dtype, mapped, True)
-        _expect(_gradients_of(inputs), found, dtype, mapped)
+        expect([*_gradients_of(results), *inputs], given, dtype, mapped, True)
+        expect(_gradients_of(inputs), found, dtype, mapped)
         net = _Network(form, method, *found[0].shape[-3:-1])
         for index in np.ndindex(*mapped):
-            net.run_back(_at(*_lane(given, index), *_lane(found, index)))
+            net.run_back(_at(*lane(given, index), *lane(found, index)))
 
     return run
 
@@ -544,7 +483,7 @@ def _words(form: _engine.Form, method: str) -> str:
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
 def _network(form: _engine.Form, method: str, x: Array, h0: Array, c0: Array, parameters: Tuple[Array, ...]) -> Any:
     outputs = jax.ShapeDtypeStruct((*x.shape[:2], form.directions * form.hidden), x.dtype)
-    return tuple(_ask(f"network {_words(form, method)}", [outputs, _shape(h0), _shape(h0)], x, h0, c0, *parameters))
+    return tuple(ask(f"network {_words(form, method)}", [outputs, shape_of(h0), shape_of(h0)], x, h0, c0, *parameters))
 
 
 def _network_forward(form: _engine.Form, method: str, x: Array, h0: Array, c0: Array, parameters: Tuple[Array, ...]) -> Any:
@@ -553,7 +492,7 @@ def _network_forward(form: _engine.Form, method: str, x: Array, h0: Array, c0: A
 
 def _network_backward(form: _engine.Form, method: str, kept: Any, given: Any) -> Any:
     x, h0, c0, parameters = kept
-    dx, dh0, dc0, *rest = _first(form.kind, f"network_vjp {_words(form, method)}", given, (x, h0, c0, *parameters))
+    dx, dh0, dc0, *rest = first_gradients(form.kind, f"network_vjp {_words(form, method)}", given, (x, h0, c0, *parameters))
     return dx, dh0, dc0, tuple(rest)
 
 
@@ -576,23 +515,23 @@ _network_one_call = _one_call("deeppcr_network", _network_flat, lambda count: sl
 
 
 def _call(kind: str, parameters: Dict[str, Array], x: Array, state: Any, method: str) -> Any:
-    x = _given("x", x)
+    x = as_array("x", x)
     if not isinstance(parameters, Mapping) or "weight_ih_l0" not in parameters:
         got = list(parameters) if isinstance(parameters, Mapping) else type(parameters).__name__
         raise ArgumentError.of("the parameters", got, "a dict by PyTorch's names, weight_ih_l0 and so on")
     if x.ndim not in (2, 3):
         raise ArgumentError.of("x's shape", x.shape, "[T][B][inputs] or [T][inputs]")
     names = list(parameters)
-    if np.dtype(x.dtype) not in _CODES:
+    if np.dtype(x.dtype) not in CODES:
         raise ArgumentError.of("x's dtype", x.dtype, "float32 or float64")
-    parameters = {name: _given(str(name), value, x.dtype) for name, value in parameters.items()}
+    parameters = {name: as_array(str(name), value, x.dtype) for name, value in parameters.items()}
     if not parameters["weight_ih_l0"].ndim:
         raise ArgumentError.of("weight_ih_l0's shape", (), "a matrix")
     one_of("method", method, METHODS)
     directions = 2 if "weight_ih_l0_reverse" in parameters else 1
     layers = sum(str(name).startswith("weight_ih_l") for name in names) // directions
     hidden = parameters["weight_ih_l0"].shape[0] // _engine.GATES[kind]
-    form = _engine.Form(kind, _CODES[np.dtype(x.dtype)], x.shape[-1], hidden, layers, directions == 2, "bias_ih_l0" in parameters)
+    form = _engine.Form(kind, CODES[np.dtype(x.dtype)], x.shape[-1], hidden, layers, directions == 2, "bias_ih_l0" in parameters)
     wanted = dict(form.parameters())
     _engine.refuse_names(names, wanted)
     for name, own in wanted.items():
@@ -607,7 +546,7 @@ def _call(kind: str, parameters: Dict[str, Array], x: Array, state: Any, method:
     h0, c0 = (state if lstm else (state, None)) if state is not None else (None, None)
     given = []
     for name, one in (("h0", h0), ("c0", c0)):
-        one = jnp.zeros(shape, x.dtype) if one is None else _given(name, one, x.dtype)
+        one = jnp.zeros(shape, x.dtype) if one is None else as_array(name, one, x.dtype)
         one = one[:, None] if single and one.ndim == 2 else one
         if one.shape != shape:
             raise ArgumentError.of(f"{name}'s shape", one.shape, str(shape))
@@ -719,10 +658,10 @@ def _filter_call(kind: str, rank: str) -> _xla.Run:
         *coefficients, x, zi = given
         y, zf = found
         vectors, signals, mapped = _filter_shapes(kind, dims, [*coefficients, y, zf])
-        _expect(vectors, coefficients, None, mapped, True)
-        _expect(signals[:1], (x,), None, mapped, True)
-        _expect(signals, (x, zi), x.dtype, mapped, True)
-        _expect(signals, found, x.dtype, mapped)
+        expect(vectors, coefficients, None, mapped, True)
+        expect(signals[:1], (x,), None, mapped, True)
+        expect(signals, (x, zi), x.dtype, mapped, True)
+        expect(signals, found, x.dtype, mapped)
         k = len(mapped)
         if all(math.prod(c.shape[:k]) == 1 for c in coefficients):  # more channels
             x, zi = np.broadcast_to(x, y.shape), np.broadcast_to(zi, zf.shape)
@@ -730,8 +669,8 @@ def _filter_call(kind: str, rank: str) -> _xla.Run:
             once([c.reshape(c.shape[k:]) for c in coefficients], x, flat(zi), y, flat(zf))
             return
         for index in np.ndindex(*mapped):
-            *own, signal, start = _lane(given, index)
-            once(own, signal, start, *_lane(found, index))
+            *own, signal, start = lane(given, index)
+            once(own, signal, start, *lane(found, index))
 
     return run
 
@@ -743,16 +682,16 @@ def _filter_vjp_call(kind: str, rank: str) -> _xla.Run:
     def run(given: List[np.ndarray], found: List[np.ndarray]) -> None:
         vectors, signals, mapped = _filter_shapes(kind, dims, found)
         count = len(vectors)
-        _expect(vectors, given[2:-2], None, mapped, True)
-        _expect(signals[1:], given[-1:], None, mapped, True)
-        _expect([*signals, *signals], [*given[-2:], *given[:2]], given[-1].dtype, mapped, True)
-        _expect(vectors, found[:count], None, mapped)
-        _expect(signals, found[count:], given[-1].dtype, mapped)
+        expect(vectors, given[2:-2], None, mapped, True)
+        expect(signals[1:], given[-1:], None, mapped, True)
+        expect([*signals, *signals], [*given[-2:], *given[:2]], given[-1].dtype, mapped, True)
+        expect(vectors, found[:count], None, mapped)
+        expect(signals, found[count:], given[-1].dtype, mapped)
         for index in np.ndindex(*mapped):
-            gy, gzf, *own, x, zi = _lane(given, index)
+            gy, gzf, *own, x, zi = lane(given, index)
             wide = [np.asarray(c, np.float64) for c in own]
             made = filters._gradient(kind, wide[0], wide[1] if count == 2 else None, x, zi, gy, gzf, -1, True)
-            for out, value in zip(_lane(found, index), [m for m in made if m is not None]):
+            for out, value in zip(lane(found, index), [m for m in made if m is not None]):
                 out[...] = value
 
     return run
@@ -833,7 +772,7 @@ _xla.repeats.update(filter=_filter_again, filter_vjp=_filter_vjp_again)
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _filtered(kind: str, coefficients: Tuple[Array, ...], x: Array, zi: Array) -> Any:
-    return tuple(_ask(f"filter {kind} {x.ndim}", [_shape(x), _shape(zi)], *coefficients, x, zi))
+    return tuple(ask(f"filter {kind} {x.ndim}", [shape_of(x), shape_of(zi)], *coefficients, x, zi))
 
 
 def _filtered_forward(kind: str, coefficients: Tuple[Array, ...], x: Array, zi: Array) -> Any:
@@ -842,7 +781,7 @@ def _filtered_forward(kind: str, coefficients: Tuple[Array, ...], x: Array, zi: 
 
 def _filtered_backward(kind: str, kept: Any, given: Any) -> Any:
     coefficients, x, zi = kept
-    *found, gx, gzi = _first("the filter", f"filter_vjp {kind} {x.ndim}", given, (*coefficients, x, zi))
+    *found, gx, gzi = first_gradients("the filter", f"filter_vjp {kind} {x.ndim}", given, (*coefficients, x, zi))
     return tuple(found), gx, gzi
 
 
@@ -864,17 +803,17 @@ _filtered_one_call = _one_call("deeppcr_filter", _filtered_flat, lambda count: s
 
 
 def _filter(kind: str, coefficients: Tuple[Array, ...], x: Array, axis: int, zi: Any, sections: int, order: int) -> Any:
-    x = _given("x", x)
-    if np.dtype(x.dtype) not in _CODES:
+    x = as_array("x", x)
+    if np.dtype(x.dtype) not in CODES:
         raise ArgumentError.of("x's dtype", x.dtype, "float32 or float64")
     if x.ndim == 0:
         raise ArgumentError.of("x's shape", x.shape, "one dimension or more")
     axis = filters.axis_of(axis, x.ndim)
-    if any(np.dtype(c.dtype) not in _CODES for c in coefficients):
+    if any(np.dtype(c.dtype) not in CODES for c in coefficients):
         raise ArgumentError.of("the coefficients' dtypes", [str(c.dtype) for c in coefficients], "float32 or float64")
     moved = jnp.moveaxis(x, axis, -1)
     wanted = (*moved.shape[:-1], sections, order)
-    zi = None if zi is None else _given("zi", zi, x.dtype)
+    zi = None if zi is None else as_array("zi", zi, x.dtype)
     if zi is not None and zi.shape != wanted:
         raise ArgumentError.of("zi's shape", zi.shape, str(wanted))
     states = (math.prod(moved.shape[:-1]), sections, order)
@@ -908,7 +847,7 @@ def sosfilt(sos: Array, x: Array, axis: int = -1, zi: Any = None) -> Any:
     ArgumentError
         Of shapes and dtypes that do not fit, when it is traced; of coefficients, when it runs, as JAX's own error.
     """
-    sos = _given("sos", sos)
+    sos = as_array("sos", sos)
     filters.check_sections(sos.shape)
     return _filter("sos", (sos,), x, axis, zi, sos.shape[0], 2)
 
@@ -936,135 +875,7 @@ def lfilter(b: Array, a: Array, x: Array, axis: int = -1, zi: Any = None) -> Any
     ArgumentError
         Of shapes and dtypes that do not fit, when it is traced; of coefficients, when it runs, as JAX's own error.
     """
-    b, a = _given("b", b), _given("a", a)
+    b, a = as_array("b", b), as_array("a", a)
     for name, c in (("b", b), ("a", a)):
         filters.check_vector(name, c.shape)
     return _filter("ba", (b, a), x, axis, zi, 1, max(b.size, a.size) - 1)
-
-
-# ---- selective scans ----
-
-
-def _selective_words(softplus: str, there: str) -> Tuple[bool, List[int]]:
-    """Of the words of a call: the second has a bit for each of selective.NAMES."""
-    bits = whole_number("what is there", int(there), 0b11111, 0b111111111)
-    if bits & 0b11111 != 0b11111:
-        raise ArgumentError.of("what is there", bits, "u, delta, A, B and C among it")
-    return bool(whole_number("softplus", int(softplus), 0, 1)), [i for i in range(len(selective.NAMES)) if bits >> i & 1]
-
-
-def _selective_rows(once: Callable[..., None], there: List[int], gradients: int) -> _xla.Run:
-    """A call a row of what vmap maps over. What is found first has three dimensions, as u; `gradients` are given in front."""
-
-    def run(given: List[np.ndarray], found: List[np.ndarray]) -> None:
-        if len(given) != gradients + len(there) or len(found) != (len(there) if gradients else 2) or found[0].ndim < 3:
-            raise ArgumentError.of("the arrays", (len(given), len(found)), f"{gradients} gradients and {len(there)} others")
-        k = found[0].ndim - 3
-        mapped = found[0].shape[:k]
-        for x, shared in (*((x, True) for x in given), *((x, False) for x in found)):
-            if x.dtype != found[0].dtype or x.dtype not in _CODES:
-                raise ArgumentError.of("an array's dtype", x.dtype, "float32 or float64, as the others")
-            if x.ndim < k or any(n != m and not (shared and n == 1) for n, m in zip(x.shape, mapped)):
-                raise ArgumentError.of("an array's shape", x.shape, f"{mapped} in front")
-        for index in np.ndindex(*mapped):
-            arrays: List[Optional[np.ndarray]] = [None] * len(selective.NAMES)
-            for i, x in zip(there, _lane(given[gradients:], index)):
-                arrays[i] = x
-            once(arrays, _lane(given[:gradients], index), _lane(found, index))
-
-    return run
-
-
-def _selective_call(softplus: str, there: str) -> _xla.Run:
-    """What is there of selective.NAMES -> y, last."""
-    soft, indices = _selective_words(softplus, there)
-
-    def once(arrays: List[Optional[np.ndarray]], _: List[np.ndarray], found: List[np.ndarray]) -> None:
-        scan = selective.Scan(arrays, soft)
-        _expect([("y", (scan.batch, scan.dim, scan.length)), ("last", (scan.batch, scan.dim, scan.states))], found, found[0].dtype, ())
-        scan.run(found[0], found[1], 0)
-
-    return _selective_rows(once, indices, 0)
-
-
-def _selective_vjp_call(softplus: str, there: str) -> _xla.Run:
-    """gy, glast, what is there of selective.NAMES -> the gradients of that."""
-    soft, indices = _selective_words(softplus, there)
-
-    def once(arrays: List[Optional[np.ndarray]], given: List[np.ndarray], found: List[np.ndarray]) -> None:
-        scan = selective.Scan(arrays, soft)
-        selective.KIND.check_gradients(scan, [x.shape for x in given])
-        into: List[Optional[np.ndarray]] = [None] * len(arrays)
-        _expect([(name, x.shape) for name, x in zip(selective.NAMES, arrays) if x is not None], found, found[0].dtype, ())
-        for i, x in zip(indices, found):
-            into[i] = x
-        scan.back(given[0], given[1], 0, into)
-
-    return _selective_rows(once, indices, 2)
-
-
-_xla.functions.update(selective=_selective_call, selective_vjp=_selective_vjp_call)
-
-
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _selective(words: str, arrays: Tuple[Array, ...]) -> Any:
-    last = jax.ShapeDtypeStruct((*arrays[0].shape[:2], arrays[2].shape[1]), arrays[0].dtype)
-    return tuple(_ask(f"selective {words}", [_shape(arrays[0]), last], *arrays))
-
-
-def _selective_forward(words: str, arrays: Tuple[Array, ...]) -> Any:
-    return _selective(words, arrays), arrays
-
-
-def _selective_backward(words: str, arrays: Tuple[Array, ...], given: Any) -> Any:
-    return (_first("the selective scan", f"selective_vjp {words}", given, arrays),)
-
-
-_selective.defvjp(_selective_forward, _selective_backward)
-
-
-def selective_scan(u: Array, delta: Array, A: Array, B: Array, C: Array, D: Any = None, z: Any = None, delta_bias: Any = None,
-                   delta_softplus: bool = False, return_last_state: bool = False, *, h0: Any = None) -> Any:  # fmt: skip
-    """`deeppcr.selective_scan` with gradients of all arrays (first ones), of one dtype. A vmap is a call a row.
-
-    Parameters
-    ----------
-    u, delta : array_like
-        [batch][dim][L], float32 or float64, as what follows.
-    A : array_like
-        [dim][N], real.
-    B, C : array_like
-        [batch][N][L], [batch][G][N][L], or [dim][N], the same at every step.
-    D, delta_bias : array_like, optional
-        [dim]; 0 without.
-    z : array_like, optional
-        [batch][dim][L]; no gate without.
-    delta_softplus : bool, default False
-        Whether the steps are softplus of delta + delta_bias.
-    return_last_state : bool, default False
-        Whether the last states are returned too.
-    h0 : array_like, optional
-        States before the first step, [batch][dim][N]; 0 without.
-
-    Returns
-    -------
-    y, or y and the last states with `return_last_state` : [batch][dim][L] and [batch][dim][N].
-
-    Raises
-    ------
-    ArgumentError, UnsupportedError
-        Of shapes and dtypes that do not fit, and of complex A, when it is traced.
-    """
-    softplus, tells = flag("delta_softplus", delta_softplus), flag("return_last_state", return_last_state)
-    given: List[Any] = [x if x is None and i > 4 else _given(name, x) for i, (name, x) in enumerate(zip(selective.NAMES, (u, delta, A, B, C, D, z, delta_bias, h0)))]
-    for name, x in zip(selective.NAMES, given):
-        if x is not None:
-            _scans.refuse_complex(name, x.dtype)
-            if np.dtype(x.dtype) not in _CODES:
-                raise ArgumentError.of(f"{name}'s dtype", x.dtype, "float32 or float64")
-            if x.dtype != given[0].dtype:
-                raise ArgumentError.of(f"{name}'s dtype", x.dtype, f"u's, {given[0].dtype}")
-    selective.check([None if x is None else tuple(x.shape) for x in given])
-    words = f"{int(softplus)} {sum(1 << i for i, x in enumerate(given) if x is not None)}"
-    y, last = _selective(words, tuple(x for x in given if x is not None))
-    return (y, last) if tells else y
