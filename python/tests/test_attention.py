@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
 """Linear attention: against its loop in NumPy, its gradients against PyTorch's of the same loop."""
+import importlib
 import itertools
 
 import numpy as np
@@ -583,6 +584,51 @@ def test_what_changes_numbers_is_not_ignored(rng):
         assert caught.value.what == what
     with pytest.raises(deeppcr.ArgumentError, match="output_final_state"):
         ours.gated_delta_rule(*t, output_final_state="yes")
+
+
+RULES = ("torch_chunk_gated_delta_rule", "torch_recurrent_gated_delta_rule")
+SMALL = dict(vocab_size=90, hidden_size=32, intermediate_size=64, num_hidden_layers=4, num_attention_heads=2, pad_token_id=0, bos_token_id=1, eos_token_id=2)
+HEADS = dict(linear_key_head_dim=8, linear_value_head_dim=16, linear_num_key_heads=2)
+MODELS = {
+    "qwen3_next": (RULES, "Qwen3NextConfig", "Qwen3NextForCausalLM", dict(HEADS, linear_num_value_heads=4, num_key_value_heads=1, head_dim=16, num_experts=4,
+                   num_experts_per_tok=2, moe_intermediate_size=16, shared_expert_intermediate_size=16)),
+    "qwen3_5": (RULES, "Qwen3_5TextConfig", "Qwen3_5ForCausalLM", dict(HEADS, linear_num_value_heads=4, num_key_value_heads=1, head_dim=16)),
+    "olmo_hybrid": (RULES, "OlmoHybridConfig", "OlmoHybridForCausalLM", dict(HEADS, linear_num_value_heads=2, num_key_value_heads=2)),
+    "kimi_linear": (("chunk_kimi_delta_attention", "recurrent_kimi_delta_attention"), "KimiLinearConfig", "KimiLinearForCausalLM",
+                    dict(num_key_value_heads=2, moe_intermediate_size=16, kv_lora_rank=16, qk_rope_head_dim=8, v_head_dim=16, qk_nope_head_dim=8, num_experts_per_tok=2,
+                         num_local_experts=4, linear_head_dim=16, linear_num_heads=2, layer_types=["linear_attention"] * 3 + ["full_attention"])),
+}  # fmt: skip
+
+
+@wants_torch
+@pytest.mark.parametrize("name", MODELS)
+def test_models_of_transformers(monkeypatch, name):
+    pytest.importorskip("transformers")
+    package = pytest.importorskip(f"transformers.models.{name}")
+    module = importlib.import_module(f"transformers.models.{name}.modeling_{name}")
+    rules, config, kind, sizes = MODELS[name]
+    if not all(hasattr(module, rule) for rule in rules):
+        pytest.skip("a Transformers that calls it otherwise")
+    torch.manual_seed(0)
+    model, words = getattr(package, kind)(getattr(package, config)(**SMALL, **sizes)), torch.randint(3, 90, (2, 21))
+
+    def numbers():
+        model.zero_grad()
+        found = model(words, labels=words)
+        found.loss.backward()
+        with torch.no_grad():
+            told = model.eval().generate(words, max_new_tokens=6, do_sample=False)
+        return found.logits.detach(), told, [p.grad for p in model.train().parameters() if p.grad is not None]
+
+    calls = []
+    theirs = numbers()
+    for rule in rules:
+        monkeypatch.setattr(module, rule, lambda *a, rule=rule, **words: (calls.append(rule), ours.gated_delta_rule(*a, **words))[1])
+    mine = numbers()
+    assert set(calls) == set(rules)
+    assert torch.allclose(mine[0], theirs[0], rtol=0, atol=2e-6) and torch.equal(mine[1], theirs[1]) and len(mine[2]) == len(theirs[2])
+    largest = max(g.abs().max() for g in theirs[2])
+    assert all((a - b).abs().max() <= 1e-6 * largest for a, b in zip(mine[2], theirs[2]))
 
 
 # ---- JAX ----
