@@ -30,8 +30,9 @@ typedef struct dpcr_attention {
     size_t size;              // sizeof(dpcr_attention) of the caller
     const dpcr_array *q, *k;  // [B][L][G][K]
     const dpcr_array *v;      // [B][L][H][V], H a multiple of G
-    const dpcr_array *g;      // [B][L][H] or [B][L][H][K], logarithms of decays; NULL: none. Below -87 (float64: -708)
-                              // a state is forgotten: e^g is 0
+    const dpcr_array *g;      // [B][L][H] or [B][L][H][K], logarithms of decays, at most 0; NULL: none. Below -87.33
+                              // (float64: -708) e^g is 0, and what is finite is forgotten. Growth is taken where it
+                              // stays finite over any 16 steps by itself
     const dpcr_array *beta;   // [B][L][H]; NULL: nothing is taken out of the state
     const dpcr_array *s0;     // [B][H][K][V]; NULL: 0
     double scale;             // finite, as a number of that dtype
@@ -41,7 +42,9 @@ typedef struct dpcr_attention {
 // last may be s0: a state that goes on, step by step or piece by piece, stays where it is. `kept`: NULL, or
 // dpcr_attention_kept_bytes of memory aligned to 64 bytes, for dpcr_attention_adjoint.
 //
-// DPCR_ERROR_ARGUMENT names the array that does not fit and what was wanted, DPCR_ERROR_OVERFLOW sizes beyond memory.
+// After an error of running, a request to stop among them, what was to be written holds anything: s0 too, if it is
+// last. DPCR_ERROR_ARGUMENT names the array that does not fit and what was wanted, DPCR_ERROR_OVERFLOW sizes beyond
+// memory.
 DPCR_API dpcr_status dpcr_attention_scan(dpcr_context *context, const dpcr_attention *in, const dpcr_array *o,
                                          const dpcr_array *last, void *kept, dpcr_error *error);
 
@@ -56,8 +59,8 @@ typedef struct dpcr_attention_gradients {
 } dpcr_attention_gradients;
 
 // The gradients of a loss that has go by o, and glast by last (of that alone NULL is 0). `kept` is that of the pass
-// forward, or NULL: it is made anew, in scratch. Those of q and k are summed over a group's heads, in an order that H and
-// G fix.
+// forward, or NULL: it is made anew, in scratch. Those of q and k are summed over a group's heads, in an order that H
+// and G fix.
 DPCR_API dpcr_status dpcr_attention_adjoint(dpcr_context *context, const dpcr_attention *in, const dpcr_array *go,
                                             const dpcr_array *glast, const void *kept,
                                             const dpcr_attention_gradients *gradients, dpcr_error *error);

@@ -2,7 +2,8 @@
 // Linear attention: heads, and forward slabs of their columns, over the threads, the length walked by the kernels
 // (src/kern/attention.h).
 //
-//   work     L B H (6 K V + ...) flops forward, 16 back, 4 of which make the states again
+//   work     L B H 6 K V flops forward and 16 K V back, 4 of them for states again; of a chunk's own some 32 (K + V),
+//            and 90 (K + V)
 //   memory   q, k, v and o once; the states stay in the second cache
 //
 // Weighed: chunks of 64 steps with the triangular system's inverse (more work where steps meet, less exact); step by
@@ -18,9 +19,9 @@
 enum {
     MOST_EXTENT = 1 << 20,  // of a state's rows and columns
     UNIT = 4,               // heads of a group whose gradients of q and k are summed one after another, by one thread
-    PART = 256              // steps that one task puts together
+    PIECE = 256             // steps that one task puts together
 };
-static const double number_flops[2] = {6, 20};  // forward, back; a step's, a number's of a state
+static const double number_flops[2] = {7, 20};  // forward, back; a step's, a number's of a state
 
 typedef struct job {
     const char *call;
@@ -123,7 +124,7 @@ static extents extents_of(const job *j) {
                      .state = {j->batch, j->heads, j->keys, j->values}};
 }
 
-static bool by_part(const job *j) { return j->in.g && j->in.g->ndim == 4; }
+static bool by_row(const job *j) { return j->in.g && j->in.g->ndim == 4; }
 
 // What goes in.
 static dpcr_status prepare(job *j, const dpcr_attention *in, dpcr_error *error) {
@@ -137,7 +138,7 @@ static dpcr_status prepare(job *j, const dpcr_attention *in, dpcr_error *error) 
     DPCR_TRY(check(j, "q", in->q, 4, e.key, false, error));
     DPCR_TRY(check(j, "k", in->k, 4, e.key, false, error));
     DPCR_TRY(check(j, "v", in->v, 4, e.value, false, error));
-    DPCR_TRY(check(j, "g", in->g, by_part(j) ? 4 : 3, e.part, false, error));
+    DPCR_TRY(check(j, "g", in->g, by_row(j) ? 4 : 3, e.part, false, error));
     DPCR_TRY(check(j, "beta", in->beta, 3, e.part, false, error));
     DPCR_TRY(check(j, "s0", in->s0, 4, e.state, false, error));
     if (!isfinite(in->scale) || (in->q->dtype == DPCR_F32 && !isfinite((float)in->scale)))
@@ -193,7 +194,7 @@ static dpcri_attention_run run_of(const job *j, int64_t b, int64_t h, int64_t co
                                  .values = columns,
                                  .length = j->length,
                                  .scale = j->in.scale,
-                                 .by_part = by_part(j),
+                                 .by_row = by_row(j),
                                  .q = steps_of(j, j->in.q, b, g, 0),
                                  .k = steps_of(j, j->in.k, b, g, 0),
                                  .v = steps_of(j, j->in.v, b, h, column),
@@ -223,7 +224,7 @@ static void walk_forward(const job *j, const dpcri_attention_run *run) {
     j->kernels->forward_begin(run);
     for (int64_t w = 0; w < windows && !dpcri_watch_stopped(j->watch); w += each)
         j->kernels->forward(run, w, w + each < windows ? w + each : windows);
-    j->kernels->forward_end(run);
+    if (!dpcri_watch_stopped(j->watch)) j->kernels->forward_end(run);
 }
 
 static void walk_back(const job *j, const dpcri_attention_run *run) {
@@ -231,13 +232,13 @@ static void walk_back(const job *j, const dpcri_attention_run *run) {
     j->kernels->adjoint_begin(run);
     for (int64_t w = windows_of(j); w > 0 && !dpcri_watch_stopped(j->watch); w -= each)
         j->kernels->adjoint(run, w > each ? w - each : 0, w);
-    j->kernels->adjoint_end(run);
+    if (!dpcri_watch_stopped(j->watch)) j->kernels->adjoint_end(run);
 }
 
 static void forward_worker(void *argument, int64_t worker) {
     job *j = argument;
     int64_t index;
-    while ((index = atomic_fetch_add(&j->next, 1)) < j->tasks) {
+    while (!dpcri_watch_stopped(j->watch) && (index = atomic_fetch_add(&j->next, 1)) < j->tasks) {
         const int64_t slab = index % j->slabs, h = index / j->slabs % j->heads, b = index / j->slabs / j->heads;
         const int64_t column = slab * j->slab, left = j->values - column;
         dpcri_attention_run run =
@@ -248,18 +249,18 @@ static void forward_worker(void *argument, int64_t worker) {
     }
 }
 
-// [length][keys] of a unit: where the gradients go, or its part of them.
-static dpcri_attention_array unit_of(const job *j, const dpcr_array *to, char *parts, int64_t b, int64_t g,
+// [length][keys] of a unit: where the gradients go, or a sum of its heads' alone.
+static dpcri_attention_array unit_of(const job *j, const dpcr_array *to, char *sums, int64_t b, int64_t g,
                                      int64_t index) {
     if (!to || !to->data || j->units == 1) return steps_of(j, to, b, g, 0);
-    return (dpcri_attention_array){parts + index * j->length * j->keys * j->element, j->keys, 1};
+    return (dpcri_attention_array){sums + index * j->length * j->keys * j->element, j->keys, 1};
 }
 
 // A unit's heads one after another, which add to the gradients of its q and k.
 static void back_worker(void *argument, int64_t worker) {
     job *j = argument;
     int64_t index;
-    while ((index = atomic_fetch_add(&j->next, 1)) < j->tasks) {
+    while (!dpcri_watch_stopped(j->watch) && (index = atomic_fetch_add(&j->next, 1)) < j->tasks) {
         const int64_t unit = index % j->units, g = index / j->units % j->groups, b = index / j->units / j->groups;
         const int64_t first = g * j->group + unit * UNIT, left = (g + 1) * j->group - first;
         char *scratch = j->scratch + (size_t)worker * j->bytes;
@@ -284,17 +285,17 @@ static void back_worker(void *argument, int64_t worker) {
 }
 
 // The sums over a group's units, from the first on.
-#define DEFINE_SUMS(T, name)                                                                                       \
-    static void over_units_##name(const job *j, const char *parts, const dpcri_attention_array *to, int64_t group, \
-                                  int64_t from, int64_t end) {                                                     \
-        const int64_t all = j->length * j->keys;                                                                   \
-        for (int64_t l = from; l < end; l++)                                                                       \
-            for (int64_t c = 0; c < j->keys; c++) {                                                                \
-                const T *part = (const T *)parts + group * j->units * all + l * j->keys + c;                       \
-                T sum = *part;                                                                                     \
-                for (int64_t u = 1; u < j->units; u++) sum += part[u * all];                                       \
-                ((T *)to->data)[l * to->step + c * to->part] = sum;                                                \
-            }                                                                                                      \
+#define DEFINE_SUMS(T, name)                                                                                      \
+    static void over_units_##name(const job *j, const char *sums, const dpcri_attention_array *to, int64_t group, \
+                                  int64_t from, int64_t end) {                                                    \
+        const int64_t all = j->length * j->keys;                                                                  \
+        for (int64_t l = from; l < end; l++)                                                                      \
+            for (int64_t c = 0; c < j->keys; c++) {                                                               \
+                const T *part = (const T *)sums + group * j->units * all + l * j->keys + c;                       \
+                T sum = *part;                                                                                    \
+                for (int64_t u = 1; u < j->units; u++) sum += part[u * all];                                      \
+                ((T *)to->data)[l * to->step + c * to->part] = sum;                                               \
+            }                                                                                                     \
     }
 DEFINE_SUMS(float, f32)
 DEFINE_SUMS(double, f64)
@@ -302,8 +303,8 @@ DEFINE_SUMS(double, f64)
 
 static void put_together(void *argument, int64_t index) {
     const job *j = argument;
-    const int64_t parts = ceiling(j->length, PART), from = index % parts * PART, group = index / parts;
-    const int64_t end = from + PART < j->length ? from + PART : j->length;
+    const int64_t pieces = ceiling(j->length, PIECE), from = index % pieces * PIECE, group = index / pieces;
+    const int64_t end = from + PIECE < j->length ? from + PIECE : j->length;
     const dpcr_array *const out[2] = {j->out.q, j->out.k};
     const char *const made[2] = {j->gq, j->gk};
     for (int k = 0; k < 2; k++) {
@@ -318,11 +319,11 @@ static void put_together(void *argument, int64_t index) {
 
 // ---- calls ----
 
-// Parts of sums, and the workers' scratch.
+// Sums of units, and the workers' scratch.
 static size_t carve(job *j, dpcri_arena *arena) {
-    const int64_t parts = j->units > 1 ? j->tasks * j->length * j->keys : 0;
-    if (j->out.q) j->gq = dpcri_arena_take(arena, parts, (size_t)j->element);
-    if (j->out.k) j->gk = dpcri_arena_take(arena, parts, (size_t)j->element);
+    const int64_t sums = j->units > 1 ? j->tasks * j->length * j->keys : 0;
+    if (j->out.q) j->gq = dpcri_arena_take(arena, sums, (size_t)j->element);
+    if (j->out.k) j->gk = dpcri_arena_take(arena, sums, (size_t)j->element);
     j->scratch = dpcri_arena_take(arena, j->workers, j->bytes);
     return arena->used;
 }
@@ -344,7 +345,7 @@ static dpcr_status run(job *j, bool back, dpcr_error *error) {
     atomic_init(&j->next, 0);
     dpcri_parallel(j->context, j->workers, back ? back_worker : forward_worker, j);
     if (j->units > 1 && !dpcri_watch_stopped(j->watch))
-        dpcri_parallel(j->context, j->batch * j->groups * ceiling(j->length, PART), put_together, j);
+        dpcri_parallel(j->context, j->batch * j->groups * ceiling(j->length, PIECE), put_together, j);
     dpcri_free(j->context, memory);
     return dpcri_watch_stopped(j->watch) ? dpcri_fail_stopped(error, j->call) : DPCR_OK;
 }
@@ -386,7 +387,7 @@ static dpcr_status check_gradients(const job *j, dpcr_error *error) {
     DPCR_TRY(check(j, "the gradient of q", g->q, 4, e.key, true, error));
     DPCR_TRY(check(j, "the gradient of k", g->k, 4, e.key, true, error));
     DPCR_TRY(check(j, "the gradient of v", g->v, 4, e.value, true, error));
-    DPCR_TRY(check(j, "the gradient of g", g->g, by_part(j) ? 4 : 3, e.part, true, error));
+    DPCR_TRY(check(j, "the gradient of g", g->g, by_row(j) ? 4 : 3, e.part, true, error));
     DPCR_TRY(check(j, "the gradient of beta", g->beta, 3, e.part, true, error));
     DPCR_TRY(check(j, "the gradient of s0", g->s0, 4, e.state, true, error));
     if ((g->g && !j->in.g) || (g->beta && !j->in.beta))
