@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Messages between ranks that are threads: by name and in order, deadlines, failures that end everybody's waiting.
+// Messages between ranks that are threads: by name and in order, deadlines, failures that end everybody's waiting, and
+// what a caller's own ranks may get wrong.
 // cmocka.h wants the first four before it.
 // clang-format off
 #include <setjmp.h>
@@ -9,6 +10,7 @@
 #include <cmocka.h>
 // clang-format on
 
+#include <math.h>
 #include <pthread.h>
 #include <string.h>
 
@@ -106,12 +108,74 @@ static void a_message_of_another_size_is_refused(void **state) {
     assert_string_equal(error.text, "rank 1 sent 7 bytes, rank 0 wanted 8");
 }
 
+// ---- a caller's ranks ----
+
+// Rank 1 fails, and leaves its error as it was.
+static dpcr_status fail_silently(void *user, const dpcr_transport *transport, dpcr_error *error) {
+    (void)error;
+    return transport->rank == 1 ? *(const dpcr_status *)user : DPCR_OK;
+}
+
+static void a_rank_that_fails_without_a_word_has_failed(void **state) {
+    (void)state;
+    dpcr_status told = DPCR_ERROR_CALLBACK;
+    dpcr_error error = {0};
+    assert_int_equal(dpcr_ranks_run(context, 3, fail_silently, &told, &error), DPCR_ERROR_CALLBACK);
+    assert_int_equal(error.status, DPCR_ERROR_CALLBACK);
+    assert_string_equal(error.text, "rank 1 failed and did not say why");
+    assert_int_equal(dpcr_ranks_run(context, 3, fail_silently, &told, NULL), DPCR_ERROR_CALLBACK);
+}
+
+static dpcr_status look_only(void *user, const dpcr_transport *transport, dpcr_error *error) {
+    char byte = 0;
+    if (transport->rank) return DPCR_OK;
+    return transport->receive(transport->user, 1, DPCR_TAGS, &byte, 1, *(const double *)user, error);
+}
+
+// What is left of a caller's time may be below nothing.
+static void a_deadline_that_has_passed_does_not_wait(void **state) {
+    (void)state;
+    const double deadlines[] = {0, -0.25, -0.75, -1e300, NAN};
+    for (size_t i = 0; i < sizeof deadlines / sizeof *deadlines; i++) {
+        double deadline = deadlines[i];
+        dpcr_error error = {0};
+        assert_int_equal(dpcr_ranks_run(context, 2, look_only, &deadline, &error), DPCR_ERROR_SYSTEM);
+        assert_non_null(strstr(error.text, "for rank 1, which sent nothing"));
+    }
+}
+
+typedef struct name {
+    int64_t rank, tag;
+    bool sends;
+} name;
+
+static dpcr_status talk_to(void *user, const dpcr_transport *transport, dpcr_error *error) {
+    const name *to = user;
+    char byte = 0;
+    if (transport->rank) return DPCR_OK;
+    if (to->sends) return transport->send(transport->user, to->rank, to->tag, &byte, 1, error);
+    return transport->receive(transport->user, to->rank, to->tag, &byte, 1, 20, error);
+}
+
+static void ranks_that_are_not_there_are_refused(void **state) {
+    (void)state;
+    for (int i = 0; i < 8; i++) {
+        name to = {.rank = i % 4 == 0 ? 2 : i % 4 == 1 ? -1 : 1, .tag = i % 4 < 2 ? DPCR_TAGS : -1, .sends = i < 4};
+        dpcr_error error = {0};
+        assert_int_equal(dpcr_ranks_run(context, 2, talk_to, &to, &error), DPCR_ERROR_ARGUMENT);
+        assert_non_null(strstr(error.text, "wanted a rank of 0 to 1, and a tag of 0 or more"));
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(messages_come_by_name_and_in_order),
         cmocka_unit_test(a_rank_that_sends_nothing_ends_in_words),
         cmocka_unit_test(a_failure_ends_everybody_s_waiting),
         cmocka_unit_test(a_message_of_another_size_is_refused),
+        cmocka_unit_test(a_rank_that_fails_without_a_word_has_failed),
+        cmocka_unit_test(a_deadline_that_has_passed_does_not_wait),
+        cmocka_unit_test(ranks_that_are_not_there_are_refused),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

@@ -109,7 +109,7 @@ static bool over(double began, double deadline, double *asked) {
     if (now - seen > 1) stood += now - seen;
     seen = now;
     if (program->signal() && *asked == 0) *asked = now;
-    return now - began - stood > deadline || (*asked > 0 && now - *asked > signal_seconds);
+    return !(now - began - stood <= deadline) || (*asked > 0 && now - *asked > signal_seconds);
 }
 
 static dpcr_status receive(void *user, int64_t from, int64_t tag, void *data, size_t bytes, double deadline,

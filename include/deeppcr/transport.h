@@ -28,7 +28,8 @@ typedef struct dpcr_transport {
     int64_t largest_tag;
     // Takes a copy and returns at once. `bytes` may be 0.
     dpcr_status (*send)(void *user, int64_t to, int64_t tag, const void *data, size_t bytes, dpcr_error *error);
-    // Waits, at most `deadline` seconds (then DPCR_ERROR_SYSTEM), for a message of exactly so many bytes.
+    // Waits, at most `deadline` seconds (then DPCR_ERROR_SYSTEM; 0 or less: looks once), for a message of exactly so
+    // many bytes.
     dpcr_status (*receive)(void *user, int64_t from, int64_t tag, void *data, size_t bytes, double deadline,
                            dpcr_error *error);
     // NULL, or the transport's own exclusive scan (MPI_Exscan's meaning): all ranks call it, and data [bytes] of rank r

@@ -45,15 +45,24 @@ dpcr_status dpcri_carry(dpcri_carried *carried, const dpcr_transport *by, double
 
 // ---- a comm as a transport ----
 
+static dpcr_status check_name(const dpcri_comm *comm, int64_t other, int64_t tag, dpcr_error *error) {
+    if (other >= 0 && other < comm->ranks && tag >= 0) return DPCR_OK;
+    return dpcri_fail(error, DPCR_ERROR_ARGUMENT,
+                      "a message to or from rank %lld, tag %lld; wanted a rank of 0 to %lld, and a tag of 0 or more",
+                      (long long)other, (long long)tag, (long long)comm->ranks - 1);
+}
+
 static dpcr_status send_by(void *user, int64_t to, int64_t tag, const void *data, size_t bytes, dpcr_error *error) {
-    return dpcri_send(user, to, tag, data, bytes, error);
+    const dpcr_status fit = check_name(user, to, tag, error);
+    return fit == DPCR_OK ? dpcri_send(user, to, tag, data, bytes, error) : fit;
 }
 
 static dpcr_status receive_by(void *user, int64_t from, int64_t tag, void *data, size_t bytes, double deadline,
                               dpcr_error *error) {
     dpcri_comm *comm = user;
+    const dpcr_status fit = check_name(comm, from, tag, error);
     comm->deadline = deadline;
-    return dpcri_receive(comm, from, tag, data, bytes, error);
+    return fit == DPCR_OK ? dpcri_receive(comm, from, tag, data, bytes, error) : fit;
 }
 
 typedef struct ranks_job {

@@ -131,7 +131,7 @@ static message *take(mailbox *box, int64_t from, int64_t tag) {
 static struct timespec after(double seconds) {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
-    const double most = seconds < 1e9 ? seconds : 1e9;
+    const double most = !(seconds > 0) ? 0 : seconds < 1e9 ? seconds : 1e9;
     const long long whole = (long long)most;
     t.tv_sec += whole;
     t.tv_nsec += (long)((most - (double)whole) * 1e9);
@@ -225,7 +225,11 @@ static void *run_rank(void *argument) {
     end *e = argument;
     dpcr_error error = {0};
     e->status = e->group->body(e->group->argument, &e->comm, &error);
-    if (e->status != DPCR_OK) fail(&e->comm, &error);
+    if (e->status == DPCR_OK) return NULL;
+    error.status = e->status;  // a caller's body may leave `error` as it was
+    if (!error.text[0])
+        dpcri_fail_code(&error, e->status, error.code, "rank %lld failed and did not say why", (long long)e->comm.rank);
+    fail(&e->comm, &error);
     return NULL;
 }
 
