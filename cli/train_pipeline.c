@@ -147,11 +147,12 @@ int cli_pipeline_settle(const cli_pipeline *p) {
 static int64_t units_of(const dpcr_model *model) { return dpcr_profile_unit(model, 0, INT64_MAX); }
 
 // Rows of a microbatch at most.
-static int64_t rows_of(const cli_pipeline *p, const dpcr_train_options *train) {
+static int64_t rows_of(const cli_pipeline *p, const dpcr_train_options *train, int64_t images) {
+    const int64_t batch = train->batch < images ? train->batch : images;
     int64_t pieces = p->schedule.microbatches;
     if (p->schedule.kind == DPCR_SCHEDULE_PIPEDREAM_2BW && p->schedule.accumulate) pieces = p->schedule.accumulate;
     if (!synchronous(p) && p->schedule.kind != DPCR_SCHEDULE_PIPEDREAM_2BW) pieces = 1;
-    return (train->batch + pieces - 1) / pieces;
+    return (batch - 1) / pieces + 1;
 }
 
 static void cut_evenly(cli_pipeline *p, const plan *x) {
@@ -209,7 +210,8 @@ static int prepare(cli_pipeline *p, const dpcr_train_options *train, int64_t ima
     }
     const int64_t processors = dpcr_context_threads(x->context),
                   workers = p->schedule.ranks < processors ? p->schedule.ranks : processors;
-    if (dpcr_profile_measure(x->context, x->model, rows_of(p, train), 0, workers, &x->profile, &error) != DPCR_OK)
+    if (dpcr_profile_measure(x->context, x->model, rows_of(p, train, images), 0, workers, &x->profile, &error) !=
+        DPCR_OK)
         return cli_fail_error(&error, CLI_COMPUTING);
     return cut_by_time(p, x);
 }

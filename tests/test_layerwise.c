@@ -234,6 +234,25 @@ static void a_run_goes_on_from_its_checkpoint(void **state) {
     dpcr_context_destroy(context);
 }
 
+static void a_batch_larger_than_the_data_is_all_of_it(void **state) {
+    (void)state;
+    dpcr_context *context = make_context(1);
+    const dpcr_model_options o = resnet_options(4, 8, DPCR_F32);
+    const dpcr_dataset *from = make_data(&data, 60, 1);
+    static const int64_t batches[] = {60, 61, INT64_C(1) << 40, (INT64_C(1) << 61) + 1, INT64_MAX};
+    dpcr_model *models[5];
+    for (int k = 0; k < 5; k++) {
+        const dpcr_train_options options = train_options(3, batches[k]);
+        const dpcr_layerwise_options layerwise = layerwise_options(1, 2);
+        models[k] = make_model(context, &o);
+        must(dpcr_train_layerwise(context, models[k], from, &options, &layerwise, NULL, NULL, error));
+        assert_memory_equal(dpcr_model_vector(models[k], NULL), dpcr_model_vector(models[0], NULL),
+                            vector_bytes(models[0]));
+    }
+    for (int k = 0; k < 5; k++) dpcr_model_destroy(models[k]);
+    dpcr_context_destroy(context);
+}
+
 static void running_free_it_learns(void **state) {
     (void)state;
     dpcr_context *context = make_context(1);
@@ -306,6 +325,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(by_the_clock_it_equals_one_loop),
         cmocka_unit_test(a_run_goes_on_from_its_checkpoint),
+        cmocka_unit_test(a_batch_larger_than_the_data_is_all_of_it),
         cmocka_unit_test(running_free_it_learns),
         cmocka_unit_test(faults_and_refusals_are_told),
     };

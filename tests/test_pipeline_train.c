@@ -49,6 +49,32 @@ static void synchronous_training_has_the_loop_s_bits(void **state) {
     dpcr_context_destroy(context);
 }
 
+// A batch larger than the data is all of it, as for one process, however large.
+static void a_batch_larger_than_the_data_is_all_of_it(void **state) {
+    (void)state;
+    dpcr_context *context = make_context(1);
+    const dpcr_model_options o = resnet_options(4, 8, DPCR_F32);
+    const dpcr_dataset *set = make_data(&data, 60, 1);
+    static const int64_t batches[] = {61, INT64_C(1) << 40, (INT64_C(1) << 61) + 1, INT64_MAX};
+    static const dpcr_schedule_kind kinds[] = {DPCR_SCHEDULE_1F1B, DPCR_SCHEDULE_PIPEDREAM};
+    dpcr_model *single = make_model(context, &o);
+    dpcr_train_options options = train_options(3, 60);
+    must(dpcr_train(context, single, set, &options, NULL, error));
+    for (int k = 0; k < 8; k++) {
+        options.batch = batches[k / 2];
+        const dpcr_schedule_options schedule = schedule_options(kinds[k % 2], 2, k % 2 ? 1 : 3);
+        dpcr_pipeline_figures figures = {.size = sizeof figures, .trace = 1};
+        dpcr_model *model = make_model(context, &o);
+        must(dpcr_train_pipeline(context, model, set, &options, &schedule, NULL, NULL, &figures, error));
+        assert_same_parameters(model, single);
+        assert_true(figures.simulated > 0 && figures.runs == (k % 2 ? 3 : 0));  // of a whole minibatch none is
+        dpcr_pipeline_figures_free(context, &figures);
+        dpcr_model_destroy(model);
+    }
+    dpcr_model_destroy(single);
+    dpcr_context_destroy(context);
+}
+
 // Copies of one set of weights lie on several stages, or all on one; a chain of two copies of every stage has them
 // twice.
 static void tied_weights_have_the_loop_s_bits(void **state) {
@@ -386,6 +412,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(memory_runs_out_in_a_rehearsal),
         cmocka_unit_test(synchronous_training_has_the_loop_s_bits),
+        cmocka_unit_test(a_batch_larger_than_the_data_is_all_of_it),
         cmocka_unit_test(tied_weights_have_the_loop_s_bits),
         cmocka_unit_test(asynchronous_training_learns),
         cmocka_unit_test(any_number_of_ranks_goes_on_from_a_checkpoint),

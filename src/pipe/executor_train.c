@@ -30,6 +30,7 @@ typedef struct training {
     bool synchronous;
     int64_t *first;   // units of the stages
     int64_t segment;  // updates of a run
+    int64_t batch;    // rows of an update: as asked for, or all that there are
     dpcri_lender lender;
     // Rank 0's.
     int64_t runs;
@@ -204,7 +205,7 @@ static dpcr_status run_epoch(worker *w, dpcri_position *p, bool *stopped, dpcr_e
     dpcr_status status = DPCR_OK;
     const training *t = w->t;
     while (p->batch < t->ledger.batches && !*stopped) {
-        const int64_t updates = updates_from(t, p->batch), batch = t->ledger.options.batch;
+        const int64_t updates = updates_from(t, p->batch), batch = t->batch;
         w->from = p->batch * batch;
         const int64_t left = t->ledger.data->count - w->from, rows = updates * batch < left ? updates * batch : left;
         const dpcri_rows_source source = {.get = get_rows, .user = w, .rows = rows, .batch = batch};
@@ -246,7 +247,7 @@ done:
 static void next_rows(void *user) {
     worker *w = user;
     const training *t = w->t;
-    const int64_t rows = t->segment * t->ledger.options.batch;
+    const int64_t rows = t->segment * t->batch;
     w->from = w->from + 2 * rows <= t->ledger.data->count ? w->from + rows : 0;
 }
 
@@ -262,9 +263,8 @@ static dpcr_status simulate(worker *w, const dpcri_costs *c, dpcr_pipeline_figur
     if (!bytes) DPCR_TRY(dpcri_fail(error, DPCR_ERROR_MEMORY, "pipeline: no memory to simulate a run"));
     parameters += s->stages;
     const double rows =
-        (double)dpcri_table_extent(
-            &t->tables[0].table,
-            &(dpcri_rows_source){.rows = t->segment * t->ledger.options.batch, .batch = t->ledger.options.batch}, 0)
+        (double)dpcri_table_extent(&t->tables[0].table,
+                                   &(dpcri_rows_source){.rows = t->segment * t->batch, .batch = t->batch}, 0)
             .rows;
     for (int64_t k = 0; k < s->stages; k++) {
         const int64_t position = k % dpcri_chain_stages(s);
@@ -297,11 +297,11 @@ static dpcr_status rehearse(worker *w, dpcr_error *error) {
     dpcr_status status;
     training *t = w->t;
     const dpcri_table *table = &t->tables[0].table;
-    const int64_t all = t->segment * t->ledger.options.batch;
+    const int64_t all = t->segment * t->batch;
     const dpcri_rows_source source = {.get = get_rows,
                                       .user = w,
                                       .rows = all < t->ledger.data->count ? all : t->ledger.data->count,
-                                      .batch = t->ledger.options.batch};
+                                      .batch = t->batch};
     dpcri_costs costs = {.forward = dpcri_alloc_zero(w->context, 4 * (size_t)table->schedule->stages * sizeof(double))};
     if (!costs.forward) DPCR_TRY(dpcri_fail(error, DPCR_ERROR_MEMORY, "train: no memory for the tasks' times"));
     costs.input = costs.forward + table->schedule->stages;
@@ -357,7 +357,7 @@ static dpcr_status run_worker(void *argument, dpcri_comm *comm, dpcr_error *erro
     worker w = {.t = t, .comm = comm};
     DPCR_TRY(dpcri_lender_context(&t->lender, &w.context, error));
     w.order = dpcri_alloc(w.context, (size_t)t->ledger.data->count * sizeof *w.order);
-    w.spare = dpcri_alloc(w.context, (size_t)t->ledger.options.batch);
+    w.spare = dpcri_alloc(w.context, (size_t)t->batch);
     if (!w.order || !w.spare)
         DPCR_TRY(dpcri_fail(error, DPCR_ERROR_MEMORY, "train: no memory for the order of %lld rows",
                             (long long)t->ledger.data->count));
@@ -407,6 +407,8 @@ static void fill_options(training *t, const dpcr_pipeline_options *pipeline) {
     const dpcr_semantics semantics =
         t->schedule.kind == DPCR_SCHEDULE_BEST ? t->schedule.semantics : dpcr_schedule_semantics(t->schedule.kind);
     t->synchronous = semantics == DPCR_SYNCHRONOUS;
+    const int64_t count = t->ledger.data->count;
+    t->batch = t->ledger.options.batch < count ? t->ledger.options.batch : count;
     const int64_t asked = pipeline && pipeline->segment ? pipeline->segment : DEFAULT_SEGMENT;
     t->segment = t->synchronous ? 1 : asked < t->ledger.batches ? asked : t->ledger.batches;
     t->pipeline = pipeline ? *pipeline : (dpcr_pipeline_options){.size = sizeof t->pipeline};

@@ -288,7 +288,8 @@ static dpcr_status make_thread(thread *th, dpcri_comm *comm, layerwise *l, dpcr_
     DPCR_TRY(dpcri_network_create(&th->network, th->context, l->ledger.model, l->first, l->groups, error));
     for (int64_t g = 0; g < l->groups; g++)
         dpcri_stage_use(&th->network.group[g], dpcri_network_parameters(&l->weights, g));
-    th->losses = dpcri_alloc(th->context, (size_t)l->ledger.options.batch * sizeof *th->losses);
+    const int64_t rows = smaller(l->ledger.options.batch, l->ledger.data->count);
+    th->losses = dpcri_alloc(th->context, (size_t)rows * sizeof *th->losses);
     if (!th->losses) DPCR_TRY(dpcri_fail(error, DPCR_ERROR_MEMORY, "train: no memory for a thread's losses"));
 done:
     return status;
