@@ -103,7 +103,14 @@ int cli_world_open(dpcr_transport *transport) {
                                   .now = cli_now,
                                   .rank = cli_world_rank,
                                   .patience = patience};
-    return module->open(&program, transport);
+    const int opened = module->open(&program, transport);
+    if (opened || (transport->ranks == cli_world_size() && transport->rank == cli_world_rank())) return opened;
+    module->close(0);  // each by itself, they would all do the whole work
+    return cli_fail(CLI_USAGE,
+                    "process %lld of %lld by its launcher is process %lld of %lld by MPI; wanted the launcher of the "
+                    "MPI that the program was built with",
+                    (long long)cli_world_rank(), (long long)cli_world_size(), (long long)transport->rank,
+                    (long long)transport->ranks);
 }
 
 void cli_world_close(int status) { module->close(status); }

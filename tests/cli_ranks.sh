@@ -117,6 +117,12 @@ if command -v mpirun >/dev/null && [ -e "$(dirname "$program")/libdeeppcr_mpi.so
     one_line "cut short" "a short file on 3 processes"
     among 2 solve linear --A dense.npy --b b.npy --scheme pcr --output no.npy >/dev/null 2>err
     one_line "started as 2 processes" "--scheme pcr beside mpirun"
+    # another MPI's launcher: each process finds itself alone
+    for rank in 0 1; do
+        PMI_SIZE=2 PMI_RANK=$rank timeout 60 "$program" solve linear --A dense.npy --b b.npy --output no.npy >out 2>err
+        [ $? -eq 2 ] && [ ! -s out ] || complain "process $rank of 2 of another launcher: $(cat out err)"
+        [ $rank -ne 0 ] || one_line "process 0 of 2 by its launcher is process 0 of 1 by MPI" "another launcher"
+    done
     [ ! -e no.npy ] || complain "a refused run left an output"
     among 3 "${short_run[@]}" --no-fallback --output no.npy >/dev/null 2>err
     [ $? -eq 3 ] || complain "--no-fallback on 3 processes: not exit status 3: $(cat err)"
