@@ -9,11 +9,12 @@ run() { "$program" "$@" || complain "'$*' gave exit status $?"; }
 # ---- profiles ----
 run schedule profile resnet --layers 9 --width 24 --batch 8 --group 4 --out "$folder/p.json" --quiet
 run schedule --json profile mlp --layers 0 --inputs 0 --width 16 --batch 4 >"$folder/q.json"
+run schedule --json profile mlp --layers 4 --width 4 --batch 2 --group 9223372036854775807 >"$folder/u.json"
 run schedule simulate --profile "$folder/p.json" --schedule zb-h1 --ranks 2 --json >"$folder/s.json"
 run schedule partition --profile "$folder/p.json" --ranks 3 --straight --json >"$folder/t.json"
 python3 - "$folder" <<'PYTHON' || failed=1
 import json, sys
-p, q, s, t = (json.load(open(f"{sys.argv[1]}/{x}.json")) for x in "pqst")
+p, q, s, t, u = (json.load(open(f"{sys.argv[1]}/{x}.json")) for x in "pqstu")
 layers = p["layers"]
 assert [l["name"] for l in layers] == ["encoder", "layers.0-3", "layers.4-7", "layers.8", "head"], layers
 assert layers[0]["input"] == 0 and all(l[k] > 0 for l in layers for k in ("forward", "weight"))
@@ -21,6 +22,7 @@ assert all(l["input"] > 0 for l in layers[1:])
 assert [l["parameter_bytes"] for l in layers] == [4 * n for n in (785 * 24, 4 * 600, 4 * 600, 600, 250)]
 assert [l["activation_bytes"] for l in layers] == [8 * 24 * 4] * 4 + [8 * 10 * 4]
 assert [l["name"] for l in q["layers"]] == ["head"]
+assert [l["name"] for l in u["layers"]] == ["encoder", "layers.0-3", "head"], u
 total = sum(l[k] for l in layers for k in ("forward", "input", "weight"))
 assert total / 2 * 8 < s["makespan"] < total * 9 and len(t["stages"]) == 3
 PYTHON

@@ -37,7 +37,8 @@ typedef struct measuring {
 
 static int64_t group_size(const dpcr_model *model, int64_t group) {
     const int64_t layers = dpcr_model_get_options(model)->layers;
-    return group > 0 ? group : layers > MOST_GROUPS ? (layers + MOST_GROUPS - 1) / MOST_GROUPS : 1;
+    if (group > 0) return group < layers ? group : layers > 0 ? layers : 1;
+    return layers > MOST_GROUPS ? (layers + MOST_GROUPS - 1) / MOST_GROUPS : 1;
 }
 
 static int64_t groups_of(const dpcr_model *model, int64_t each) {
