@@ -313,11 +313,21 @@ static bool names_another(const char *word) { return names_classifier(word) || c
 
 static bool names_known(const char *word) { return names_another(word) || cli_names_recurrent(word); }
 
+// Several processes would each train the whole network, and write the same files.
+static int train_alone(int (*kind)(int argc, char **argv), int argc, char **argv) {
+    if (cli_world_size() > 1)
+        return cli_fail(CLI_USAGE, "%s trains in one process, but started as %lld", argv[1],
+                        (long long)cli_world_size());
+    return kind(argc - 1, argv + 1);
+}
+
 int cli_verb_train(int argc, char **argv) {
+    cli_silence(cli_world_rank() > 0);  // until the ranks do different things, one line is enough
     if (cli_name_first(argc, argv, cli_names_diffusion, names_classifier))
-        return cli_train_diffusion(argc - 1, argv + 1);
-    if (cli_name_first(argc, argv, cli_names_vgg, names_known)) return cli_train_vgg(argc - 1, argv + 1);
-    if (cli_name_first(argc, argv, cli_names_recurrent, names_another)) return cli_train_sequence(argc - 1, argv + 1);
+        return train_alone(cli_train_diffusion, argc, argv);
+    if (cli_name_first(argc, argv, cli_names_vgg, names_known)) return train_alone(cli_train_vgg, argc, argv);
+    if (cli_name_first(argc, argv, cli_names_recurrent, names_another))
+        return train_alone(cli_train_sequence, argc, argv);
     train t = {.common = CLI_COMMON_DEFAULTS,
                .solver = CLI_SOLVER_DEFAULTS,
                .network = {.options = {.layers = 1024, .width = 32}, .gain = 1, .batch = 128},
@@ -350,7 +360,6 @@ int cli_verb_train(int argc, char **argv) {
     const char *positional[CLI_MAX_POSITIONAL];
     int status;
     dpcr_architecture architecture;
-    cli_silence(cli_world_rank() > 0);  // until the ranks do different things, one line is enough
     if (!cli_parse(&syntax, argc, argv, positional, &status)) return status;
     static const char others[] = ", rnn, rnn-relu, gru, lstm, paragru, paralstm, mingru, vae, denoiser, vgg11";
     if (!cli_read_architecture(positional[0], others, &architecture)) return CLI_USAGE;

@@ -104,6 +104,11 @@ ends $? 0 1 "has threads alone" "--layer-wise under mpirun"
 among 2 --pipeline 1f1b --ranks 3 >/dev/null 2>"$folder/err"
 ends $? 0 1 "started as 2 processes" "--ranks beside mpirun"
 [ "$(grep -c '^deeppcr train: ' "$folder/err")" -eq 1 ] || complain "more than one line of ours: $(cat "$folder/err")"
+for kind in gru denoiser vgg11; do  # their processes would each train the whole, into the same files
+    timeout 60 mpirun --oversubscribe -np 2 "$program" train $kind --save "$folder/alone" >/dev/null 2>"$folder/err"
+    ends $? 0 1 "$kind trains in one process, but started as 2" "$kind under mpirun"
+    [ "$(grep -c '^deeppcr train: ' "$folder/err")" -eq 1 ] || complain "more than one line of ours: $(cat "$folder/err")"
+done
 
 # The module: who is no rank loads no MPI; it is found where both are installed, and what is wrong with it is said.
 ! ldd "$program" | grep -q libmpi || complain "the program loads MPI before it is asked for"
