@@ -143,6 +143,25 @@ END
         timeout 120 mpirun --oversubscribe -np 2 "${command[@]}" : -np 1 -x LD_PRELOAD="$folder/no_memory.so" "${command[@]}" 2>err && complain "no memory for a message went unnoticed"
         grep -q '^deeppcr solve: no memory for a message to rank' err && [ $((SECONDS - before)) -lt 15 ] || complain "no memory for a message, $((SECONDS - before)) s: $(cat err)"
     fi
+    # a scan by MPI that a rank never comes to, until the deadline or until the other one is asked to stop
+    if command -v cc >/dev/null && ! grep -qE '__[at]san_init' "$program" && printf '#include <unistd.h>\nint MPI_Iexscan(void) { for (;;) pause(); }\n' | cc -shared -fPIC -x c -o no_scan.so - 2>/dev/null; then
+        for deadline in 1 30; do
+            command=("$program" solve linear --A dense.npy --b b.npy --transposed --scan mpi --output "$folder/no.npy" --deadline $deadline)
+            timeout 60 mpirun --oversubscribe -np 1 "${command[@]}" : -np 1 -x LD_PRELOAD="$folder/no_scan.so" "${command[@]}" >/dev/null 2>err &
+            job=$!
+            for _ in $(seq 100); do
+                [ $deadline -eq 30 ] || break
+                sleep 0.1
+                for p in $(pgrep -f "output $folder/no.npy --deadline 30"); do
+                    tr '\0' '\n' <"/proc/$p/environ" 2>/dev/null | grep -qx 'OMPI_COMM_WORLD_RANK=0' && grep -q libdeeppcr_mpi "/proc/$p/maps" && sleep 2 && kill -TERM "$p" && break 2
+                done
+            done
+            wait $job && complain "a scan that a rank never came to went unnoticed"
+            said="waited for 1.* s for ranks that sent nothing$"
+            [ $deadline -eq 1 ] || said="asked to stop while a scan of .* bytes waited for other ranks"
+            one_line "$said" "a scan that a rank never came to, deadline $deadline"
+        done
+    fi
     # a rank that stands still or is killed, wherever it was: every process ends, one clear line (a kill is the
     # launcher's to tell), and the output is whole or not there
     for signal in STOP KILL; do

@@ -61,6 +61,7 @@ static void be_patient(double seconds) {
 }
 
 // Always DPCR_ERROR_SYSTEM: what is told by the rank that it happens to, as no other one comes to know (cli/ranks.c).
+// The text takes a, b and c in this order, or the first of them.
 static dpcr_status fail(dpcr_error *error, const char *format, int64_t a, double b, int64_t c) {
     if (!error) return DPCR_ERROR_SYSTEM;
     *error = (dpcr_error){.status = DPCR_ERROR_SYSTEM};
@@ -161,17 +162,18 @@ static void combine_all(void *left, void *right, int *count, MPI_Datatype *type)
                      (char *)right + (size_t)i * (size_t)bytes);
 }
 
-static int poll(MPI_Request *request, double deadline) {
+enum { REFUSED = -1, ENDED, LATE, ASKED_TO_STOP };
+
+static int poll(MPI_Request *request, double began, double deadline) {
     double asked = 0;
-    const double began = program->now();
     for (int done = 0; !done;) {
-        if (MPI_Test(request, &done, MPI_STATUS_IGNORE) != MPI_SUCCESS) return -1;
+        if (MPI_Test(request, &done, MPI_STATUS_IGNORE) != MPI_SUCCESS) return REFUSED;
         if (done) break;
         look_after();
         sched_yield();
-        if (over(began, deadline, &asked)) return 1;
+        if (over(began, deadline, &asked)) return asked > 0 ? ASKED_TO_STOP : LATE;
     }
-    return 0;
+    return ENDED;
 }
 
 // The summaries' order is kept, as the operation does not commute; which are put together first is MPI's own.
@@ -189,15 +191,19 @@ static dpcr_status exscan(void *user, int reversed, void *data, size_t bytes, dp
     memcpy(own, data, bytes);
     scan_combine = combine;
     scan_user = combine_user;
-    int ended = -1;
+    const double began = program->now();
+    int ended = REFUSED;
     if (MPI_Type_contiguous((int)bytes, MPI_BYTE, &type) == MPI_SUCCESS && MPI_Type_commit(&type) == MPI_SUCCESS &&
         MPI_Op_create(combine_all, 0, &operation) == MPI_SUCCESS &&
         MPI_Iexscan(own, data, 1, type, operation, reversed ? backwards : MPI_COMM_WORLD, &request) == MPI_SUCCESS)
-        ended = poll(&request, deadline);
+        ended = poll(&request, began, deadline);
     if (ended > 0)  // the request still has the memory
-        return fail(error, "a scan of %lld bytes waited for %g s for ranks that sent nothing (%lld)", (int64_t)bytes,
-                    deadline, 0);
-    if (ended < 0) status = fail(error, "MPI refuses a scan of %lld bytes (%g s, %lld)", (int64_t)bytes, deadline, 0);
+        return fail(error,
+                    ended == LATE ? "a scan of %lld bytes waited for %g s for ranks that sent nothing"
+                                  : "asked to stop while a scan of %lld bytes waited for other ranks (%g s)",
+                    (int64_t)bytes, program->now() - began, 0);
+    if (ended == REFUSED)
+        status = fail(error, "MPI refuses a scan of %lld bytes (%g s, %lld)", (int64_t)bytes, deadline, 0);
     if (operation != MPI_OP_NULL) MPI_Op_free(&operation);
     if (type != MPI_DATATYPE_NULL) MPI_Type_free(&type);
     free(own);
