@@ -54,6 +54,14 @@ static error_t choose(cli_workers *w, cli_workers_kind kind) {
 
 static error_t taken(bool ok) { return ok ? 0 : EINVAL; }
 
+// 0 would be the library's word for none.
+static error_t read_enough(const char *arg, double *accuracy) {
+    if (!cli_read_double("--enough", arg, 0, 1, accuracy)) return EINVAL;
+    if (*accuracy > 0) return 0;
+    cli_fail(CLI_USAGE, "--enough '%s': wanted more than 0; to part after the first epoch it is --epochs 1", arg);
+    return EINVAL;
+}
+
 static error_t parse_workers(int key, char *arg, struct argp_state *state) {
     cli_workers *w = state->input;
     const bool chooses = key == KEY_DATA_PARALLEL || key == KEY_SWAP || key == KEY_LAYERWISE;
@@ -65,7 +73,7 @@ static error_t parse_workers(int key, char *arg, struct argp_state *state) {
         case KEY_DATA_PARALLEL: return choose(w, CLI_DATA_PARALLEL);
         case KEY_SWAP: return choose(w, CLI_SWAP);
         case KEY_LAYERWISE: return choose(w, CLI_LAYERWISE);
-        case KEY_ENOUGH: return taken(cli_read_double("--enough", arg, 0, 1, &w->swap.accuracy));
+        case KEY_ENOUGH: return read_enough(arg, &w->swap.accuracy);
         case KEY_APART_EPOCHS: return taken(cli_read_int64("--apart-epochs", arg, 1, UINT32_MAX, &w->swap.epochs));
         case KEY_APART_BATCH: return taken(cli_read_int64("--apart-batch", arg, 1, INT64_MAX, &w->swap.batch));
         case KEY_APART_RATE: return taken(cli_read_double("--apart-rate", arg, 0, HUGE_VAL, &w->rate));

@@ -15,6 +15,7 @@ refused 2 "wanted --forwards and --backwards" --layer-wise --ranks 2
 refused 2 "never has the whole gradient" --layer-wise --clip 1
 refused 2 "--microbatches is for --pipeline" --data-parallel --microbatches 2
 refused 2 "--enough '3'" --swap --enough 3
+refused 2 "wanted more than 0" --swap --enough 0
 for kind in "--swap" "--data-parallel" "--layer-wise" "--pipeline gpipe"; do
     # shellcheck disable=SC2086  # words
     refused 2 "${kind% *} trains by --method sequential, not newton" $kind --method newton
