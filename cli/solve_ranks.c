@@ -93,7 +93,7 @@ static int tell(const work *w) {
     cli_set_bool(&r, "transposed", w->shape.transposed != 0);
     cli_set_text(&r, "scheme", "distributed");
     cli_set_int(&r, "sweeps", 1);
-    cli_set_int(&r, "finished_from", w->shape.length);
+    cli_set_int(&r, "finished_from", report->finished_from);
     cli_set_int(&r, "compositions", report->compositions);
     cli_set_int(&r, "applications", report->applications);
     cli_set_int(&r, "depth", report->depth);

@@ -51,6 +51,7 @@ typedef struct job {
     void *pieces;
     void *plan_space;
     dpcr_chain_plan *plan;  // of a rank that goes through its range once
+    int64_t in_order;       // step of the whole recurrence from which this rank ran in order; the length: it did not
     dpcr_distributed_report report;
 } job;
 
@@ -343,6 +344,7 @@ static dpcr_status run_once(job *j, const void *g, dpcr_error *error) {
     j->report.compositions += report.compositions;
     j->report.applications += report.applications;
     j->report.depth += report.depth;
+    if (report.finished_from < j->shape.length) j->in_order = j->before + report.finished_from;
     return status;
 }
 
@@ -398,10 +400,9 @@ static dpcr_status apply(job *j, const void *g, dpcr_error *error) {
     if (state_numbers(j) == 0) return DPCR_OK;
     if (g) copy_state(j, g, f->w, j->in.data, j->in.row);
     if (j->shape.length == 0) return DPCR_OK;
-    if (reduces(j))
-        dpcri_range_apply(&j->range, g);
-    else if (!is_first(j))
-        return run_once(j, g, error);
+    if (!reduces(j)) return is_first(j) ? DPCR_OK : run_once(j, g, error);
+    dpcri_range_apply(&j->range, g);
+    if (j->range.in_order < j->shape.length) j->in_order = j->before + j->range.in_order;
     return DPCR_OK;
 }
 
@@ -483,6 +484,7 @@ static dpcr_status finish(job *j, const void *g, dpcr_error *error) {
     clear(j, &j->in);
     DPCR_TRY(apply(j, g, error));
     take_out(j, g);
+    if (j->position >= broken) j->in_order = j->before;
     if (j->position + 1 >= broken && !is_last(j)) DPCR_TRY(give_end(j, g, error));
 done:
     return status;
@@ -492,20 +494,23 @@ done:
 static dpcr_status count_all(job *j, dpcr_error *error) {
     dpcr_status status;
     typedef struct counts {
-        int64_t compositions, applications, depth;
+        int64_t compositions, applications, depth, in_order;
     } counts;
     dpcr_distributed_report *r = &j->report;
     const int64_t ranks = j->carried.comm.ranks;
-    const counts mine = {r->compositions + j->range.compositions, r->applications + j->range.applications, r->depth};
+    const counts mine = {r->compositions + j->range.compositions, r->applications + j->range.applications, r->depth,
+                         j->in_order};
     counts *all = (counts *)j->all;  // smaller than what lay there
     static_assert(sizeof(counts) <= sizeof(hello), "the counts take the place of the first words");
     DPCR_TRY(dpcri_gather_all(&j->carried.comm, &mine, sizeof mine, all, error));
     int64_t once = 0, rounds = 0;
-    *r = (dpcr_distributed_report){.workspace_bytes = r->workspace_bytes, .summary_bytes = r->summary_bytes};
+    *r = (dpcr_distributed_report){
+        .workspace_bytes = r->workspace_bytes, .summary_bytes = r->summary_bytes, .finished_from = j->length};
     for (int64_t p = 0; p < ranks; p++) {
         r->compositions += all[p].compositions;
         r->applications += all[p].applications;
         once = once > all[p].depth ? once : all[p].depth;
+        if (all[p].in_order < r->finished_from) r->finished_from = all[p].in_order;
     }
     while ((int64_t)1 << rounds < ranks) rounds++;
     r->depth = once + rounds;
@@ -534,6 +539,7 @@ dpcr_status dpcr_chain_distributed(dpcr_context *context, const dpcr_chain_shape
     DPCR_TRY(dpcri_agree(&j.carried.comm, status, error));
     DPCR_TRY(meet(&j, error));
     DPCR_TRY(prepare(&j, error));
+    j.in_order = j.length;
     const double began = dpcri_seconds();
     DPCR_TRY(reduce(&j, error));
     reduced = dpcri_seconds();

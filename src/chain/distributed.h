@@ -20,6 +20,7 @@ typedef struct dpcri_range {
     void *stretch;  // states that are not kept [groups][DPCRI_SIDE][DPCRI_STRETCH][w]
     void *scratch;  // products on their way [groups + 1][values]
     int64_t compositions, applications;
+    int64_t in_order;  // step from which the states' chunks ran in order; n: none did
 } dpcri_range;
 
 // Takes the pieces (or counts them).

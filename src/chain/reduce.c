@@ -222,9 +222,13 @@ void dpcri_range_apply(dpcri_range *r, const void *g) {
     const int64_t last = r->chunks.count - 1;
     memcpy(r->starts, g, (size_t)(f->rows * f->w) * f->size);
     carry(r, g, dpcri_at_out(f, r->starts, f->rows * f->w));
+    r->in_order = f->n;
     if (last < 1 || dpcri_flow_finite(f, start_at(r, last, 0), f->rows * f->w)) {
         dpcri_parallel(f->context, r->groups, run_group, r);
     } else {
+        int64_t whole = 1;
+        while (dpcri_flow_finite(f, start_at(r, whole, 0), f->rows * f->w)) whole++;
+        r->in_order = (whole - 1) * r->chunks.size;
         for (int64_t c = 0; c <= last; c++) {
             run_from(r, c, 1, steps_of(r, c), 0);
             if (c < last) mend_starts(r, c);
