@@ -5,8 +5,7 @@
 //                 v(i) = max(0, i / accumulate - delay), for F, I and W alike. Versions that are still to be read lie
 //                 in a ring of vectors (weight stashing), on every rank that runs F or I of the stage
 //   rebuilt       LayerPipe2: no ring. Where the newest weights, theta(now), are not the version v that is wanted,
-//   tasks
-//                 take theta(v) ~ theta(now) + (now - v) a, a = mean decrease an update:
+//                 tasks take theta(v) ~ theta(now) + (now - v) a, a = mean decrease an update:
 //                 a += (theta(u) - theta(u + 1) - a) / max(1, delay), from the first on. PipeDream's F find the version
 //                 that they want as the newest one, some of PipeDream-2BW's do not
 // Sources: PipeDream (SOSP 2019), PipeDream-2BW (arXiv 2006.09503), LayerPipe2 (arXiv 2512.08160).

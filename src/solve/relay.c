@@ -2,9 +2,10 @@
 // Overlapped chunks, a chunk a rank:
 //
 //   sweep 1   every rank runs its range from its guess (which a run-up over its neighbour's steps has made)
-//   check     what went out of the neighbour, against the guess: within atol + rtol |z|, or bit for bit where both are
-//   0 sweep k   ranks whose guess was wrong run again from what came after max_sweeps: in order from the first wrong
-//   one, each waiting for the one before it
+//   check     what went out of the neighbour, against the guess: within atol + rtol |z|, or bit for bit where both
+//             are 0
+//   sweep k   ranks whose guess was wrong run again from what came
+//   after     max_sweeps: in order from the first wrong one, each waiting for the one before it
 //
 // Rank r is right after r + 1 sweeps at the latest. A sequence that agrees keeps its start, so its bits do not hang on
 // the others. One message of a state a boundary and sweep, and a word with every rank.
