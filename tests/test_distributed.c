@@ -408,6 +408,57 @@ static void no_wait_is_without_end(void **state) {
     assert_non_null(strstr(error.text, "transport is NULL"));
 }
 
+// One rank's caller asks to stop: between questions of a long range, and all ranks hear of it.
+static int stop_now(void *user) { return ++*(int *)user > 0; }
+
+typedef struct stopping {
+    int64_t who;
+    int asked[MOST_RANKS];
+    dpcr_status status[MOST_RANKS];
+    char text[MOST_RANKS][512];
+} stopping;
+
+static dpcr_status stopped_rank(void *user, const dpcr_transport *by, dpcr_error *error) {
+    enum { STEPS = 400, WIDTH = 64 };
+    stopping *s = user;
+    const bool asks = by->rank == s->who;
+    const dpcr_context_options o = {.size = sizeof o,
+                                    .threads = 1,
+                                    .cancel = asks ? stop_now : NULL,
+                                    .cancel_user = asks ? &s->asked[by->rank] : NULL};
+    dpcr_context *own = NULL;
+    assert_int_equal(dpcr_context_create(&o, &own, error), DPCR_OK);
+    float *const numbers = calloc(STEPS * (WIDTH * WIDTH + 2 * WIDTH), sizeof *numbers);
+    const dpcr_array a = dpcr_array_make(numbers, DPCR_F32, 3, (const int64_t[]){STEPS, 1, WIDTH * WIDTH}),
+                     b = dpcr_array_make(numbers + STEPS * WIDTH * WIDTH, DPCR_F32, 3,
+                                         (const int64_t[]){STEPS, 1, WIDTH});
+    const dpcr_chain_shape shape = {.size = sizeof shape,
+                                    .length = STEPS,
+                                    .batch = 1,
+                                    .transition = dpcr_transition_square(DPCR_DENSE, WIDTH, 0),
+                                    .dtype = DPCR_F32};
+    const dpcr_distributed_options options = {.size = sizeof options, .transport = by, .deadline = 20};
+    s->status[by->rank] = dpcr_chain_distributed(own, &shape, &options, &a, &b, NULL, &b, NULL, NULL, NULL, error);
+    snprintf(s->text[by->rank], sizeof s->text[by->rank], "%s", error->text);
+    free(numbers);
+    dpcr_context_destroy(own);
+    return DPCR_OK;
+}
+
+static void a_request_to_stop_is_every_rank_s(void **state) {
+    (void)state;
+    for (int64_t who = 1; who < 3; who++) {  // both make summaries
+        stopping s = {.who = who};
+        dpcr_error error = {0};
+        if (dpcr_ranks_run(contexts[1], 3, stopped_rank, &s, &error) != DPCR_OK) fail_msg("%s", error.text);
+        assert_true(s.asked[who] > 0);
+        for (int r = 0; r < 3; r++) {
+            assert_int_equal(s.status[r], DPCR_ERROR_CANCELLED);
+            assert_non_null(strstr(s.text[r], "cancel function"));
+        }
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(ring_bit_for_bit),
@@ -419,6 +470,7 @@ int main(void) {
         cmocka_unit_test(every_rank_hears_of_a_misfit),
         cmocka_unit_test(refusals),
         cmocka_unit_test(no_wait_is_without_end),
+        cmocka_unit_test(a_request_to_stop_is_every_rank_s),
     };
     return cmocka_run_group_tests(tests, open_contexts, close_contexts);
 }

@@ -51,7 +51,9 @@ typedef struct job {
     void *pieces;
     void *plan_space;
     dpcr_chain_plan *plan;  // of a rank that goes through its range once
-    int64_t in_order;       // step of the whole recurrence from which this rank ran in order; the length: it did not
+    dpcri_watch watch;
+    bool stopped;      // by the caller's cancel function: what goes out of here is worth nothing, and all get to know
+    int64_t in_order;  // step of the whole recurrence from which this rank ran in order; the length: it did not
     dpcr_distributed_report report;
 } job;
 
@@ -239,6 +241,9 @@ static dpcr_status prepare(job *j, dpcr_error *error) {
     chain.z = j->z.data, chain.z_step = j->z.step, chain.z_row = j->z.row;
     int64_t chunk = j->options.chunk ? j->options.chunk : default_chunk(j->shape.length);
     if (j->shape.length > 0 && chunk > j->shape.length) chunk = j->shape.length;
+    const double applications = (double)j->shape.length * (double)j->shape.batch,
+                 each = reduces(j) ? (double)(j->shape.transition.rows + 2) : 1;  // a composition is worth w of them
+    chain.watch = dpcri_linear_watch(&j->watch, j->context, &j->shape.transition, applications * each);
     j->range = (dpcri_range){.flow = dpcri_flow_of(j->context, &chain), .sum_rows = 1};
     j->range.chunks = dpcri_chunks_of(&j->range.flow, chunk);
     for (int64_t r = 0; r < j->carried.comm.ranks; r++)
@@ -365,7 +370,7 @@ static dpcr_status reduce(job *j, dpcr_error *error) {
         j->report.depth = 2 * j->range.chunks.size + 2 * j->range.chunks.count;
         dpcri_range_reduce(&j->range, sum_of(j, j->mine), end_of(j, j->mine));
         *present(j->mine) = 1;
-        return DPCR_OK;
+        return dpcri_plan_finished(j->range.flow.watch, function, error);
     }
     if (!is_first(j)) return DPCR_OK;  // the last one of two
     const dpcr_status status = run_once(j, start, error);
@@ -403,7 +408,7 @@ static dpcr_status apply(job *j, const void *g, dpcr_error *error) {
     if (!reduces(j)) return is_first(j) ? DPCR_OK : run_once(j, g, error);
     dpcri_range_apply(&j->range, g);
     if (j->range.in_order < j->shape.length) j->in_order = j->before + j->range.in_order;
-    return DPCR_OK;
+    return dpcri_plan_finished(j->range.flow.watch, function, error);
 }
 
 // Of nothing, zeros go in and out.
@@ -440,6 +445,19 @@ static bool is_finite(const job *j, const void *g, int64_t row) {
     return dpcri_flow_finite(f, dpcri_at(f, g, row * f->w), f->w);
 }
 
+// Stopping is no failure for those who wait: they get on to where all hear of it.
+static dpcr_status hear(job *j, dpcr_status status) {
+    if (status != DPCR_ERROR_CANCELLED) return status;
+    j->stopped = true;
+    return DPCR_OK;
+}
+
+static dpcr_status fail_stopped(const job *j, int64_t rank, dpcr_error *error) {
+    if (j->stopped) return dpcri_fail_stopped(error, function);
+    return dpcri_fail(error, DPCR_ERROR_CANCELLED, "rank %lld: %s: stopped by its caller's cancel function",
+                      (long long)rank, function);
+}
+
 // The first position into which no finite state comes by the scan: summaries' products make no number of a state where
 // the loop may have one. The number of ranks: there is none.
 static dpcr_status find_broken(job *j, const void *g, int64_t *broken, dpcr_error *error) {
@@ -448,9 +466,13 @@ static dpcr_status find_broken(job *j, const void *g, int64_t *broken, dpcr_erro
     int64_t mine = ranks, *const all = j->places;
     for (int64_t row = 0; g && state_numbers(j) > 0 && row < j->shape.batch; row++)
         if (!is_finite(j, g, row)) mine = j->position;
+    if (j->stopped) mine = -1;
     *broken = ranks;
     DPCR_TRY(dpcri_gather_all(&j->carried.comm, &mine, sizeof mine, all, error));
-    for (int64_t r = 0; r < ranks; r++) *broken = all[r] < *broken ? all[r] : *broken;
+    for (int64_t r = 0; r < ranks; r++) {
+        if (all[r] < 0) DPCR_TRY(fail_stopped(j, r, error));
+        *broken = all[r] < *broken ? all[r] : *broken;
+    }
 done:
     return status;
 }
@@ -482,7 +504,7 @@ static dpcr_status finish(job *j, const void *g, dpcr_error *error) {
     DPCR_TRY(find_broken(j, g, &broken, error));
     if (j->position >= broken) DPCR_TRY(take_start(j, g, error));
     clear(j, &j->in);
-    DPCR_TRY(apply(j, g, error));
+    DPCR_TRY(hear(j, apply(j, g, error)));
     take_out(j, g);
     if (j->position >= broken) j->in_order = j->before;
     if (j->position + 1 >= broken && !is_last(j)) DPCR_TRY(give_end(j, g, error));
@@ -499,7 +521,7 @@ static dpcr_status count_all(job *j, dpcr_error *error) {
     dpcr_distributed_report *r = &j->report;
     const int64_t ranks = j->carried.comm.ranks;
     const counts mine = {r->compositions + j->range.compositions, r->applications + j->range.applications, r->depth,
-                         j->in_order};
+                         j->stopped ? -1 : j->in_order};
     counts *all = (counts *)j->all;  // smaller than what lay there
     static_assert(sizeof(counts) <= sizeof(hello), "the counts take the place of the first words");
     DPCR_TRY(dpcri_gather_all(&j->carried.comm, &mine, sizeof mine, all, error));
@@ -507,6 +529,7 @@ static dpcr_status count_all(job *j, dpcr_error *error) {
     *r = (dpcr_distributed_report){
         .workspace_bytes = r->workspace_bytes, .summary_bytes = r->summary_bytes, .finished_from = j->length};
     for (int64_t p = 0; p < ranks; p++) {
+        if (all[p].in_order < 0) DPCR_TRY(fail_stopped(j, p, error));
         r->compositions += all[p].compositions;
         r->applications += all[p].applications;
         once = once > all[p].depth ? once : all[p].depth;
@@ -541,7 +564,7 @@ dpcr_status dpcr_chain_distributed(dpcr_context *context, const dpcr_chain_shape
     DPCR_TRY(prepare(&j, error));
     j.in_order = j.length;
     const double began = dpcri_seconds();
-    DPCR_TRY(reduce(&j, error));
+    DPCR_TRY(hear(&j, reduce(&j, error)));
     reduced = dpcri_seconds();
     DPCR_TRY(scan(&j, &g, error));
     scanned = dpcri_seconds();

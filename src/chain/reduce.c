@@ -94,6 +94,7 @@ static void run_from_zero(const dpcri_range *r, int64_t c, int64_t count, int64_
 typedef void chunk_work(const dpcri_range *r, int64_t c, int64_t count, int64_t steps, int64_t group);
 
 static void for_group(const dpcri_range *r, int64_t i, chunk_work *work) {
+    if (dpcri_watch_stopped(r->flow.watch)) return;
     const int64_t first = i * DPCRI_SIDE,
                   past = r->chunks.count - first < DPCRI_SIDE ? r->chunks.count : first + DPCRI_SIDE;
     const int64_t even = past == r->chunks.count && steps_of(r, past - 1) < r->chunks.size ? past - 1 : past;
