@@ -123,7 +123,7 @@ def child(subject, a):
         try:
             found.update(make(arrays, both))
         except ImportError as error:
-            told[make.__name__] = str(error)
+            told[str(error.name)] = str(error)
     signal.signal(signal.SIGALRM, too_long)
     for name, call in found.items():
         needs = subject.bytes_of(sizes, name, both)
@@ -135,13 +135,15 @@ def child(subject, a):
             made = [np.array(x) for x in call()]
             signal.alarm(0)
             off = max(float(np.abs(m - w).max() / max(1, np.abs(w).max())) for m, w in zip(made, wanted))
-            assert off < 1e-3, (name, off)
             seconds = timed(call)
         except TooLong:
             told[name] = f"not through in {COMPILE_SECONDS} s, with compiling"
             continue
         finally:
             signal.alarm(0)
+        if not off < 1e-3:
+            told[name] = f"differs by {off:.1e}"
+            continue
         if seconds > a.seconds:
             told[name] = f"{seconds:.0f} s a call"
             continue

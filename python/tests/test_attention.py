@@ -525,7 +525,12 @@ def test_gated_delta_rule(rng, decays):
     o, last = ours.gated_delta_rule(*t[:5], initial_state=t[5], output_final_state=True)
     near((o, last), run(arrays), 0)
     assert ours.gated_delta_rule(*t[:5])[1] is None
-    assert torch.equal(ours.gated_delta_rule(*t[:5], 0.5, chunk_size=16, cu_seqlens_cpu=None, use_gate_in_kernel=False)[0], ours.linear_attention(*t[:5], scale=0.5))
+    assert torch.equal(ours.gated_delta_rule(*t[:5], scale=0.5, chunk_size=16, cu_seqlens_cpu=None, use_gate_in_kernel=False)[0], ours.linear_attention(*t[:5], scale=0.5))
+    without = ours.gated_delta_rule(*t[:3], initial_state=t[5], output_final_state=None)  # of fla: no decay, and beta 1
+    assert without[1] is None
+    near(without[:1], loop(*arrays[:3], None, np.ones(arrays[4].shape), arrays[5])[:1], 1e-13)
+    with pytest.raises(TypeError):  # Transformers' loops have chunk_size there
+        ours.gated_delta_rule(*t[:5], 64)
     wide = [5 * arrays[0], 3 * arrays[1], *arrays[2:]]
     w = [torch.from_numpy(x) for x in wide]
     near(ours.gated_delta_rule(*w[:5], initial_state=w[5], output_final_state=True, use_qk_l2norm_in_kernel=True),
@@ -577,7 +582,7 @@ def test_what_changes_numbers_is_not_ignored(rng):
         with pytest.raises(deeppcr.UnsupportedError, match=word):
             ours.gated_delta_rule(*t, **{word: value})
         ours.gated_delta_rule(*t, **{word: None if isinstance(value, torch.Tensor) else False})
-    for arguments, what in (([t[0].int(), *t[1:]], "q's dtype"), ([*t[:4], None], "beta"), ([*t[:3], t[3] + 0j, t[4]], "g's dtype"), ([t[0].numpy(), *t[1:]], "q"),
+    for arguments, what in (([t[0].int(), *t[1:]], "q's dtype"), ([*t[:3], t[3] + 0j, t[4]], "g's dtype"), ([t[0].numpy(), *t[1:]], "q"),
                             ([*t[:4], t[4][:1]], "beta's shape")):  # fmt: skip
         with pytest.raises(deeppcr.Error) as caught:
             ours.gated_delta_rule(*arguments)

@@ -70,7 +70,7 @@ class Scans:
         """What comes out, the last states and what the way back keeps, where they are wanted."""
         scan = self.kind.scan([array(t) for t in tensors], option)
         out, last = self._out(tensors), self._last(tensors) if tells else None
-        kept = torch.empty(scan.kept_bytes(), dtype=torch.uint8) if keeps else None  # which PyTorch aligns to 64 bytes
+        kept = torch.empty(scan.kept_bytes(), dtype=torch.uint8, device="cpu") if keeps else None  # which PyTorch aligns to 64 bytes
         send_home(scan.flops()[0])
         scan.run(array(out), array(last), _place(kept))
         return out, last, kept

@@ -60,10 +60,10 @@ def _normal(x: Tensor) -> Tensor:
     return x * torch.rsqrt((x * x).sum(-1, keepdim=True) + 1e-6)
 
 
-def _packed(tensors: Sequence[Tensor], ends: Sequence[int], scale: Optional[float], states: Optional[Tensor]) -> Tuple[Tensor, Tensor]:
+def _packed(tensors: Sequence[Optional[Tensor]], ends: Sequence[int], scale: Optional[float], states: Optional[Tensor]) -> Tuple[Tensor, Tensor]:
     """Sequences one after another in one of a batch of one, each with a state of its own."""
     found = [
-        linear_attention(*(t[:, a:b] for t in tensors), scale=scale, initial_state=None if states is None else states[i : i + 1],
+        linear_attention(*(None if t is None else t[:, a:b] for t in tensors), scale=scale, initial_state=None if states is None else states[i : i + 1],
                          return_final_state=True)
         for i, (a, b) in enumerate(zip(ends, ends[1:]))
     ]  # fmt: skip
@@ -88,8 +88,9 @@ _CHANGES = {
 
 
 def gated_delta_rule(
-    q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, scale: Optional[float] = None, initial_state: Optional[Tensor] = None,
-    output_final_state: bool = False, use_qk_l2norm_in_kernel: bool = False, cu_seqlens: Any = None, **ignored: Any,
+    q: Tensor, k: Tensor, v: Tensor, g: Optional[Tensor] = None, beta: Optional[Tensor] = None, *, scale: Optional[float] = None,
+    initial_state: Optional[Tensor] = None, output_final_state: Optional[bool] = False, use_qk_l2norm_in_kernel: bool = False,
+    cu_seqlens: Any = None, **ignored: Any,
 ) -> Tuple[Tensor, Optional[Tensor]]:  # fmt: skip
     """`linear_attention` in the place of chunk_gated_delta_rule, fused_recurrent_gated_delta_rule, chunk_kda and fused_recurrent_kda of
     flash-linear-attention, and of what stands for them in Transformers' Qwen3-Next, Qwen3.5, Olmo Hybrid and Kimi Linear without it.
@@ -100,10 +101,10 @@ def gated_delta_rule(
         [batch][L][G][K], of any float dtype, as what follows. All is computed in float64 where one of them has it, else in float32.
     v : Tensor
         [batch][L][H][V].
-    g : Tensor
-        Logarithms of decays, [batch][L][H], or [batch][L][H][K] as Kimi Delta Attention has them.
-    beta : Tensor
-        [batch][L][H].
+    g : Tensor, optional
+        Logarithms of decays, [batch][L][H], or [batch][L][H][K] as Kimi Delta Attention has them; nothing decays without.
+    beta : Tensor, optional
+        [batch][L][H]; 1 without.
     scale : float, optional
         1 / sqrt(K) without.
     initial_state : Tensor, optional
@@ -113,7 +114,8 @@ def gated_delta_rule(
     use_qk_l2norm_in_kernel : bool, default False
         Whether q and k are divided by their lengths, x / sqrt(x.x + 1e-6).
     cu_seqlens : Tensor or sequence of int, optional
-        Where sequences that lie one after another in a batch of one begin, and the last one's end.
+        Where sequences that lie one after another in a batch of one begin, and the last one's end. Each is a call; under torch.compile
+        they are given as ints.
     **ignored
         What those functions take besides, such as chunk_size. What changes numbers, such as use_gate_in_kernel, is refused.
 
@@ -126,19 +128,23 @@ def gated_delta_rule(
     ArgumentError, UnsupportedError
         Of other shapes and devices, and of dtypes that are no floats.
     """
-    tells, normal = flag("output_final_state", output_final_state), flag("use_qk_l2norm_in_kernel", use_qk_l2norm_in_kernel)
+    tells, normal = flag("output_final_state", output_final_state is not None and output_final_state), flag("use_qk_l2norm_in_kernel", use_qk_l2norm_in_kernel)
     for name in _CHANGES & ignored.keys():
         if ignored[name] is not None and ignored[name] is not False:
             raise UnsupportedError.of(name, "given", "g, beta and states as they are computed with")
-    given = [("q", q), ("k", k), ("v", v), ("g", g), ("beta", beta)] + ([] if initial_state is None else [("initial_state", initial_state)])
-    for name, tensor in given:
+    names, tensors = ("q", "k", "v", "g", "beta", "initial_state"), (q, k, v, g, beta, initial_state)
+    given = {name: tensor for name, tensor in zip(names, tensors) if tensor is not None or name in names[:3]}
+    for name, tensor in given.items():
         on_cpu(name, tensor)
+        assert tensor is not None
         if not tensor.is_floating_point():
             raise ArgumentError.of(f"{name}'s dtype", tensor.dtype, "a float")
-    dtype = torch.float64 if any(tensor.dtype is torch.float64 for _, tensor in given) else torch.float32
-    own = [tensor.to(dtype) for _, tensor in given[:5]]
+    dtype = torch.float64 if any(t is not None and t.dtype is torch.float64 for t in given.values()) else torch.float32
+    own = [None if t is None else t.to(dtype) for t in (q, k, v, g, beta)]
     if normal:
-        own[:2] = [_normal(x) for x in own[:2]]
+        own[:2] = [_normal(x) for x in own[:2] if x is not None]
+    if beta is None:
+        own[4] = torch.ones(v.shape[:3], dtype=dtype, device=v.device)
     states = None if initial_state is None else initial_state.to(dtype)
     if cu_seqlens is None:
         o, last = linear_attention(*own, scale=scale, initial_state=states, return_final_state=True)
