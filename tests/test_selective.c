@@ -601,6 +601,20 @@ static void refuses(void **state) {
         if (!strstr(error.text, names[use]) || !strstr(error.text, "stride of 0"))
             fail_msg("%s: '%s'", names[use], error.text);
     }
+    for (int use = 0; use < KEPT; use++) {  // the farthest number's place, there or back, is beyond what memory has
+        const int what = use % GRADIENTS, steps = what == B_ || what == C_ ? 3 : use == Y || use == GY ? 2 : 0;
+        for (int k = 0; k < 2; k++) {
+            fill(&p, false);
+            p.at[use].strides[steps] = k ? INT64_MIN : INT64_MAX / 4 / (p.at[use].shape[steps] - 1) + 1;
+            const dpcr_status status =
+                use == Y || use == LAST
+                    ? dpcr_selective_scan(context, &p.in, &p.at[Y], &p.at[LAST], NULL, &error)
+                    : dpcr_selective_adjoint(context, &p.in, &p.at[GY], &p.at[GLAST], NULL, &p.out, &error);
+            assert_int_equal(status, DPCR_ERROR_OVERFLOW);
+            assert_non_null(strstr(error.text, "beyond the address space"));
+            if (use < INPUTS || use >= GRADIENTS) assert_non_null(strstr(error.text, names[what]));
+        }
+    }
     fill(&p, false);
     p.at[B_].shape[1] = 4, p.at[C_].shape[1] = 4;
     assert_int_equal(dpcr_selective_scan(context, &p.in, &p.at[Y], NULL, NULL, &error), DPCR_ERROR_ARGUMENT);

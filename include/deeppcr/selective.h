@@ -40,7 +40,8 @@ typedef struct dpcr_selective {
 // y [B][D][L] and last [B][D][N] (NULL: not wanted), which must not overlap one another or what goes in. `kept`: NULL,
 // or dpcr_selective_kept_bytes of memory aligned to 64 bytes, for dpcr_selective_adjoint.
 //
-// DPCR_ERROR_ARGUMENT names the array that does not fit and what was wanted, DPCR_ERROR_OVERFLOW sizes beyond memory.
+// DPCR_ERROR_ARGUMENT names the array that does not fit and what was wanted, DPCR_ERROR_OVERFLOW sizes or strides beyond
+// memory.
 DPCR_API dpcr_status dpcr_selective_scan(dpcr_context *context, const dpcr_selective *in, const dpcr_array *y,
                                          const dpcr_array *last, void *kept, dpcr_error *error);
 

@@ -143,6 +143,19 @@ const char *dpcri_array_text(const dpcr_array *array, char *buffer, size_t bytes
     return buffer;
 }
 
+bool dpcri_reaches_too_far(const dpcr_array *array) {
+    int64_t reach = 0;
+    for (int32_t d = 0; d < array->ndim; d++) {
+        int64_t span = 0;
+        const int64_t stride = array->strides[d];
+        if (array->shape[d] < 2) continue;
+        if (stride == INT64_MIN || !dpcri_mul(array->shape[d] - 1, stride < 0 ? -stride : stride, &span) ||
+            !dpcri_add(reach, span, &reach))
+            return true;
+    }
+    return !dpcri_mul(reach, (int64_t)dpcr_dtype_size(array->dtype), &reach);
+}
+
 // A dimension's places: `count` of them, `stride` bytes apart, from 0 on.
 typedef struct places {
     int64_t count, stride;

@@ -58,6 +58,10 @@ void *dpcri_arena_take(dpcri_arena *arena, int64_t count, size_t element_bytes);
 // Shape of array, in words, such as "[4][2][8] float32", for error texts. Returns buffer.
 const char *dpcri_array_text(const dpcr_array *array, char *buffer, size_t bytes);
 
+// Whether an element's place, in bytes from the data on, is beyond what an int64_t holds. Strides of extents up to 1
+// say nothing, for they are multiplied by 0.
+bool dpcri_reaches_too_far(const dpcr_array *array);
+
 // Refuses a z0, [B][w], with a row that shares memory with one of z, [L][B][w]; both have been checked for shape, and
 // z's rows share nothing with one another (where they do, as solve allows, some may be missed).
 dpcr_status dpcri_check_start(const char *call, const dpcr_array *z0, const dpcr_array *z, dpcr_error *error);

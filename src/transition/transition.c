@@ -115,20 +115,6 @@ double dpcr_transition_compose_flops(const dpcr_transition *t) {
     }
 }
 
-// The farthest element's place, in bytes, has to fit.
-static bool reaches_too_far(const dpcr_array *array) {
-    int64_t reach = 0;
-    for (int32_t d = 0; d < array->ndim; d++) {
-        int64_t span = 0;
-        const int64_t stride = array->strides[d];
-        if (stride == INT64_MIN ||
-            !dpcri_mul(array->shape[d] > 0 ? array->shape[d] - 1 : 0, stride < 0 ? -stride : stride, &span) ||
-            !dpcri_add(reach, span, &reach))
-            return true;
-    }
-    return !dpcri_mul(reach, (int64_t)dpcr_dtype_size(array->dtype), &reach);
-}
-
 static dpcr_status fail_shape(const dpcr_array *array, const dpcri_wanted *w, dpcr_error *error) {
     char got[128], steps[32] = "";
     if (w->steps >= 0) snprintf(steps, sizeof steps, "[%" PRId64 "]", w->steps);
@@ -174,7 +160,7 @@ dpcr_status dpcri_view_of(const dpcr_array *array, const dpcri_wanted *w, dpcri_
     if (w->values > 1 && array->strides[last] != 1)
         return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "%s: the last stride of %s is %" PRId64 ", wanted 1 (contiguous)",
                           w->function, w->name, array->strides[last]);
-    if (reaches_too_far(array))
+    if (dpcri_reaches_too_far(array))
         return dpcri_fail(error, DPCR_ERROR_OVERFLOW, "%s: the strides of %s reach beyond the address space",
                           w->function, w->name);
     const bool empty = w->steps == 0 || w->rows == 0 || w->values == 0;
