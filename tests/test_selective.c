@@ -307,6 +307,21 @@ static void takes_no_steps_and_no_channels(void **state) {
     dpcr_context_destroy(context);
 }
 
+// A sum over nothing is 0.
+static void sums_nothing(void **state) {
+    (void)state;
+    dpcr_context *context = context_of(2, NULL);
+    problem p = {.dtype = DPCR_F32, .batch = 2, .channels = 6, .groups = 6, .states = 3, .length = 0};
+    fill(&p, false);
+    float gb[18];
+    for (int i = 0; i < 18; i++) gb[i] = NAN;
+    p.at[GRADIENTS + B_].data = gb;
+    memcpy(p.at[GRADIENTS + B_].strides, (int64_t[]){0, 3, 1, 0}, 4 * sizeof(int64_t));
+    assert_int_equal(dpcr_selective_adjoint(context, &p.in, &p.at[GY], NULL, NULL, &p.out, NULL), DPCR_OK);
+    for (int i = 0; i < 18; i++) assert_true(gb[i] == 0);
+    dpcr_context_destroy(context);
+}
+
 // ---- bits ----
 
 static problem middling(dpcr_dtype dtype, int64_t batch, int64_t channels) {
@@ -441,6 +456,52 @@ static void gradients_do_not_depend_on_the_batch(void **state) {
             free(whole[i]);
         }
         dpcr_context_destroy(context);
+    }
+}
+
+// A gradient's stride of 0 is the sum over that axis of what is there without: whatever the threads, the same bits.
+static void sums_over(problem *p, int use, unsigned axes) {
+    dpcr_array *a = &p->at[GRADIENTS + use];
+    const int64_t count = count_of(a);
+    double *sum = calloc((size_t)count, sizeof *sum), *size = calloc((size_t)count, sizeof *size);
+    const dpcr_array whole = *a;
+    double *first = malloc((size_t)count * sizeof *first);
+    dpcr_context *context = context_of(2, NULL);
+    fill(p, false);
+    run(context, p, NULL);
+    dpcr_context_destroy(context);
+    for (int d = 0; d < a->ndim; d++)
+        if (axes >> d & 1) a->strides[d] = 0;
+    for (int64_t i = 0; i < count; i++) sum[place(a, i)] += get(&whole, i), size[place(a, i)] += fabs(get(&whole, i));
+    for (int threads = 1; threads <= 4; threads++) {
+        context = context_of(threads, NULL);
+        for (int64_t i = 0; i < count; i++) put(&whole, i, NAN);
+        run(context, p, NULL);
+        dpcr_context_destroy(context);
+        for (int64_t i = 0; i < count; i++) {
+            const int64_t at = place(a, i);
+            const double got = get(a, i), eps = p->dtype == DPCR_F32 ? 0x1p-24 : 0x1p-53;
+            if (!(fabs(got - sum[at]) <= 200 * eps * (size[at] + 1)) || (threads > 1 && got != first[at]))
+                fail_msg("gradient of %s, axes %u, number %lld, %d threads: %.17g, wanted %.17g", names[use], axes,
+                         (long long)i, threads, got, sum[at]);
+            first[at] = got;
+        }
+        for (int64_t i = 0; i < count; i++)  // and nothing else is written
+            if (place(a, i) != place(&whole, i)) assert_true(size[place(&whole, i)] != 0 || isnan(get(&whole, i)));
+    }
+    *a = whole;
+    free(sum), free(size), free(first);
+}
+
+static void sums_over_strides_of_0(void **state) {
+    (void)state;
+    static const int summed[] = {A_, B_, C_, SKIP, BIAS}, groups[] = {1, 3, 12, 36};
+    for (int k = 0; k < 8; k++) {
+        problem p = middling(k % 2 ? DPCR_F64 : DPCR_F32, 2, 36);
+        p.groups = groups[k / 2];
+        fill(&p, false);
+        for (int i = 0; i < 5; i++)
+            for (unsigned axes = 1; axes < 1u << p.at[summed[i]].ndim; axes++) sums_over(&p, summed[i], axes);
     }
 }
 
@@ -594,6 +655,7 @@ static void refuses(void **state) {
         a->shape[a->ndim - 1]++;
         assert_int_equal(dpcr_selective_adjoint(context, &p.in, &p.at[GY], NULL, NULL, &p.out, &error),
                          DPCR_ERROR_ARGUMENT);
+        if (use != U && use != DELTA && use != Z && use != H0) continue;  // the others' are sums
         fill(&p, false);
         p.at[GRADIENTS + use].strides[0] = 0;
         assert_int_equal(dpcr_selective_adjoint(context, &p.in, &p.at[GY], NULL, NULL, &p.out, &error),
@@ -688,10 +750,12 @@ int main(void) {
         cmocka_unit_test(agrees_with_the_definition),
         cmocka_unit_test(adds_whole_numbers_exactly),
         cmocka_unit_test(takes_no_steps_and_no_channels),
+        cmocka_unit_test(sums_nothing),
         cmocka_unit_test(bits_are_those_of_one_thread),
         cmocka_unit_test(bits_do_not_depend_on_neighbours),
         cmocka_unit_test(shares_a_rate),
         cmocka_unit_test(gradients_do_not_depend_on_the_batch),
+        cmocka_unit_test(sums_over_strides_of_0),
         cmocka_unit_test(meets_ends),
         cmocka_unit_test(keeps_infinities_apart),
         cmocka_unit_test(takes_any_stride_of_one_step),

@@ -49,8 +49,9 @@ DPCR_API dpcr_status dpcr_selective_scan(dpcr_context *context, const dpcr_selec
 // `a` with a stride of 0 over N makes them again as fast as they are read: `kept` is not looked at then.
 DPCR_API size_t dpcr_selective_kept_bytes(const dpcr_selective *in);
 
-// Where gradients go, of the shapes of what they belong to; written, any strides but 0; NULL: not wanted. They must not
-// overlap one another, nor what goes in, gy and glast among it.
+// Where gradients go, of the shapes of what they belong to; any strides; NULL: not wanted. In those of a, b, c, skip and
+// delta_bias a stride of 0 is the sum over its axis, as is due to what shares a value there; those of u, delta, z and h0
+// have none. They must not overlap one another, nor what goes in, gy and glast among it.
 typedef struct dpcr_selective_gradients {
     size_t size;  // sizeof(dpcr_selective_gradients) of the caller
     const dpcr_array *u, *delta, *a, *b, *c, *skip, *z, *delta_bias, *h0;
@@ -58,7 +59,8 @@ typedef struct dpcr_selective_gradients {
 
 // The gradients of a loss that has gy by y, and glast by last (of that alone NULL is 0). `kept` is that of the pass
 // forward, or NULL: it is made anew, in scratch. Those of a, skip and delta_bias are summed over the batch, from its
-// first entry on, those of b and c over a group's channels, in an order that D and G fix.
+// first entry on, those of b and c over a group's channels, in an order that D and G fix; then over strides of 0, in
+// double and by rows.
 DPCR_API dpcr_status dpcr_selective_adjoint(dpcr_context *context, const dpcr_selective *in, const dpcr_array *gy,
                                             const dpcr_array *glast, const void *kept,
                                             const dpcr_selective_gradients *gradients, dpcr_error *error);

@@ -11,6 +11,7 @@
 #include <stdatomic.h>
 #include <string.h>
 
+#include "chain/selective_sums.h"
 #include "deeppcr/selective.h"
 #include "kern/selective.h"
 #include "rt/watch.h"
@@ -53,14 +54,16 @@ static int64_t slabs_in_all(const job *j) { return j->batch * j->groups * j->sla
 
 enum { MOST_STATES = 1 << 20 };
 
+typedef enum role { READ, WRITTEN, SUMMED } role;  // SUMMED: a stride of 0 stands for the sum over its axis
+
 static bool shares_places(const dpcr_array *a) {
     for (int32_t d = 0; d < a->ndim; d++)
-        if (a->shape[d] > 1 && a->strides[d] == 0) return true;
+        if (a->shape[d] != 1 && a->strides[d] == 0) return true;
     return false;
 }
 
 static dpcr_status check(const job *j, const char *name, const dpcr_array *a, int32_t ndim, const int64_t *shape,
-                         bool written, dpcr_error *error) {
+                         role use, dpcr_error *error) {
     char text[96];
     if (!a) return DPCR_OK;
     bool fits = a->device.type == DPCR_HOST && a->dtype == j->in.u->dtype && a->ndim == ndim;
@@ -76,7 +79,7 @@ static dpcr_status check(const job *j, const char *name, const dpcr_array *a, in
         return dpcri_fail(error, DPCR_ERROR_OVERFLOW, "%s: the strides of %s reach beyond the address space", j->call,
                           name);
     if (!a->data && count > 0) return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "%s: %s has no data", j->call, name);
-    if (written && count > 0 && shares_places(a))
+    if (use == WRITTEN && count > 0 && shares_places(a))
         return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "%s: %s has a stride of 0, and is written", j->call, name);
     return DPCR_OK;
 }
@@ -123,15 +126,15 @@ static dpcr_status prepare(job *j, const dpcr_selective *in, dpcr_error *error) 
     DPCR_TRY(take_extents(j, error));
     const int64_t rows[3] = {j->batch, j->channels, j->length}, a[2] = {j->channels, j->states};
     const int64_t b[4] = {j->batch, j->groups, j->states, j->length}, h[3] = {j->batch, j->channels, j->states};
-    DPCR_TRY(check(j, "u", in->u, 3, rows, false, error));
-    DPCR_TRY(check(j, "delta", in->delta, 3, rows, false, error));
-    DPCR_TRY(check(j, "a", in->a, 2, a, false, error));
-    DPCR_TRY(check(j, "b", in->b, 4, b, false, error));
-    DPCR_TRY(check(j, "c", in->c, 4, b, false, error));
-    DPCR_TRY(check(j, "skip", in->skip, 1, a, false, error));
-    DPCR_TRY(check(j, "z", in->z, 3, rows, false, error));
-    DPCR_TRY(check(j, "delta_bias", in->delta_bias, 1, a, false, error));
-    DPCR_TRY(check(j, "h0", in->h0, 3, h, false, error));
+    DPCR_TRY(check(j, "u", in->u, 3, rows, READ, error));
+    DPCR_TRY(check(j, "delta", in->delta, 3, rows, READ, error));
+    DPCR_TRY(check(j, "a", in->a, 2, a, READ, error));
+    DPCR_TRY(check(j, "b", in->b, 4, b, READ, error));
+    DPCR_TRY(check(j, "c", in->c, 4, b, READ, error));
+    DPCR_TRY(check(j, "skip", in->skip, 1, a, READ, error));
+    DPCR_TRY(check(j, "z", in->z, 3, rows, READ, error));
+    DPCR_TRY(check(j, "delta_bias", in->delta_bias, 1, a, READ, error));
+    DPCR_TRY(check(j, "h0", in->h0, 3, h, READ, error));
     if ((uintptr_t)j->kept % 64 != 0)
         return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "%s: kept lies %u bytes off, wanted 64-byte alignment", j->call,
                           (unsigned)((uintptr_t)j->kept % 64));
@@ -296,27 +299,26 @@ static void back_worker(void *argument, int64_t worker) {
                 }                                                                                                  \
                 ((T *)to->data)[n * to->lane + l * to->step] = sum + part;                                         \
             }                                                                                                      \
-    }                                                                                                              \
-    static void over_batch_##name(const job *j, const char *parts, int64_t each, const dpcr_array *to) {           \
-        const dpcri_selective_array v = view(to, j->element, 0, 0, 0);                                             \
-        for (int64_t i = 0; i < j->channels * each; i++) {                                                         \
-            T sum = 0;                                                                                             \
-            for (int64_t b = 0; b < j->batch; b++) sum += ((const T *)parts)[b * j->channels * each + i];          \
-            ((T *)v.data)[i / each * v.lane + i % each * v.step] = sum;                                            \
-        }                                                                                                          \
     }
 DEFINE_SUMS(float, f32)
 DEFINE_SUMS(double, f64)
 #undef DEFINE_SUMS
+
+// Those of a group; they stay in its first slab's place where they are summed further.
+static dpcri_selective_array sums_of(const job *j, const dpcr_array *out, char *made, int64_t group) {
+    if (out && shares_places(out))
+        return piece(made, group * j->slabs * j->length * j->states, j->element, 1, j->states);
+    return shared_of(j, out, group / j->groups, group % j->groups);
+}
 
 static void put_together(void *argument, int64_t index) {
     const job *j = argument;
     const int64_t parts = ceiling(j->length, PART), from = index % parts * PART, group = index / parts;
     const int64_t end = from + PART < j->length ? from + PART : j->length;
     const dpcr_array *const out[2] = {j->out.b, j->out.c};
-    const char *const made[2] = {j->gb, j->gc};
+    char *const made[2] = {j->gb, j->gc};
     for (int k = 0; k < 2; k++) {
-        const dpcri_selective_array to = shared_of(j, out[k], group / j->groups, group % j->groups);
+        const dpcri_selective_array to = sums_of(j, out[k], made[k], group);
         if (!to.data) continue;
         if (j->element == sizeof(float))
             over_slabs_f32(j, made[k], &to, group, from, end);
@@ -325,16 +327,34 @@ static void put_together(void *argument, int64_t index) {
     }
 }
 
-static void sum_batch(const job *j) {
-    const dpcr_array *const out[3] = {j->out.a, j->out.skip, j->out.delta_bias};
-    const char *const made[3] = {j->ga, j->gskip, j->gbias};
-    for (int k = 0; k < 3; k++) {
-        if (!out[k] || !out[k]->data) continue;
-        if (j->element == sizeof(float))
-            over_batch_f32(j, made[k], k == 0 ? j->states : 1, out[k]);
-        else
-            over_batch_f64(j, made[k], k == 0 ? j->states : 1, out[k]);
-    }
+// What an array's strides of 0 want summed, and what a batch does.
+static void sum_shared(const job *j, const dpcr_array *out, const char *made) {
+    if (!out || !out->data || !shares_places(out)) return;
+    const int64_t each = j->length * j->states, *to = out->strides;
+    const dpcri_sum_axis axes[] = {{j->batch, j->groups * j->slabs * each, to[0]},
+                                   {j->groups, j->slabs * each, to[1]},
+                                   {j->states, 1, to[2]},
+                                   {j->length, j->states, to[3]}};
+    dpcri_sum_over(out->dtype, made, out->data, axes, 4);
+}
+
+static void sum_batch(const job *j, const dpcr_array *out, const char *made) {
+    if (!out || !out->data) return;
+    const int64_t each = out->ndim == 2 ? j->states : 1;
+    const dpcri_sum_axis axes[] = {{j->batch, j->channels * each, 0},
+                                   {j->channels, each, out->strides[0]},
+                                   {each, 1, each > 1 ? out->strides[1] : 1}};
+    dpcri_sum_over(out->dtype, made, out->data, axes, 3);
+}
+
+static void add_up(job *j) {
+    if (j->out.b || j->out.c)
+        dpcri_parallel(j->context, j->batch * j->groups * ceiling(j->length, PART), put_together, j);
+    sum_shared(j, j->out.b, j->gb);
+    sum_shared(j, j->out.c, j->gc);
+    sum_batch(j, j->out.a, j->ga);
+    sum_batch(j, j->out.skip, j->gskip);
+    sum_batch(j, j->out.delta_bias, j->gbias);
 }
 
 // ---- calls ----
@@ -351,11 +371,7 @@ static dpcr_status run(job *j, bool back, dpcr_error *error) {
     j->watch = dpcri_watch_begin(&watch, j->context, flops);
     atomic_init(&j->next, 0);
     dpcri_parallel(j->context, j->workers, back ? back_worker : forward_worker, j);
-    if (back && !dpcri_watch_stopped(j->watch)) {
-        if (j->out.b || j->out.c)
-            dpcri_parallel(j->context, j->batch * j->groups * ceiling(j->length, PART), put_together, j);
-        sum_batch(j);
-    }
+    if (back && !dpcri_watch_stopped(j->watch)) add_up(j);
     return dpcri_watch_stopped(j->watch) ? dpcri_fail_stopped(error, j->call) : DPCR_OK;
 }
 
@@ -374,8 +390,8 @@ dpcr_status dpcr_selective_scan(dpcr_context *context, const dpcr_selective *in,
     if (!context || !y) return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "%s: context or y is NULL", j.call);
     DPCR_TRY(prepare(&j, in, error));
     const int64_t rows[3] = {j.batch, j.channels, j.length}, h[3] = {j.batch, j.channels, j.states};
-    DPCR_TRY(check(&j, "y", y, 3, rows, true, error));
-    DPCR_TRY(check(&j, "last", last, 3, h, true, error));
+    DPCR_TRY(check(&j, "y", y, 3, rows, WRITTEN, error));
+    DPCR_TRY(check(&j, "last", last, 3, h, WRITTEN, error));
     if (lies_in(y, in->u) || lies_in(y, in->delta) || lies_in(y, in->z))
         return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "%s: y lies where u, delta or z does", j.call);
     if (j.batch == 0 || j.channels == 0) return DPCR_OK;
@@ -397,17 +413,17 @@ static dpcr_status check_gradients(job *j, dpcr_error *error) {
     const dpcr_selective_gradients *g = &j->out;
     const int64_t rows[3] = {j->batch, j->channels, j->length}, a[2] = {j->channels, j->states};
     const int64_t b[4] = {j->batch, j->groups, j->states, j->length}, h[3] = {j->batch, j->channels, j->states};
-    DPCR_TRY(check(j, "gy", j->gy, 3, rows, false, error));
-    DPCR_TRY(check(j, "glast", j->glast, 3, h, false, error));
-    DPCR_TRY(check(j, "the gradient of u", g->u, 3, rows, true, error));
-    DPCR_TRY(check(j, "the gradient of delta", g->delta, 3, rows, true, error));
-    DPCR_TRY(check(j, "the gradient of a", g->a, 2, a, true, error));
-    DPCR_TRY(check(j, "the gradient of b", g->b, 4, b, true, error));
-    DPCR_TRY(check(j, "the gradient of c", g->c, 4, b, true, error));
-    DPCR_TRY(check(j, "the gradient of skip", g->skip, 1, a, true, error));
-    DPCR_TRY(check(j, "the gradient of z", g->z, 3, rows, true, error));
-    DPCR_TRY(check(j, "the gradient of delta_bias", g->delta_bias, 1, a, true, error));
-    DPCR_TRY(check(j, "the gradient of h0", g->h0, 3, h, true, error));
+    DPCR_TRY(check(j, "gy", j->gy, 3, rows, READ, error));
+    DPCR_TRY(check(j, "glast", j->glast, 3, h, READ, error));
+    DPCR_TRY(check(j, "the gradient of u", g->u, 3, rows, WRITTEN, error));
+    DPCR_TRY(check(j, "the gradient of delta", g->delta, 3, rows, WRITTEN, error));
+    DPCR_TRY(check(j, "the gradient of a", g->a, 2, a, SUMMED, error));
+    DPCR_TRY(check(j, "the gradient of b", g->b, 4, b, SUMMED, error));
+    DPCR_TRY(check(j, "the gradient of c", g->c, 4, b, SUMMED, error));
+    DPCR_TRY(check(j, "the gradient of skip", g->skip, 1, a, SUMMED, error));
+    DPCR_TRY(check(j, "the gradient of z", g->z, 3, rows, WRITTEN, error));
+    DPCR_TRY(check(j, "the gradient of delta_bias", g->delta_bias, 1, a, SUMMED, error));
+    DPCR_TRY(check(j, "the gradient of h0", g->h0, 3, h, WRITTEN, error));
     if ((g->skip && !j->in.skip) || (g->z && !j->in.z) || (g->delta_bias && !j->in.delta_bias))
         DPCR_TRY(dpcri_fail(error, DPCR_ERROR_ARGUMENT, "%s: a gradient of what is not there", j->call));
 done:
