@@ -36,7 +36,7 @@ enum {
     KEPT = GRADIENTS + INPUTS,
     USES
 };
-enum { MOST_BYTES = 1 << 18 };
+enum { MOST_BYTES = 1 << 20 };
 #include "guarded.h"
 
 static const char *const names[] = {"u", "delta", "a", "b", "c", "skip", "z", "delta_bias", "h0"};
@@ -60,6 +60,7 @@ typedef enum layout { ALONG_STEPS, ALONG_CHANNELS, SCATTERED } layout;
 typedef struct problem {
     dpcr_dtype dtype;
     int64_t batch, channels, groups, states, length;
+    int64_t groups_c;      // 0: as many
     bool softplus, whole;  // whole: small whole numbers, and a = 0
     unsigned there;        // which of SKIP, Z, BIAS, H0, as bits
     layout layout;
@@ -68,13 +69,15 @@ typedef struct problem {
     dpcr_selective_gradients out;
 } problem;
 
+static int64_t groups_of(const problem *p, int use) { return use == C_ && p->groups_c ? p->groups_c : p->groups; }
+
 static int extents(const problem *p, int use, int64_t *shape) {
     const int what = use >= GRADIENTS              ? use - GRADIENTS
                      : use == Y || use == GY       ? U
                      : use == LAST || use == GLAST ? H0
                                                    : use;
     const int64_t rows[3] = {p->batch, p->channels, what == H0 ? p->states : p->length};
-    const int64_t shared[4] = {p->batch, p->groups, p->states, p->length}, own[2] = {p->channels, p->states};
+    const int64_t shared[4] = {p->batch, groups_of(p, what), p->states, p->length}, own[2] = {p->channels, p->states};
     const int ndim = what == A_ ? 2 : what == B_ || what == C_ ? 4 : what == SKIP || what == BIAS ? 1 : 3;
     memcpy(shape, ndim == 3 ? rows : ndim == 4 ? shared : own, (size_t)ndim * sizeof *shape);
     return ndim;
@@ -159,8 +162,8 @@ static void add(const reference *r, int use, int64_t i, double x) {
 static double input(const problem *p, int use, int64_t i) { return given(p, use) ? get(&p->at[use], i) : 0; }
 
 static void channel(const problem *p, const reference *r, int64_t b, int64_t d) {
-    const int64_t L = p->length, N = p->states, row = b * p->channels + d,
-                  g = b * p->groups + d / (p->channels / p->groups);
+    const int64_t L = p->length, N = p->states, row = b * p->channels + d, Gb = p->groups, Gc = groups_of(p, C_),
+                  gb = b * Gb + d / (p->channels / Gb), gc = b * Gc + d / (p->channels / Gc);
     double *h = calloc((size_t)((L + 1) * N), sizeof *h), *carry = calloc((size_t)N, sizeof *carry);
     for (int64_t n = 0; n < N; n++) h[n] = input(p, H0, row * N + n);
     for (int back = 0; back < 2; back++)
@@ -173,14 +176,14 @@ static void channel(const problem *p, const reference *r, int64_t b, int64_t d) 
             double sum = input(p, SKIP, d) * u, size = fabs(sum), by_b = 0, by_a = 0, by_size = 0;
             for (int64_t n = 0; n < N; n++) {
                 const double a = get(&p->at[A_], d * N + n), *before = h + l * N + n;
-                const int64_t at = (g * N + n) * L + l;
-                const double B = input(p, B_, at), C = input(p, C_, at), e = exp(t * a);
+                const int64_t at_b = (gb * N + n) * L + l, at_c = (gc * N + n) * L + l;
+                const double B = input(p, B_, at_b), C = input(p, C_, at_c), e = exp(t * a);
                 if (!back) h[(l + 1) * N + n] = e * *before + t * B * u;
                 sum += C * h[(l + 1) * N + n], size += fabs(C * h[(l + 1) * N + n]);
                 if (!back) continue;
                 const double x = gy * C + (k == 0 ? get(&p->at[GLAST], row * N + n) : carry[n]), w = x * e * *before;
-                add(r, GRADIENTS + C_, at, gy * h[(l + 1) * N + n]);
-                add(r, GRADIENTS + B_, at, x * t * u);
+                add(r, GRADIENTS + C_, at_c, gy * h[(l + 1) * N + n]);
+                add(r, GRADIENTS + B_, at_b, x * t * u);
                 add(r, GRADIENTS + A_, d * N + n, w * t);
                 by_b += x * B, by_a += w * a, by_size += fabs(x * B * u) + fabs(w * a);
                 carry[n] = x * e;
@@ -272,6 +275,32 @@ static void agrees_with_the_definition(void **state) {
     dpcr_context_destroy(context);
 }
 
+// Groups of b and of c, few channels each and many, that fill lanes together or not, of the same channels or across.
+static void takes_any_groups(void **state) {
+    (void)state;
+    static const int64_t sizes[][3] = {
+        {6, 6, 6},     {6, 3, 3},   {6, 2, 3},     {6, 1, 6},   {6, 6, 1},   {40, 40, 40}, {40, 20, 20},
+        {40, 8, 8},    {40, 5, 40}, {40, 1, 40},   {40, 40, 1}, {40, 8, 20}, {48, 2, 3},   {48, 16, 48},
+        {96, 2, 3},    {96, 4, 32}, {90, 5, 6},    {66, 6, 11}, {68, 2, 4},  {72, 8, 9},   {192, 3, 2},
+        {144, 48, 36}, {34, 2, 1},  {130, 65, 13}, {7, 7, 7},   {17, 17, 1}, {35, 5, 7},   {35, 7, 7}};
+    dpcr_context *context = context_of(3, NULL);
+    for (size_t k = 0; k < sizeof sizes / sizeof sizes[0]; k++)
+        for (int which = 0; which < 6; which++) {
+            problem p = {.dtype = which % 2 ? DPCR_F64 : DPCR_F32,
+                         .batch = 1 + which / 2 % 2,
+                         .channels = sizes[k][0],
+                         .groups = sizes[k][1],
+                         .groups_c = sizes[k][2],
+                         .states = which == 3 ? 17 : 3,
+                         .length = which == 4 ? 1 : 19,
+                         .softplus = which % 3 == 1,
+                         .there = (unsigned)(which * 7 % 16) << SKIP,
+                         .layout = (layout)(which / 2)};
+            check_problem(context, &p, which < 2);
+        }
+    dpcr_context_destroy(context);
+}
+
 // Without a decay all is sums of whole numbers.
 static void adds_whole_numbers_exactly(void **state) {
     (void)state;
@@ -319,6 +348,14 @@ static void sums_nothing(void **state) {
     memcpy(p.at[GRADIENTS + B_].strides, (int64_t[]){0, 3, 1, 0}, 4 * sizeof(int64_t));
     assert_int_equal(dpcr_selective_adjoint(context, &p.in, &p.at[GY], NULL, NULL, &p.out, NULL), DPCR_OK);
     for (int i = 0; i < 18; i++) assert_true(gb[i] == 0);
+    problem none = {.dtype = DPCR_F32, .batch = 2, .channels = 0, .groups = 3, .states = 3, .length = 2};
+    fill(&none, false);
+    for (int i = 0; i < 18; i++) gb[i] = NAN;
+    none.at[GRADIENTS + B_].data = gb;
+    none.at[GRADIENTS + B_].strides[0] = 0;
+    assert_int_equal(dpcr_selective_adjoint(context, &none.in, &none.at[GY], NULL, NULL, &none.out, NULL), DPCR_OK);
+    for (int i = 0; i < 18; i++) assert_true(gb[i] == 0);
+    for (int64_t i = 0; i < 36; i++) assert_true(get(&none.at[GRADIENTS + C_], i) == 0);
     dpcr_context_destroy(context);
 }
 
@@ -356,9 +393,11 @@ static void forget_bits(void **first) {
 
 static void bits_are_those_of_one_thread(void **state) {
     (void)state;
-    for (int k = 0; k < 4; k++) {
-        problem p = middling(k % 2 ? DPCR_F64 : DPCR_F32, 1 + k / 2, k / 2 ? 300 : 70);
+    static const int64_t groups[][2] = {{1, 1}, {1, 300}, {150, 20}, {100, 300}};
+    for (int k = 0; k < 10; k++) {
+        problem p = middling(k % 2 ? DPCR_F64 : DPCR_F32, 1 + k / 2 % 2, k / 2 ? 300 : 70);
         if (k / 2) p.length = 20, p.states = 3;
+        if (k > 2) p.groups = groups[(k - 2) / 2][0], p.groups_c = groups[(k - 2) / 2][1];
         fill(&p, false);
         void *kept = aligned_alloc(64, (dpcr_selective_kept_bytes(&p.in) + 63) / 64 * 64), *first[KEPT] = {0};
         for (int threads = 1; threads <= 4; threads++) {
@@ -419,6 +458,50 @@ static void shares_a_rate(void **state) {
             run(context, &p, shared ? unused : NULL);
             assert_int_equal(unused[0], 7);
             same_bits(&p, first, "a shared rate");
+        }
+        forget_bits(first);
+    }
+    dpcr_context_destroy(context);
+}
+
+// The same numbers of b and c for all channels, given for each and as one's view; and constant in time, as strides of 0
+// and step by step: the same bits but of what the views leave out.
+static void bits_do_not_depend_on_how_groups_lie(void **state) {
+    (void)state;
+    dpcr_context *context = context_of(2, NULL);
+    for (int k = 0; k < 8; k++) {
+        const bool constant = k / 2 % 2;
+        const int64_t groups = k / 4 ? 14 : 42;
+        problem p = middling(k % 2 ? DPCR_F64 : DPCR_F32, 2, 42);
+        void *first[KEPT] = {0};
+        p.groups = groups;
+        fill(&p, false);
+        for (int use = B_; use <= C_; use++)
+            for (int64_t i = 0; i < count_of(&p.at[use]); i++) {
+                const int64_t L = p.length, N = p.states;
+                put(&p.at[use], i,
+                    get(&p.at[use],
+                        constant ? i / L % (groups * N) * L : i / (groups * N * L) * groups * N * L + i % (N * L)));
+            }
+        run(context, &p, NULL);
+        same_bits(&p, first, "groups");
+        for (int use = B_; use <= C_; use++) {
+            dpcr_array *b = &p.at[use], *g = &p.at[GRADIENTS + use];
+            if (constant) {
+                b->strides[0] = b->strides[3] = 0;
+                run(context, &p, NULL);
+                same_bits(&p, first, "constant in time");
+                continue;
+            }
+            b->shape[1] = 1, g->shape[1] = 1;
+            run(context, &p, NULL);
+            b->shape[1] = groups, b->strides[1] = 0, g->shape[1] = groups;
+            for (int other = Y; other < KEPT; other++)
+                if (other == GRADIENTS + B_ || other == GRADIENTS + C_) free(first[other]), first[other] = NULL;
+            same_bits(&p, first, "one group");
+            run(context, &p, NULL);
+            for (int other = GRADIENTS + B_; other <= GRADIENTS + C_; other++) free(first[other]), first[other] = NULL;
+            same_bits(&p, first, "a group for each, as one's view");
         }
         forget_bits(first);
     }
@@ -495,10 +578,11 @@ static void sums_over(problem *p, int use, unsigned axes) {
 
 static void sums_over_strides_of_0(void **state) {
     (void)state;
-    static const int summed[] = {A_, B_, C_, SKIP, BIAS}, groups[] = {1, 3, 12, 36};
-    for (int k = 0; k < 8; k++) {
+    static const int summed[] = {A_, B_, C_, SKIP, BIAS},
+                     groups[][2] = {{1, 1}, {3, 3}, {12, 12}, {36, 36}, {36, 1}, {4, 9}};
+    for (int k = 0; k < 12; k++) {
         problem p = middling(k % 2 ? DPCR_F64 : DPCR_F32, 2, 36);
-        p.groups = groups[k / 2];
+        p.groups = groups[k / 2][0], p.groups_c = groups[k / 2][1];
         fill(&p, false);
         for (int i = 0; i < 5; i++)
             for (unsigned axes = 1; axes < 1u << p.at[summed[i]].ndim; axes++) sums_over(&p, summed[i], axes);
@@ -559,8 +643,10 @@ static void meets_ends(void **state) {
 static void keeps_infinities_apart(void **state) {
     (void)state;
     dpcr_context *context = context_of(1, NULL);
-    for (int k = 0; k < 4; k++) {
+    for (int which = 0; which < 16; which++) {
+        const int k = which % 4;
         problem p = middling(k % 2 ? DPCR_F64 : DPCR_F32, 1, 17);
+        p.groups = which / 4 % 2 ? 17 : 1, p.groups_c = which / 8 ? 17 : 1;
         p.length = 3, p.states = 2, p.softplus = false, p.there = 0;
         fill(&p, false);
         for (int use = U; use < INPUTS; use++)
@@ -574,6 +660,10 @@ static void keeps_infinities_apart(void **state) {
             if (isnan(gb) || isnan(gc) || !isinf(gc) == (k < 2 && l >= 1) || !isinf(gb) == (k >= 2 && l <= 1))
                 fail_msg("step %d: gradients %g of b and %g of c", (int)l, gb, gc);
         }
+        for (int use = B_; use <= C_; use++)  // other groups' are finite where either is by channels
+            for (int64_t i = 6; i < count_of(&p.at[GRADIENTS + use]); i++)
+                if ((k < 2 ? p.groups : p.groups_c) == 17 && !isfinite(get(&p.at[GRADIENTS + use], i)))
+                    fail_msg("gradient of %s, number %d: %g", names[use], (int)i, get(&p.at[GRADIENTS + use], i));
     }
     dpcr_context_destroy(context);
 }
@@ -748,12 +838,14 @@ static void refuses(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(agrees_with_the_definition),
+        cmocka_unit_test(takes_any_groups),
         cmocka_unit_test(adds_whole_numbers_exactly),
         cmocka_unit_test(takes_no_steps_and_no_channels),
         cmocka_unit_test(sums_nothing),
         cmocka_unit_test(bits_are_those_of_one_thread),
         cmocka_unit_test(bits_do_not_depend_on_neighbours),
         cmocka_unit_test(shares_a_rate),
+        cmocka_unit_test(bits_do_not_depend_on_how_groups_lie),
         cmocka_unit_test(gradients_do_not_depend_on_the_batch),
         cmocka_unit_test(sums_over_strides_of_0),
         cmocka_unit_test(meets_ends),
