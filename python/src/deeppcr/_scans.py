@@ -78,13 +78,13 @@ class Scan:
         """Fills the gradients that are wanted: those of `found`, which lie as what they belong to."""
         raise NotImplementedError
 
-    def _adjoint(self, structure: Any, gout: Optional[ARRAY], glast: Optional[ARRAY], kept: int, found: Sequence[Optional[ARRAY]]) -> None:
+    def _adjoint(self, gout: Optional[ARRAY], glast: Optional[ARRAY], kept: int, found: Sequence[Optional[ARRAY]]) -> None:
         views = _views((gout, glast, *found))
         at = _at(views)
         gradients = self.GRADIENTS(size=ctypes.sizeof(self.GRADIENTS), **dict(zip(self.FIELDS, at[2:])))
         error, error_ref = library.error_place()
         call = getattr(library.lib, f"dpcr_{self.CALL}_adjoint")
-        library.check(call(library.context.get().address, ctypes.byref(structure), *at[:2], kept or None, ctypes.byref(gradients),
+        library.check(call(library.context.get().address, ctypes.byref(self.structure), *at[:2], kept or None, ctypes.byref(gradients),
                            error_ref), error)  # fmt: skip
 
 

@@ -84,7 +84,7 @@ class Scan(_scans.Scan):
         if gout is None:
             gout = np.broadcast_to(np.zeros(1, self.arrays[0].dtype), self.results()[0])  # type: ignore[union-attr]
         glast = None if glast is None else library.numbers(glast, 0)
-        self._adjoint(self.structure, library.numbers(gout, 0), glast, kept, found)
+        self._adjoint(library.numbers(gout, 0), glast, kept, found)
 
 
 KIND = _scans.Kind("linear_attention", "linear attention", NAMES, 3, ("go", "gfinal"), 2, Scan, check,

@@ -2,7 +2,6 @@
 """The selective scan of state-space models (Mamba): a diagonal chain whose transitions are made from its input as it runs."""
 from __future__ import annotations
 
-import math
 from typing import Any, List, Literal, NamedTuple, Optional, Sequence, Tuple, Union, overload
 
 import numpy as np
@@ -15,7 +14,6 @@ from .errors import ArgumentError, flag
 # What goes in, in this order everywhere below; None where an array is not there.
 NAMES = ("u", "delta", "A", "B", "C", "D", "z", "delta_bias", "h0")
 _GROUPED = (3, 4)  # B and C
-_NUMBERS = 1 << 22  # of B's gradient at each channel, at most, where that is summed here
 
 
 class SelectiveGradients(NamedTuple):
@@ -68,19 +66,10 @@ def like(x: ARRAY, dtype: Any) -> ARRAY:
 
 
 def _grouped(x: ARRAY, batch: int, dim: int, length: int) -> ARRAY:
-    """B or C as a view [batch][G][N][L]."""
+    """B or C, or its gradient, as a view [batch][G][N][L]; in what is constant in time strides of 0, which sum gradients."""
     if x.ndim == 2:
-        return np.broadcast_to(x[None, :, :, None], (batch, dim, x.shape[1], length))
+        return np.lib.stride_tricks.as_strided(x, (batch, dim, x.shape[1], length), (0, *x.strides, 0))
     return x[:, None] if x.ndim == 3 else x
-
-
-def _in_groups(x: ARRAY, groups: int) -> ARRAY:
-    """The same in more groups: a view of one group, a copy of several."""
-    if x.shape[1] == groups:
-        return x
-    if x.shape[1] == 1:
-        return np.broadcast_to(x, (x.shape[0], groups, *x.shape[2:]))
-    return np.repeat(x, groups // x.shape[1], axis=1)
 
 
 class Scan(_scans.Scan):
@@ -88,18 +77,12 @@ class Scan(_scans.Scan):
     FIELDS = ("u", "delta", "a", "b", "c", "skip", "z", "delta_bias", "h0")
 
     def __init__(self, arrays: Sequence[Optional[ARRAY]], softplus: bool) -> None:
-        self.softplus, self.given = softplus, list(arrays)
         self.batch, self.dim, self.length, self.states = check([None if x is None else x.shape for x in arrays])
         own: List[Optional[ARRAY]] = [None if x is None else library.numbers(x, 0) for x in arrays]
-        b, c = (_grouped(x, self.batch, self.dim, self.length) for x in (own[3], own[4]) if x is not None)
-        self.own_groups = b.shape[1], c.shape[1]
-        self.groups = math.lcm(*self.own_groups)
-        own[3], own[4] = _in_groups(b, self.groups), _in_groups(c, self.groups)
+        for i in _GROUPED:
+            own[i] = _grouped(own[i], self.batch, self.dim, self.length)  # type: ignore[arg-type]
         self.arrays = own
-        self.structure, self.views = self._of(own)
-
-    def _of(self, arrays: Sequence[Optional[ARRAY]]) -> Tuple[Any, Any]:
-        return self._of_arrays(arrays, softplus=int(self.softplus))
+        self.structure, self.views = self._of_arrays(own, softplus=int(softplus))
 
     def results(self) -> Tuple[Shape, Shape]:
         return (self.batch, self.dim, self.length), (self.batch, self.dim, self.states)
@@ -114,53 +97,18 @@ class Scan(_scans.Scan):
 
     def back(self, gy: Optional[ARRAY], glast: Optional[ARRAY], kept: int, found: Sequence[Optional[ARRAY]]) -> None:
         """Fills the gradients that are wanted: those of `found`, which lie as what they belong to."""
-        if not self.dim:
-            for x in found:
+        if not self.batch * self.dim * self.length:  # where NumPy's strides mean nothing
+            for i, x in enumerate(found):
                 if x is not None:
-                    x[...] = 0
+                    x[...] = 0 if glast is None or i != 8 else glast
             return
         gy = np.broadcast_to(np.zeros(1, self.arrays[0].dtype), (self.batch, self.dim, self.length)) if gy is None else library.numbers(gy, 0)  # type: ignore[union-attr]
         glast = None if glast is None else library.numbers(glast, 0)
-        summed = [i for i in _GROUPED if found[i] is not None and (self.given[i].ndim == 2 or self.own_groups[i - 3] != self.groups)]  # type: ignore[union-attr]
-        if summed:
-            self._back_by_channels(gy, glast, found)
-            return
         into = list(found)
         for i in _GROUPED:
             if into[i] is not None:
                 into[i] = _grouped(into[i], self.batch, self.dim, self.length)  # type: ignore[arg-type]
-        self._adjoint(self.structure, gy, glast, kept, into)
-
-    def _back_by_channels(self, gy: Optional[ARRAY], glast: Optional[ARRAY], found: Sequence[Optional[ARRAY]]) -> None:
-        """Some channels after others, as many as their own gradients of B and C have memory for, which are summed here in double: what
-        a B that is constant in time, or has other groups than C, wants."""
-        step = max(1, min(self.dim, _NUMBERS // max(1, self.batch * self.states * self.length)))
-        step = step // 16 * 16 or step
-        sums = {i: np.zeros(found[i].shape) for i in _GROUPED if found[i] is not None}  # type: ignore[union-attr]
-        axis = (1, 1, 0, None, None, 0, 1, 0, 1)  # of channels
-        for first in range(0, self.dim, step):
-            part = slice(first, min(first + step, self.dim))
-            cut = lambda x, a: x if x is None or a is None else x[part] if a == 0 else x[:, part]  # noqa: E731, B023
-            some = [cut(x, a) for x, a in zip(self.arrays, axis)]
-            channels = np.arange(part.start, part.stop)
-            for i in _GROUPED:
-                some[i] = self.arrays[i][:, channels * self.groups // self.dim]  # type: ignore[index]
-            into = [cut(x, a) for x, a in zip(found, axis)]
-            shape = (self.batch, len(channels), self.states, self.length)
-            for i in sums:
-                into[i] = np.empty(shape, self.arrays[0].dtype)  # type: ignore[union-attr]
-            structure, views = self._of(some)
-            self._adjoint(structure, cut(gy, 1), cut(glast, 1), 0, into)
-            for i, total in sums.items():
-                if total.ndim == 2:
-                    total[part] = into[i].sum((0, 3), dtype=np.float64)
-                    continue
-                total = total[:, None] if total.ndim == 3 else total
-                for k, channel in enumerate(channels):
-                    total[:, channel * total.shape[1] // self.dim] += into[i][:, k]
-            del views
-        for i, total in sums.items():
-            found[i][...] = total  # type: ignore[index]
+        self._adjoint(gy, glast, kept, into)
 
 
 KIND = _scans.Kind("selective_scan", "the selective scan", NAMES, 5, ("gy", "glast"), 0, Scan, check,
