@@ -44,10 +44,9 @@ typedef struct work {
     bool softplus;
     int64_t batch, channels, length, states, groups;
     dpcr_array views[MEMBERS];  // as the library takes them
-    dpcr_array parts[MEMBERS];  // B's and C's where one number serves several: each one's own
 } work;
 
-// B or C, or their gradient, as [B][G][N][L].
+// B or C, or their gradient, as [B][G][N][L]: of what is constant in time by strides of 0, which sum gradients.
 static bool view_groups(const work *w, const dpcr_array *array, dpcr_array *view) {
     const int64_t *n = array->shape, own = array->ndim == 4 ? n[1] : array->ndim == 3 ? 1 : w->channels;
     *view = dpcr_array_make(array->data, array->dtype, 4, (const int64_t[]){w->batch, own, w->states, w->length});
@@ -59,11 +58,6 @@ static bool view_groups(const work *w, const dpcr_array *array, dpcr_array *view
            n[array->ndim - 1] == w->length && own > 0 && w->channels % own == 0;
 }
 
-// One group serves as many as there are.
-static void share_groups(const work *w, dpcr_array *view) {
-    if (view->shape[1] == 1 && w->groups > 1) view->shape[1] = w->groups, view->strides[1] = 0;
-}
-
 static int take_groups(work *w) {
     char wanted[192];
     snprintf(wanted, sizeof wanted, "[%lld][%lld][%lld], [%lld][G][%lld][%lld] where G divides %lld, or [%lld][%lld]",
@@ -72,11 +66,7 @@ static int take_groups(work *w) {
     for (int i = B; i <= C; i++)
         if (!view_groups(w, w->given[i], &w->views[i])) return cli_scan_wrong(names[i], w->given[i], wanted);
     const int64_t b = w->views[B].shape[1], c = w->views[C].shape[1];
-    if (b != c && b != 1 && c != 1)
-        return cli_fail(CLI_INPUT, "B has %lld groups of channels and C %lld: wanted as many, or one", (long long)b,
-                        (long long)c);
     w->groups = b > c ? b : c;
-    for (int i = B; i <= C; i++) share_groups(w, &w->views[i]);
     return CLI_DONE;
 }
 
@@ -100,17 +90,6 @@ static int take_shapes(work *w) {
 
 // ---- running ----
 
-static int make_arrays(work *w) {
-    const dpcr_array *u = w->given[U];
-    const int status = cli_scan_create(w->scan, 3, u->shape, (const int64_t[]){w->batch, w->channels, w->states});
-    for (int i = B; !status && cli_scan_goes_back(w->scan) && i <= C; i++) {
-        const dpcr_array *v = &w->views[i];
-        const bool shared = w->given[i]->ndim == 2 || (v->shape[1] > 1 && v->strides[1] == 0);
-        if (shared && !cli_array_create(u->dtype, 4, v->shape, &w->parts[i])) return CLI_RESOURCES;
-    }
-    return status;
-}
-
 static dpcr_selective structure_of(const work *w) {
     const dpcr_array *at[MEMBERS];
     for (int i = 0; i < MEMBERS; i++) at[i] = w->given[i] ? &w->views[i] : NULL;
@@ -127,25 +106,6 @@ static dpcr_selective structure_of(const work *w) {
                             .softplus = w->softplus};
 }
 
-// The parts' sums, into the gradient of B or C.
-static int sum_parts(const work *w, int i) {
-    const dpcr_array *parts = &w->parts[i], *to = &w->gradients[i];
-    dpcr_array sums, view;
-    int64_t at = 0;
-    if (!cli_array_create(DPCR_F64, to->ndim, to->shape, &sums)) return CLI_RESOURCES;
-    view_groups(w, &sums, &view);
-    share_groups(w, &view);
-    for (int64_t b = 0; b < w->batch; b++)
-        for (int64_t g = 0; g < w->groups; g++)
-            for (int64_t n = 0; n < w->states; n++)
-                for (int64_t l = 0; l < w->length; l++, at++)
-                    ((double *)sums.data)[b * view.strides[0] + g * view.strides[1] + n * view.strides[2] +
-                                          l * view.strides[3]] += cli_array_get(parts, at);
-    for (int64_t k = 0; k < cli_array_count(to); k++) cli_array_set(to, k, ((const double *)sums.data)[k]);
-    cli_array_destroy(&sums);
-    return CLI_DONE;
-}
-
 static int run_back(work *w, const dpcr_selective *in) {
     cli_scan *scan = w->scan;
     dpcr_array views[MEMBERS];
@@ -154,7 +114,7 @@ static int run_back(work *w, const dpcr_selective *in) {
     for (int i = 0; i < MEMBERS; i++) {
         views[i] = w->gradients[i];
         if (i == B || i == C) view_groups(w, &w->gradients[i], &views[i]);
-        at[i] = !w->given[i] ? NULL : w->parts[i].data ? &w->parts[i] : &views[i];
+        at[i] = w->given[i] ? &views[i] : NULL;
     }
     const dpcr_selective_gradients out = {.size = sizeof out,
                                           .u = at[U],
@@ -169,11 +129,8 @@ static int run_back(work *w, const dpcr_selective *in) {
     const double start = cli_now();
     if (dpcr_selective_adjoint(scan->context, in, scan->by_output, scan->by_last, scan->kept, &out, &error) != DPCR_OK)
         return cli_fail_error(&error, CLI_COMPUTING);
-    int status = CLI_DONE;
-    for (int i = B; !status && i <= C; i++)
-        if (w->parts[i].data) status = sum_parts(w, i);
     scan->back_seconds = cli_now() - start;
-    return status;
+    return CLI_DONE;
 }
 
 static int run_passes(work *w) {
@@ -209,13 +166,10 @@ static int run(selective *s) {
     work w = {.scan = scan, .given = scan->given, .gradients = scan->gradients, .softplus = s->softplus};
     int status = cli_scan_read(scan);
     if (!status) status = take_shapes(&w);
-    if (!status) status = make_arrays(&w);
+    if (!status) status = cli_scan_create(scan, 3, w.given[U]->shape, (const int64_t[]){w.batch, w.channels, w.states});
     if (!status) status = run_passes(&w);
     if (!status) status = cli_scan_write(scan, "y", "h0");
-    if (!status) status = tell(&w);
-    for (int i = 0; i < MEMBERS; i++)
-        if (w.parts[i].data) cli_array_destroy(&w.parts[i]);
-    return status;
+    return status ? status : tell(&w);
 }
 
 int cli_solve_selective(int argc, char **argv) {
