@@ -540,6 +540,10 @@ static void refuses_shapes(dpcr_context *context, problem *p) {
         }
         p->at[GRADIENTS + use].strides[0] = 0;
         refused(context, p, true, DPCR_ERROR_ARGUMENT, "has a stride of 0");
+        a->strides[0] = INT64_MAX / 2;
+        refused(context, p, false, DPCR_ERROR_OVERFLOW, "beyond the address space");
+        p->at[GRADIENTS + use].strides[0] = INT64_MIN;
+        refused(context, p, true, DPCR_ERROR_OVERFLOW, "beyond the address space");
         a->dtype = DPCR_F64;
         refused(context, p, false, DPCR_ERROR_ARGUMENT, use == Q ? "wanted [2][20][1][10] float64" : names[use]);
         a->data = NULL;

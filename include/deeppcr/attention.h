@@ -43,8 +43,8 @@ typedef struct dpcr_attention {
 // dpcr_attention_kept_bytes of memory aligned to 64 bytes, for dpcr_attention_adjoint.
 //
 // After an error of running, a request to stop among them, what was to be written holds anything: s0 too, if it is
-// last. DPCR_ERROR_ARGUMENT names the array that does not fit and what was wanted, DPCR_ERROR_OVERFLOW sizes beyond
-// memory.
+// last. DPCR_ERROR_ARGUMENT names the array that does not fit and what was wanted, DPCR_ERROR_OVERFLOW sizes, or
+// strides, that are beyond memory.
 DPCR_API dpcr_status dpcr_attention_scan(dpcr_context *context, const dpcr_attention *in, const dpcr_array *o,
                                          const dpcr_array *last, void *kept, dpcr_error *error);
 

@@ -73,6 +73,9 @@ static dpcr_status check(const job *j, const char *name, const dpcr_array *a, in
         return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "%s: %s is %s, wanted %s on the host", j->call, name,
                           dpcri_array_text(a, text, sizeof text), dpcri_array_text(&like, wanted, sizeof wanted));
     }
+    if (dpcri_reaches_too_far(a))
+        return dpcri_fail(error, DPCR_ERROR_OVERFLOW, "%s: the strides of %s reach beyond the address space", j->call,
+                          name);
     if (!a->data && count > 0) return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "%s: %s has no data", j->call, name);
     if (written && count > 0 && shares_places(a))
         return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "%s: %s has a stride of 0, and is written", j->call, name);
