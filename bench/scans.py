@@ -45,7 +45,7 @@ class Subject:
 # ---- in a process of its own: one shape and direction ----
 
 
-class TooLong(Exception):
+class TooLong(BaseException):  # which no compiler makes one of its own
     pass
 
 

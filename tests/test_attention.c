@@ -586,7 +586,13 @@ static void refuses(void **state) {
     p.out.size--;
     refused(context, &p, true, DPCR_ERROR_ARGUMENT, "of another size");
     p.at[O].data = p.at[V_].data;
-    refused(context, &p, false, DPCR_ERROR_ARGUMENT, "o lies where");
+    refused(context, &p, false, DPCR_ERROR_ARGUMENT, "o lies where v does");
+    p.at[O].data = p.at[S0].data;
+    refused(context, &p, false, DPCR_ERROR_ARGUMENT, "o lies where s0 does");
+    p.at[GRADIENTS + K_].data = p.at[GRADIENTS + Q].data;
+    refused(context, &p, true, DPCR_ERROR_ARGUMENT, "the gradient of q lies where the gradient of k does");
+    p.at[GRADIENTS + V_].data = p.at[GO].data;
+    refused(context, &p, true, DPCR_ERROR_ARGUMENT, "the gradient of v lies where go does");
     refused(NULL, &p, false, DPCR_ERROR_ARGUMENT, "NULL");
     refused(NULL, &p, true, DPCR_ERROR_ARGUMENT, "NULL");
     char *off = guarded(KEPT, 1 << 16, true) + 16;

@@ -321,7 +321,9 @@ def test_mamba2(rng, softplus, groups, own):
     found, true = (torch.autograd.grad((a * weights[0]).sum() + (b * weights[1]).sum(), given) for a, b in ((y, last), (wanted, end)))
     for name, f, t in zip("x dt A B C D z dt_bias initial_states".split(), found, true):
         assert torch.allclose(f, t, atol=1e-10, rtol=1e-10), name
-    with torch.no_grad():
+    with torch.no_grad():  # channel by channel, and above as linear attention
+        for a, b in zip((y, last), ours.mamba2_scan(x, dt, A, B, C, D, z, dt_bias, h0, dt_softplus=softplus, return_final_states=True)):
+            assert a.shape == b.shape and torch.allclose(a, b, atol=1e-12, rtol=1e-12)
         plain = ours.mamba2_scan(x, dt, A, B, C)
         assert torch.allclose(plain, heads_loop(x, dt, A, B, C, torch.zeros(1), torch.full_like(x, 1e3), torch.zeros(heads), torch.zeros_like(h0), False)[0] / 1e3, atol=1e-12)
     for wrong, what in (({"x": x[0]}, "x's shape"), ({"dt": dt[..., 0]}, "dt's shape"), ({"A": A[:, None]}, "A's shape"), ({"D": make(3)}, "D's shape"), ({"B": make(batch, length, 3, states)}, "B's groups"),

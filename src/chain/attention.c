@@ -12,6 +12,7 @@
 #include <math.h>
 #include <stdatomic.h>
 
+#include "chain/operands.h"
 #include "deeppcr/attention.h"
 #include "kern/attention.h"
 #include "rt/watch.h"
@@ -54,32 +55,9 @@ static int64_t windows_of(const job *j) {
 
 // ---- arguments ----
 
-static bool shares_places(const dpcr_array *a) {
-    for (int32_t d = 0; d < a->ndim; d++)
-        if (a->shape[d] > 1 && a->strides[d] == 0) return true;
-    return false;
-}
-
 static dpcr_status check(const job *j, const char *name, const dpcr_array *a, int32_t ndim, const int64_t *shape,
-                         bool written, dpcr_error *error) {
-    char text[96];
-    if (!a) return DPCR_OK;
-    bool fits = a->device.type == DPCR_HOST && a->dtype == j->in.q->dtype && a->ndim == ndim;
-    int64_t count = 1;
-    for (int32_t d = 0; fits && d < ndim; d++) fits = a->shape[d] == shape[d], count *= shape[d];
-    if (!fits) {
-        char wanted[96] = "";
-        const dpcr_array like = dpcr_array_make(NULL, j->in.q->dtype, ndim, shape);
-        return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "%s: %s is %s, wanted %s on the host", j->call, name,
-                          dpcri_array_text(a, text, sizeof text), dpcri_array_text(&like, wanted, sizeof wanted));
-    }
-    if (dpcri_reaches_too_far(a))
-        return dpcri_fail(error, DPCR_ERROR_OVERFLOW, "%s: the strides of %s reach beyond the address space", j->call,
-                          name);
-    if (!a->data && count > 0) return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "%s: %s has no data", j->call, name);
-    if (written && count > 0 && shares_places(a))
-        return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "%s: %s has a stride of 0, and is written", j->call, name);
-    return DPCR_OK;
+                         dpcri_role role, dpcr_error *error) {
+    return dpcri_operand_check(j->call, j->in.q->dtype, name, a, ndim, shape, role, error);
 }
 
 // No product of extents and 64 bytes overflows; not beside an extent of 0 either, for there are products without it.
@@ -138,18 +116,16 @@ static dpcr_status prepare(job *j, const dpcr_attention *in, dpcr_error *error) 
     if (!in->q || !in->k || !in->v) return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "%s: q, k or v is NULL", j->call);
     DPCR_TRY(take_extents(j, error));
     const extents e = extents_of(j);
-    DPCR_TRY(check(j, "q", in->q, 4, e.key, false, error));
-    DPCR_TRY(check(j, "k", in->k, 4, e.key, false, error));
-    DPCR_TRY(check(j, "v", in->v, 4, e.value, false, error));
-    DPCR_TRY(check(j, "g", in->g, by_row(j) ? 4 : 3, e.part, false, error));
-    DPCR_TRY(check(j, "beta", in->beta, 3, e.part, false, error));
-    DPCR_TRY(check(j, "s0", in->s0, 4, e.state, false, error));
+    DPCR_TRY(check(j, "q", in->q, 4, e.key, DPCRI_READ, error));
+    DPCR_TRY(check(j, "k", in->k, 4, e.key, DPCRI_READ, error));
+    DPCR_TRY(check(j, "v", in->v, 4, e.value, DPCRI_READ, error));
+    DPCR_TRY(check(j, "g", in->g, by_row(j) ? 4 : 3, e.part, DPCRI_READ, error));
+    DPCR_TRY(check(j, "beta", in->beta, 3, e.part, DPCRI_READ, error));
+    DPCR_TRY(check(j, "s0", in->s0, 4, e.state, DPCRI_READ, error));
     if (!isfinite(in->scale) || (in->q->dtype == DPCR_F32 && !isfinite((float)in->scale)))
         return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "%s: scale is %g, wanted a finite number of the arrays' dtype",
                           j->call, in->scale);
-    if ((uintptr_t)j->kept % 64 != 0)
-        return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "%s: kept lies %u bytes off, wanted 64-byte alignment", j->call,
-                          (unsigned)((uintptr_t)j->kept % 64));
+    DPCR_TRY(dpcri_kept_check(j->call, j->kept, error));
     j->kernels = dpcri_attention_kernels_get(in->q->dtype);
     j->element = (int64_t)dpcr_dtype_size(in->q->dtype);
     j->group = j->heads / j->groups;
@@ -359,8 +335,6 @@ size_t dpcr_attention_kept_bytes(const dpcr_attention *in) {
     return (size_t)(j.batch * j.heads) * kept_of_head(&j);
 }
 
-static bool lies_in(const dpcr_array *o, const dpcr_array *x) { return x && x->data && x->data == o->data; }
-
 dpcr_status dpcr_attention_scan(dpcr_context *context, const dpcr_attention *in, const dpcr_array *o,
                                 const dpcr_array *last, void *kept, dpcr_error *error) {
     job j = {.call = "attention_scan", .context = context, .o = o, .last = last, .kept = kept};
@@ -368,10 +342,14 @@ dpcr_status dpcr_attention_scan(dpcr_context *context, const dpcr_attention *in,
     if (!context || !o) return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "%s: context or o is NULL", j.call);
     DPCR_TRY(prepare(&j, in, error));
     const extents e = extents_of(&j);
-    DPCR_TRY(check(&j, "o", o, 4, e.value, true, error));
-    DPCR_TRY(check(&j, "last", last, 4, e.state, true, error));
-    if (lies_in(o, in->q) || lies_in(o, in->k) || lies_in(o, in->v) || lies_in(o, in->g))
-        return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "%s: o lies where q, k, v or g does", j.call);
+    DPCR_TRY(check(&j, "o", o, 4, e.value, DPCRI_WRITTEN, error));
+    DPCR_TRY(check(&j, "last", last, 4, e.state, DPCRI_WRITTEN, error));
+    const bool goes_on = last && in->s0 && last->data == in->s0->data;  // which s0 may
+    const dpcri_operand all[] = {{"o", o, DPCRI_WRITTEN},        {"last", last, DPCRI_WRITTEN},
+                                 {"q", in->q, DPCRI_READ},       {"k", in->k, DPCRI_READ},
+                                 {"v", in->v, DPCRI_READ},       {"g", in->g, DPCRI_READ},
+                                 {"beta", in->beta, DPCRI_READ}, {"s0", goes_on ? NULL : in->s0, DPCRI_READ}};
+    DPCR_TRY(dpcri_operands_apart(j.call, all, sizeof all / sizeof *all, error));
     if (j.batch == 0) return DPCR_OK;
     cut(&j);
     j.tasks = j.batch * j.heads * j.slabs;
@@ -385,16 +363,32 @@ static dpcr_status check_gradients(const job *j, dpcr_error *error) {
     dpcr_status status;
     const dpcr_attention_gradients *g = &j->out;
     const extents e = extents_of(j);
-    DPCR_TRY(check(j, "go", j->go, 4, e.value, false, error));
-    DPCR_TRY(check(j, "glast", j->glast, 4, e.state, false, error));
-    DPCR_TRY(check(j, "the gradient of q", g->q, 4, e.key, true, error));
-    DPCR_TRY(check(j, "the gradient of k", g->k, 4, e.key, true, error));
-    DPCR_TRY(check(j, "the gradient of v", g->v, 4, e.value, true, error));
-    DPCR_TRY(check(j, "the gradient of g", g->g, by_row(j) ? 4 : 3, e.part, true, error));
-    DPCR_TRY(check(j, "the gradient of beta", g->beta, 3, e.part, true, error));
-    DPCR_TRY(check(j, "the gradient of s0", g->s0, 4, e.state, true, error));
+    DPCR_TRY(check(j, "go", j->go, 4, e.value, DPCRI_READ, error));
+    DPCR_TRY(check(j, "glast", j->glast, 4, e.state, DPCRI_READ, error));
+    DPCR_TRY(check(j, "the gradient of q", g->q, 4, e.key, DPCRI_WRITTEN, error));
+    DPCR_TRY(check(j, "the gradient of k", g->k, 4, e.key, DPCRI_WRITTEN, error));
+    DPCR_TRY(check(j, "the gradient of v", g->v, 4, e.value, DPCRI_WRITTEN, error));
+    DPCR_TRY(check(j, "the gradient of g", g->g, by_row(j) ? 4 : 3, e.part, DPCRI_WRITTEN, error));
+    DPCR_TRY(check(j, "the gradient of beta", g->beta, 3, e.part, DPCRI_WRITTEN, error));
+    DPCR_TRY(check(j, "the gradient of s0", g->s0, 4, e.state, DPCRI_WRITTEN, error));
     if ((g->g && !j->in.g) || (g->beta && !j->in.beta))
         DPCR_TRY(dpcri_fail(error, DPCR_ERROR_ARGUMENT, "%s: a gradient of what is not there", j->call));
+    const dpcr_attention *in = &j->in;
+    const dpcri_operand all[] = {{"the gradient of q", g->q, DPCRI_WRITTEN},
+                                 {"the gradient of k", g->k, DPCRI_WRITTEN},
+                                 {"the gradient of v", g->v, DPCRI_WRITTEN},
+                                 {"the gradient of g", g->g, DPCRI_WRITTEN},
+                                 {"the gradient of beta", g->beta, DPCRI_WRITTEN},
+                                 {"the gradient of s0", g->s0, DPCRI_WRITTEN},
+                                 {"q", in->q, DPCRI_READ},
+                                 {"k", in->k, DPCRI_READ},
+                                 {"v", in->v, DPCRI_READ},
+                                 {"g", in->g, DPCRI_READ},
+                                 {"beta", in->beta, DPCRI_READ},
+                                 {"s0", in->s0, DPCRI_READ},
+                                 {"go", j->go, DPCRI_READ},
+                                 {"glast", j->glast, DPCRI_READ}};
+    DPCR_TRY(dpcri_operands_apart(j->call, all, sizeof all / sizeof *all, error));
 done:
     return status;
 }

@@ -11,6 +11,7 @@
 #include <stdatomic.h>
 #include <string.h>
 
+#include "chain/operands.h"
 #include "chain/selective_sums.h"
 #include "deeppcr/selective.h"
 #include "kern/selective.h"
@@ -69,34 +70,9 @@ static bool by_lane(const job *j) { return j->shared[0].cell > 0 || j->shared[1]
 
 enum { MOST_STATES = 1 << 20 };
 
-typedef enum role { READ, WRITTEN, SUMMED } role;  // SUMMED: a stride of 0 stands for the sum over its axis
-
-static bool shares_places(const dpcr_array *a) {
-    for (int32_t d = 0; d < a->ndim; d++)
-        if (a->shape[d] != 1 && a->strides[d] == 0) return true;
-    return false;
-}
-
 static dpcr_status check(const job *j, const char *name, const dpcr_array *a, int32_t ndim, const int64_t *shape,
-                         role use, dpcr_error *error) {
-    char text[96];
-    if (!a) return DPCR_OK;
-    bool fits = a->device.type == DPCR_HOST && a->dtype == j->in.u->dtype && a->ndim == ndim;
-    int64_t count = 1;
-    for (int32_t d = 0; fits && d < ndim; d++) fits = a->shape[d] == shape[d], count *= shape[d];
-    if (!fits) {
-        char wanted[96] = "";
-        const dpcr_array like = dpcr_array_make(NULL, j->in.u->dtype, ndim, shape);
-        return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "%s: %s is %s, wanted %s on the host", j->call, name,
-                          dpcri_array_text(a, text, sizeof text), dpcri_array_text(&like, wanted, sizeof wanted));
-    }
-    if (dpcri_reaches_too_far(a))
-        return dpcri_fail(error, DPCR_ERROR_OVERFLOW, "%s: the strides of %s reach beyond the address space", j->call,
-                          name);
-    if (!a->data && count > 0) return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "%s: %s has no data", j->call, name);
-    if (use == WRITTEN && count > 0 && shares_places(a))
-        return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "%s: %s has a stride of 0, and is written", j->call, name);
-    return DPCR_OK;
+                         dpcri_role role, dpcr_error *error) {
+    return dpcri_operand_check(j->call, j->in.u->dtype, name, a, ndim, shape, role, error);
 }
 
 // No product of extents and 64 bytes overflows; not beside an extent of 0 either, for there are products without it.
@@ -183,18 +159,16 @@ static dpcr_status prepare(job *j, const dpcr_selective *in, dpcr_error *error) 
     const int64_t b[4] = {j->batch, j->shared[0].groups, j->states, j->length};
     const int64_t c[4] = {j->batch, j->shared[1].groups, j->states, j->length};
     const int64_t h[3] = {j->batch, j->channels, j->states};
-    DPCR_TRY(check(j, "u", in->u, 3, rows, READ, error));
-    DPCR_TRY(check(j, "delta", in->delta, 3, rows, READ, error));
-    DPCR_TRY(check(j, "a", in->a, 2, a, READ, error));
-    DPCR_TRY(check(j, "b", in->b, 4, b, READ, error));
-    DPCR_TRY(check(j, "c", in->c, 4, c, READ, error));
-    DPCR_TRY(check(j, "skip", in->skip, 1, a, READ, error));
-    DPCR_TRY(check(j, "z", in->z, 3, rows, READ, error));
-    DPCR_TRY(check(j, "delta_bias", in->delta_bias, 1, a, READ, error));
-    DPCR_TRY(check(j, "h0", in->h0, 3, h, READ, error));
-    if ((uintptr_t)j->kept % 64 != 0)
-        return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "%s: kept lies %u bytes off, wanted 64-byte alignment", j->call,
-                          (unsigned)((uintptr_t)j->kept % 64));
+    DPCR_TRY(check(j, "u", in->u, 3, rows, DPCRI_READ, error));
+    DPCR_TRY(check(j, "delta", in->delta, 3, rows, DPCRI_READ, error));
+    DPCR_TRY(check(j, "a", in->a, 2, a, DPCRI_READ, error));
+    DPCR_TRY(check(j, "b", in->b, 4, b, DPCRI_READ, error));
+    DPCR_TRY(check(j, "c", in->c, 4, c, DPCRI_READ, error));
+    DPCR_TRY(check(j, "skip", in->skip, 1, a, DPCRI_READ, error));
+    DPCR_TRY(check(j, "z", in->z, 3, rows, DPCRI_READ, error));
+    DPCR_TRY(check(j, "delta_bias", in->delta_bias, 1, a, DPCRI_READ, error));
+    DPCR_TRY(check(j, "h0", in->h0, 3, h, DPCRI_READ, error));
+    DPCR_TRY(dpcri_kept_check(j->call, j->kept, error));
     // States that share a rate are made again as fast as they are read.
     j->keeps = in->a->strides[1] != 0;
     if (!j->keeps) j->kept = NULL;
@@ -324,7 +298,7 @@ static dpcri_selective_array piece(char *from, int64_t at, int64_t element, int6
 // Where a gradient by lane has its sums over steps, and whether its cells are summed further.
 static bool is_steady(const job *j, const shared *x) { return j->length != 1 && x->out->strides[3] == 0; }
 static bool has_parts(const job *j, const shared *x) {
-    return x->cell == 0 || x->cell != x->group || is_steady(j, x) || shares_places(x->out);
+    return x->cell == 0 || x->cell != x->group || is_steady(j, x) || dpcri_shares_places(x->out);
 }
 static int64_t cell_numbers(const job *j, const shared *x) { return j->states * (is_steady(j, x) ? 1 : j->length); }
 
@@ -413,7 +387,7 @@ static void put_together(void *argument, int64_t index) {
     const int64_t end = from + PART < j->length ? from + PART : j->length;
     dpcri_selective_shared to = groups_of(j, x->out, group / x->groups, group % x->groups);
     if (!to.data) return;
-    if (shares_places(x->out)) {
+    if (dpcri_shares_places(x->out)) {
         to.data = (char *)x->parts + group * (x->group / j->span) * j->slabs * j->length * j->states * j->element;
         to.state = 1, to.step = j->states;
     }
@@ -438,7 +412,8 @@ static void sum_shared(const job *j, const shared *x) {
     together t = {j, x};
     if (x->cell == 0 && !none)
         dpcri_parallel(j->context, j->batch * x->groups * ceiling(j->length, PART), put_together, &t);
-    if (x->cell > 0 || none || shares_places(x->out)) dpcri_sum_over(x->out->dtype, x->parts, x->out->data, axes, 5);
+    if (x->cell > 0 || none || dpcri_shares_places(x->out))
+        dpcri_sum_over(x->out->dtype, x->parts, x->out->data, axes, 5);
 }
 
 static void sum_batch(const job *j, const dpcr_array *out, const char *made) {
@@ -482,8 +457,6 @@ size_t dpcr_selective_kept_bytes(const dpcr_selective *in) {
     return (size_t)(j.batch * spans_of(&j) * blocks_of(&j)) * kept_block(&j);
 }
 
-static bool lies_in(const dpcr_array *y, const dpcr_array *x) { return x && x->data && x->data == y->data; }
-
 dpcr_status dpcr_selective_scan(dpcr_context *context, const dpcr_selective *in, const dpcr_array *y,
                                 const dpcr_array *last, void *kept, dpcr_error *error) {
     job j = {.call = "selective_scan", .context = context, .y = y, .last = last, .kept = kept};
@@ -491,10 +464,15 @@ dpcr_status dpcr_selective_scan(dpcr_context *context, const dpcr_selective *in,
     if (!context || !y) return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "%s: context or y is NULL", j.call);
     DPCR_TRY(prepare(&j, in, error));
     const int64_t rows[3] = {j.batch, j.channels, j.length}, h[3] = {j.batch, j.channels, j.states};
-    DPCR_TRY(check(&j, "y", y, 3, rows, WRITTEN, error));
-    DPCR_TRY(check(&j, "last", last, 3, h, WRITTEN, error));
-    if (lies_in(y, in->u) || lies_in(y, in->delta) || lies_in(y, in->z))
-        return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "%s: y lies where u, delta or z does", j.call);
+    DPCR_TRY(check(&j, "y", y, 3, rows, DPCRI_WRITTEN, error));
+    DPCR_TRY(check(&j, "last", last, 3, h, DPCRI_WRITTEN, error));
+    const dpcri_operand all[] = {{"y", y, DPCRI_WRITTEN},   {"last", last, DPCRI_WRITTEN},
+                                 {"u", in->u, DPCRI_READ},  {"delta", in->delta, DPCRI_READ},
+                                 {"a", in->a, DPCRI_READ},  {"b", in->b, DPCRI_READ},
+                                 {"c", in->c, DPCRI_READ},  {"skip", in->skip, DPCRI_READ},
+                                 {"z", in->z, DPCRI_READ},  {"delta_bias", in->delta_bias, DPCRI_READ},
+                                 {"h0", in->h0, DPCRI_READ}};
+    DPCR_TRY(dpcri_operands_apart(j.call, all, sizeof all / sizeof *all, error));
     if (j.batch == 0 || j.channels == 0) return DPCR_OK;
     cut_slabs(&j);
     j.workers = workers_of(&j);
@@ -516,19 +494,41 @@ static dpcr_status check_gradients(job *j, dpcr_error *error) {
     const int64_t b[4] = {j->batch, j->shared[0].groups, j->states, j->length};
     const int64_t c[4] = {j->batch, j->shared[1].groups, j->states, j->length};
     const int64_t h[3] = {j->batch, j->channels, j->states};
-    DPCR_TRY(check(j, "gy", j->gy, 3, rows, READ, error));
-    DPCR_TRY(check(j, "glast", j->glast, 3, h, READ, error));
-    DPCR_TRY(check(j, "the gradient of u", g->u, 3, rows, WRITTEN, error));
-    DPCR_TRY(check(j, "the gradient of delta", g->delta, 3, rows, WRITTEN, error));
-    DPCR_TRY(check(j, "the gradient of a", g->a, 2, a, SUMMED, error));
-    DPCR_TRY(check(j, "the gradient of b", g->b, 4, b, SUMMED, error));
-    DPCR_TRY(check(j, "the gradient of c", g->c, 4, c, SUMMED, error));
-    DPCR_TRY(check(j, "the gradient of skip", g->skip, 1, a, SUMMED, error));
-    DPCR_TRY(check(j, "the gradient of z", g->z, 3, rows, WRITTEN, error));
-    DPCR_TRY(check(j, "the gradient of delta_bias", g->delta_bias, 1, a, SUMMED, error));
-    DPCR_TRY(check(j, "the gradient of h0", g->h0, 3, h, WRITTEN, error));
+    DPCR_TRY(check(j, "gy", j->gy, 3, rows, DPCRI_READ, error));
+    DPCR_TRY(check(j, "glast", j->glast, 3, h, DPCRI_READ, error));
+    DPCR_TRY(check(j, "the gradient of u", g->u, 3, rows, DPCRI_WRITTEN, error));
+    DPCR_TRY(check(j, "the gradient of delta", g->delta, 3, rows, DPCRI_WRITTEN, error));
+    DPCR_TRY(check(j, "the gradient of a", g->a, 2, a, DPCRI_SUMMED, error));
+    DPCR_TRY(check(j, "the gradient of b", g->b, 4, b, DPCRI_SUMMED, error));
+    DPCR_TRY(check(j, "the gradient of c", g->c, 4, c, DPCRI_SUMMED, error));
+    DPCR_TRY(check(j, "the gradient of skip", g->skip, 1, a, DPCRI_SUMMED, error));
+    DPCR_TRY(check(j, "the gradient of z", g->z, 3, rows, DPCRI_WRITTEN, error));
+    DPCR_TRY(check(j, "the gradient of delta_bias", g->delta_bias, 1, a, DPCRI_SUMMED, error));
+    DPCR_TRY(check(j, "the gradient of h0", g->h0, 3, h, DPCRI_WRITTEN, error));
     if ((g->skip && !j->in.skip) || (g->z && !j->in.z) || (g->delta_bias && !j->in.delta_bias))
         DPCR_TRY(dpcri_fail(error, DPCR_ERROR_ARGUMENT, "%s: a gradient of what is not there", j->call));
+    const dpcr_selective *in = &j->in;
+    const dpcri_operand all[] = {{"the gradient of u", g->u, DPCRI_WRITTEN},
+                                 {"the gradient of delta", g->delta, DPCRI_WRITTEN},
+                                 {"the gradient of a", g->a, DPCRI_SUMMED},
+                                 {"the gradient of b", g->b, DPCRI_SUMMED},
+                                 {"the gradient of c", g->c, DPCRI_SUMMED},
+                                 {"the gradient of skip", g->skip, DPCRI_SUMMED},
+                                 {"the gradient of z", g->z, DPCRI_WRITTEN},
+                                 {"the gradient of delta_bias", g->delta_bias, DPCRI_SUMMED},
+                                 {"the gradient of h0", g->h0, DPCRI_WRITTEN},
+                                 {"u", in->u, DPCRI_READ},
+                                 {"delta", in->delta, DPCRI_READ},
+                                 {"a", in->a, DPCRI_READ},
+                                 {"b", in->b, DPCRI_READ},
+                                 {"c", in->c, DPCRI_READ},
+                                 {"skip", in->skip, DPCRI_READ},
+                                 {"z", in->z, DPCRI_READ},
+                                 {"delta_bias", in->delta_bias, DPCRI_READ},
+                                 {"h0", in->h0, DPCRI_READ},
+                                 {"gy", j->gy, DPCRI_READ},
+                                 {"glast", j->glast, DPCRI_READ}};
+    DPCR_TRY(dpcri_operands_apart(j->call, all, sizeof all / sizeof *all, error));
 done:
     return status;
 }

@@ -5,11 +5,13 @@ from __future__ import annotations
 from typing import Optional, Sequence, Tuple, Union
 
 from torch import Tensor
+from torch.nn import functional
 
 from .. import selective as numbers
 from ..errors import ArgumentError, flag
-from ._registry import on_cpu
+from ._registry import on_cpu, wanted
 from ._scans import Scans
+from .attention import linear_attention
 
 
 def _like(x: Tensor) -> Tensor:
@@ -71,13 +73,28 @@ def _expect_shapes(shapes: Sequence[Tuple[str, Optional[Tensor], Tuple[int, ...]
             raise ArgumentError.of(f"{name}'s shape", tuple(tensor.shape), str(shape))
 
 
+def _as_attention(
+    x: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, skip: Optional[Tensor], z: Optional[Tensor], bias: Optional[Tensor],
+    states: Optional[Tensor], softplus: bool, tells: bool,
+) -> Union[Tensor, Tuple[Tensor, Tensor]]:  # fmt: skip
+    """Queries C, keys B, values t x and decays exp(t A)."""
+    t = dt if bias is None else dt + bias
+    t = functional.softplus(t, threshold=80) if softplus else t
+    found = linear_attention(C, B, t[..., None] * x, t * A, scale=1.0, initial_state=None if states is None else states.mT, return_final_state=tells)
+    y, last = found if isinstance(found, tuple) else (found, None)
+    y = y if skip is None else y + skip * x
+    y = y if z is None else y * functional.silu(z)
+    return y if last is None else (y, last.mT)
+
+
 def mamba2_scan(
     x: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Optional[Tensor] = None, z: Optional[Tensor] = None,
     dt_bias: Optional[Tensor] = None, initial_states: Optional[Tensor] = None, dt_softplus: bool = False,
     return_final_states: bool = False,
 ) -> Union[Tensor, Tuple[Tensor, Tensor]]:  # fmt: skip
     """The scan of Mamba-2: `selective_scan` over heads of P channels that share a step size and a rate, with the arguments of
-    mamba_ssm's mamba_chunk_scan_combined but for its chunk_size, since nothing goes in chunks here.
+    mamba_ssm's mamba_chunk_scan_combined but for its chunk_size. Where gradients will be asked for it goes as the linear attention
+    that it is too, whose way back is the faster one; the two agree within rounding.
 
     Parameters
     ----------
@@ -86,7 +103,7 @@ def mamba2_scan(
     dt : Tensor
         Step sizes, [batch][L][H].
     A : Tensor
-        [H], real.
+        [H], real; at most 0 where gradients will be asked for.
     B, C : Tensor
         [batch][L][G][N]; each of G groups serves H / G heads.
     D : Tensor, optional
@@ -111,6 +128,7 @@ def mamba2_scan(
     ArgumentError, UnsupportedError
         As `selective_scan`.
     """
+    softplus, tells = flag("dt_softplus", dt_softplus), flag("return_final_states", return_final_states)
     for name, tensor, ndim, wanted_shape in (("x", x, 4, "(batch, L, H, P)"), ("A", A, 1, "(H,)"), ("B", B, 4, "(batch, L, G, N)")):
         on_cpu(name, tensor)
         if tensor.ndim != ndim:
@@ -123,11 +141,13 @@ def mamba2_scan(
                     ("C", C, (batch, length, groups, states)), ("D", D, (heads, each) if D is not None and D.ndim == 2 else (heads,)), ("z", z, tuple(x.shape)), ("dt_bias", dt_bias, (heads,)),
                     ("initial_states", initial_states, (batch, heads, each, states))))  # fmt: skip
     skip = D if D is None or D.ndim == 2 else D[:, None].expand(heads, each)
+    if wanted(x, dt, A, B, C, D, z, dt_bias, initial_states):
+        return _as_attention(x, dt, A, B, C, skip, z, dt_bias, initial_states, softplus, tells)
     channels = lambda t: t.reshape(batch, length, heads * each).transpose(1, 2)  # noqa: E731
     found = selective_scan(
         channels(x), channels(dt[..., None].expand(x.shape)), A.repeat_interleave(each)[:, None].expand(heads * each, states),
         B.permute(0, 2, 3, 1), C.permute(0, 2, 3, 1), None if skip is None else skip.reshape(-1), None if z is None else channels(z),
-        None if dt_bias is None else dt_bias.repeat_interleave(each), dt_softplus, return_final_states,
+        None if dt_bias is None else dt_bias.repeat_interleave(each), softplus, tells,
         h0=None if initial_states is None else initial_states.reshape(batch, heads * each, states),
     )  # fmt: skip
     y, last = found if isinstance(found, tuple) else (found, None)
