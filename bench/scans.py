@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: MIT
 """What the benchmarks of scans against PyTorch and JAX share (selective.py, attention.py): a shape, direction and number of threads is a
 process of the peers' Python (DEEPPCR_PEERS_VENV, made by bench/peers/setup.sh) on as many processors. All ways go in turn, each after a
-pause in which the others' threads fall asleep; times are medians over the rounds, `times` is the median of the rounds' ratios to ours.
+pause in which the others' threads fall asleep, and calls that take less than 5 ms as many in a row as take that long; times are medians
+over the rounds, `times` is the median of the rounds' ratios to ours.
 What does not fit into memory, compiles too long or takes longer than --seconds a call is left out and told."""
 import argparse
 import csv
@@ -22,7 +23,7 @@ from machine import commit, processor, surroundings
 
 here = pathlib.Path(__file__).resolve().parent
 DIRECTIONS = ("forward", "both")
-COMPILE_SECONDS, PAUSE = 180, 0.05
+COMPILE_SECONDS, PAUSE, LEAST = 180, 0.05, 0.005
 
 
 @dataclass
@@ -95,9 +96,12 @@ def of_jax(function, arrays, both):
 
 def timed(call):
     time.sleep(PAUSE)
-    begin = time.perf_counter()
-    call()
-    return time.perf_counter() - begin
+    begin = end = time.perf_counter()
+    calls = 0
+    while calls == 0 or end - begin < LEAST:
+        call()
+        calls, end = calls + 1, time.perf_counter()
+    return (end - begin) / calls
 
 
 def child(subject, a):
