@@ -1,7 +1,10 @@
 # SPDX-License-Identifier: MIT
 """Linear attention: against its loop in NumPy, its gradients against PyTorch's of the same loop."""
+import ctypes
 import importlib
 import itertools
+import mmap
+import pathlib
 
 import numpy as np
 import pytest
@@ -545,6 +548,33 @@ def test_gated_delta_rule(rng, decays):
         ours.gated_delta_rule(*leaves[:5], initial_state=leaves[5], use_qk_l2norm_in_kernel=True)[0].float().sum().backward()
         assert all(x.grad.dtype is x.dtype and x.grad.any() for x in leaves)
     assert ours.gated_delta_rule(*few[:4], t[4])[0].dtype is torch.float32
+
+
+def flags_of(address):
+    """What Linux notes of the memory there."""
+    inside = False
+    with open("/proc/self/smaps", encoding="ascii") as lines:
+        for line in lines:
+            first = line.split(maxsplit=1)[0]
+            if "-" in first:
+                inside = int(first.split("-")[0], 16) <= address < int(first.split("-")[1], 16)
+            elif inside and first == "VmFlags:":
+                return line.split()[1:]
+    return []
+
+
+@wants_torch
+def test_large_results_lie_in_large_pages(rng):
+    if not pathlib.Path("/sys/kernel/mm/transparent_hugepage").exists():
+        pytest.skip("no large pages here")
+    q = torch.zeros(1, 3, 1, 2, requires_grad=True)
+    v = torch.zeros(1, 3, 1, 1 << 20, requires_grad=True)  # 12 MiB
+    o = ours.linear_attention(q, q, v)
+    (gradient,) = torch.autograd.grad(o, v, torch.zeros_like(o))
+    for x in (o, gradient):
+        assert "hg" in flags_of(x.data_ptr() + (1 << 22))
+    plain = mmap.mmap(-1, 1 << 23)
+    assert "hg" not in flags_of(ctypes.addressof(ctypes.c_char.from_buffer(plain)) + (1 << 22))
 
 
 @wants_torch

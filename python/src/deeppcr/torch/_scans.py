@@ -10,6 +10,7 @@ from torch import Tensor
 from .._scans import Kind, refuse_complex
 from ..errors import ArgumentError, UnsupportedError
 from ._others import send_home
+from ._pages import in_large_pages
 from ._registry import array, differentiable, expect, floats, going_forward, no_forward, on_cpu, operator, refuse_many, tracing, wanted
 
 Given = Sequence[Optional[Tensor]]  # as the names of a Kind
@@ -69,14 +70,14 @@ class Scans:
     def forward(self, tensors: Given, option: Any, tells: bool, keeps: bool) -> Tuple[Tensor, Optional[Tensor], Optional[Tensor]]:
         """What comes out, the last states and what the way back keeps, where they are wanted."""
         scan = self.kind.scan([array(t) for t in tensors], option)
-        out, last = self._out(tensors), self._last(tensors) if tells else None
-        kept = torch.empty(scan.kept_bytes(), dtype=torch.uint8, device="cpu") if keeps else None  # which PyTorch aligns to 64 bytes
+        out, last = in_large_pages(self._out(tensors)), in_large_pages(self._last(tensors)) if tells else None
+        kept = in_large_pages(torch.empty(scan.kept_bytes(), dtype=torch.uint8, device="cpu")) if keeps else None  # aligned to 64 bytes
         send_home(scan.flops()[0])
         scan.run(array(out), array(last), _place(kept))
         return out, last, kept
 
     def backward(self, tensors: Given, option: Any, kept: Optional[Tensor], given: Given, needed: Sequence[bool]) -> List[Optional[Tensor]]:
-        found = [self.like(t) if t is not None and need else None for t, need in zip(tensors, needed)]
+        found = [in_large_pages(self.like(t)) if t is not None and need else None for t, need in zip(tensors, needed)]
         scan = self.kind.scan([array(t) for t in tensors], option)
         self.kind.check_gradients(scan, _shapes(given))
         send_home(scan.flops()[1])
