@@ -13,6 +13,7 @@
 #include <stdatomic.h>
 
 #include "chain/operands.h"
+#include "chain/sums.h"
 #include "deeppcr/attention.h"
 #include "kern/attention.h"
 #include "rt/watch.h"
@@ -263,36 +264,20 @@ static void back_worker(void *argument, int64_t worker) {
     }
 }
 
-// The sums over a group's units, from the first on.
-#define DEFINE_SUMS(T, name)                                                                                      \
-    static void over_units_##name(const job *j, const char *sums, const dpcri_attention_array *to, int64_t group, \
-                                  int64_t from, int64_t end) {                                                    \
-        const int64_t all = j->length * j->keys;                                                                  \
-        for (int64_t l = from; l < end; l++)                                                                      \
-            for (int64_t c = 0; c < j->keys; c++) {                                                               \
-                const T *part = (const T *)sums + group * j->units * all + l * j->keys + c;                       \
-                T sum = *part;                                                                                    \
-                for (int64_t u = 1; u < j->units; u++) sum += part[u * all];                                      \
-                ((T *)to->data)[l * to->step + c * to->part] = sum;                                               \
-            }                                                                                                     \
-    }
-DEFINE_SUMS(float, f32)
-DEFINE_SUMS(double, f64)
-#undef DEFINE_SUMS
-
+// Some steps' gradients of a group's q and k: the sums over its units.
 static void put_together(void *argument, int64_t index) {
     const job *j = argument;
     const int64_t pieces = ceiling(j->length, PIECE), from = index % pieces * PIECE, group = index / pieces;
-    const int64_t end = from + PIECE < j->length ? from + PIECE : j->length;
+    const int64_t left = j->length - from, all = j->length * j->keys;
     const dpcr_array *const out[2] = {j->out.q, j->out.k};
-    const char *const made[2] = {j->gq, j->gk};
+    char *const made[2] = {j->gq, j->gk};
     for (int k = 0; k < 2; k++) {
         const dpcri_attention_array to = steps_of(j, out[k], group / j->groups, group % j->groups, 0);
+        const dpcri_sum_axis axes[] = {
+            {left < PIECE ? left : PIECE, j->keys, to.step}, {j->keys, 1, to.part}, {j->units, all, 0}};
         if (!to.data) continue;
-        if (j->element == sizeof(float))
-            over_units_f32(j, made[k], &to, group, from, end);
-        else
-            over_units_f64(j, made[k], &to, group, from, end);
+        dpcri_sum_over(j->in.q->dtype, made[k] + (group * j->units * all + from * j->keys) * j->element,
+                       (char *)to.data + from * to.step * j->element, axes, 3);
     }
 }
 

@@ -12,7 +12,7 @@
 #include <string.h>
 
 #include "chain/operands.h"
-#include "chain/selective_sums.h"
+#include "chain/sums.h"
 #include "deeppcr/selective.h"
 #include "kern/selective.h"
 #include "rt/watch.h"

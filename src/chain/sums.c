@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "chain/selective_sums.h"
+#include "chain/sums.h"
 
 #include <assert.h>
 

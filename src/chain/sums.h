@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // Sums of arrays over some of their axes, in an order that their shape alone fixes.
-#ifndef DPCRI_SELECTIVE_SUMS_H
-#define DPCRI_SELECTIVE_SUMS_H
+#ifndef DPCRI_SUMS_H
+#define DPCRI_SUMS_H
 
 #include "base/base.h"
 
