@@ -4,6 +4,7 @@
 #ifndef TESTS_GUARDED_H
 #define TESTS_GUARDED_H
 
+#include <stdbool.h>
 #include <sys/mman.h>
 #include <unistd.h>
 

@@ -1,9 +1,51 @@
 // SPDX-License-Identifier: MIT
-// Arrays in guarded memory that lie in different ways, and their numbers in row-major order. After guarded.h.
-#ifndef TESTS_LAYOUTS_H
-#define TESTS_LAYOUTS_H
+// What the tests of scans share: arrays in guarded memory that lie in different ways, and their numbers in row-major
+// order; contexts that ask whether to stop, and such without memory. After guarded.h and cmocka's.
+#ifndef TESTS_SCAN_TESTING_H
+#define TESTS_SCAN_TESTING_H
 
 #include <string.h>
+
+#include "budget.h"
+
+static inline dpcr_context *context_of(int threads, int (*cancel)(void *)) {
+    dpcr_context *context = NULL;
+    const dpcr_context_options options = {.size = sizeof options, .threads = threads, .cancel = cancel};
+    assert_int_equal(dpcr_context_create(&options, &context, NULL), DPCR_OK);
+    return context;
+}
+
+static inline int asked(void *user) {
+    (void)user;
+    return 1;
+}
+
+// A call without memory, then with ever more: refused, with nothing left behind, until it succeeds.
+static inline void refuses_without_memory(dpcr_status (*call)(dpcr_context *context, void *user), void *user) {
+    budget b = {.left = 0};
+    dpcr_status status = DPCR_ERROR_MEMORY;
+    int64_t n = 0;
+    for (; status == DPCR_ERROR_MEMORY; n++) {
+        dpcr_context *context = NULL;
+        const dpcr_context_options options = budget_options(&b);
+        assert_true(n < 30);
+        b.left = 100;
+        assert_int_equal(dpcr_context_create(&options, &context, NULL), DPCR_OK);
+        b.left = n;
+        status = call(context, user);
+        dpcr_context_destroy(context);
+        assert_int_equal(b.live, 0);
+    }
+    assert_int_equal(status, DPCR_OK);
+    assert_true(n > 1);
+}
+
+// In [-1, 1).
+static inline double noise(void) {
+    static uint32_t seed = 1;
+    seed = seed * 1664525u + 1013904223u;
+    return (double)(seed >> 8) / (1 << 23) - 1;
+}
 
 // As [..][L]; as [L][..], the first extent closest; or so, backwards and with gaps.
 typedef enum layout { ROW_MAJOR, COLUMN_MAJOR, SCATTERED } layout;

@@ -13,29 +13,13 @@
 #include <math.h>
 #include <stdlib.h>
 
-#include "budget.h"
-#include "kern/attention.h"
-
 // In: 0 .. 5, then what comes out, then the gradients of what goes in, in the same order.
 enum { Q, K_, V_, G_, BETA, S0, INPUTS, O = INPUTS, LAST, GO, GLAST, GRADIENTS, KEPT = GRADIENTS + INPUTS, USES };
 enum { MOST_BYTES = 1 << 22 };
 #include "guarded.h"
-#include "layouts.h"
+#include "scan_testing.h"
 
 static const char *const names[] = {"q", "k", "v", "g", "beta", "s0"};
-
-static dpcr_context *context_of(int threads, int (*cancel)(void *)) {
-    dpcr_context *context = NULL;
-    const dpcr_context_options options = {.size = sizeof options, .threads = threads, .cancel = cancel};
-    assert_int_equal(dpcr_context_create(&options, &context, NULL), DPCR_OK);
-    return context;
-}
-
-static uint32_t seed = 1;
-static double noise(void) {
-    seed = seed * 1664525u + 1013904223u;
-    return (double)(seed >> 8) / (1 << 23) - 1;
-}
 
 // Below n, from a generator of its own: options that hang together would leave cases out.
 static int64_t pick(int64_t n) {
@@ -488,11 +472,6 @@ static void takes_any_stride_of_one(void **state) {
 
 // ---- what is refused, and who stops ----
 
-static int asked(void *user) {
-    (void)user;
-    return 1;
-}
-
 // One number for all that goes in, and much of it.
 static void stops_when_asked(void **state) {
     (void)state;
@@ -565,6 +544,12 @@ static void refuses_shapes(dpcr_context *context, problem *p) {
     }
 }
 
+static dpcr_status there_and_back(dpcr_context *context, void *user) {
+    const problem *p = user;
+    const dpcr_status status = dpcr_attention_scan(context, &p->in, &p->at[O], NULL, NULL, NULL);
+    return status == DPCR_OK ? dpcr_attention_adjoint(context, &p->in, &p->at[GO], NULL, NULL, &p->out, NULL) : status;
+}
+
 static void refuses(void **state) {
     (void)state;
     dpcr_context *context = context_of(1, NULL);
@@ -600,20 +585,7 @@ static void refuses(void **state) {
     assert_non_null(strstr(error.text, "kept lies 16 bytes off"));
     assert_int_equal(dpcr_attention_scan(context, NULL, &p.at[O], NULL, NULL, &error), DPCR_ERROR_ARGUMENT);
     dpcr_context_destroy(context);
-    budget b = {.left = 0};
-    dpcr_status status = DPCR_ERROR_MEMORY;
-    for (int64_t n = 0; status == DPCR_ERROR_MEMORY; n++) {
-        assert_true(n < 30);
-        const dpcr_context_options options = budget_options(&b);
-        b.left = 100;
-        assert_int_equal(dpcr_context_create(&options, &context, NULL), DPCR_OK);
-        b.left = n;
-        status = dpcr_attention_scan(context, &p.in, &p.at[O], NULL, NULL, &error);
-        if (status == DPCR_OK) status = dpcr_attention_adjoint(context, &p.in, &p.at[GO], NULL, NULL, &p.out, &error);
-        dpcr_context_destroy(context);
-        assert_int_equal(b.live, 0);
-    }
-    assert_int_equal(status, DPCR_OK);
+    refuses_without_memory(there_and_back, &p);
 }
 
 int main(void) {
