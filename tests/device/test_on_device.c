@@ -6,6 +6,7 @@
 // a device it is skipped (exit status 77), with the reason. It runs over the tests' stand-in too, which proves the
 // suite, not a device.
 //
+//   test_on_device [PATTERN]    the tests whose names match (cmocka's * and ?); default: all
 //   DEEPPCR_DEVICE=cuda:N       which one (default cuda)
 //   DEEPPCR_DEVICE_LAUNCHES=N   repeated launches (default 200)
 //   DEEPPCR_DEVICE_SHARE=N      one chain of N of the suites over forms and lengths (default 1: all), for the simulator
@@ -548,7 +549,7 @@ static void an_infinite_end_is_not_converged(void **state) {
     }
 }
 
-int main(void) {
+int main(int argc, char **argv) {
     const char *name = getenv("DEEPPCR_DEVICE");
     dpcr_device_info info = {.size = sizeof info};
     dpcr_error error = {0};
@@ -603,6 +604,7 @@ int main(void) {
         cmocka_unit_test(an_infinite_end_is_not_converged),
         cmocka_unit_test(newtons_way_back_is_a_scan_or_chunks),
     };
+    if (argc > 1) cmocka_set_test_filter(argv[1]);
     const int failed = cmocka_run_group_tests_name("on_device", tests, NULL, NULL);
     dpcr_context_destroy(context);
     return failed != 0;
