@@ -16,10 +16,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "deeppcr/sample.h"
+#include "drawn_denoiser.h"
 #include "rt/rt.h"
-#include "sample/networks.h"
-#include "timing.h"
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -60,32 +58,11 @@ static settings read_settings(int argc, char **argv) {
     return s;
 }
 
-// Pictures are `width` numbers in one row, so no auto-encoder is wanted.
 static dpcr_diffusion *make_model(dpcr_context *context, const settings *s) {
     dpcr_error error;
     dpcr_diffusion *model;
-    const dpcr_diffusion_options options = {.size = sizeof options,
-                                            .rows = 1,
-                                            .cols = s->width,
-                                            .width = s->width,
-                                            .hidden = s->hidden,
-                                            .depth = s->depth,
-                                            .prediction = DPCR_PREDICT_V,
-                                            .noise = {.size = sizeof options.noise},
-                                            .seed = 1};
-    if (s->model) {
-        must(dpcr_diffusion_load(context, s->model, &model, &error), &error);
-        return model;
-    }
-    must(dpcr_diffusion_create(context, &options, NULL, &model, &error), &error);
-    const dpcri_dense *out = &model->net.layers[model->net.count - 1];  // starts at 0
-    const float bound = 0.3f / sqrtf((float)s->hidden);
-    uint64_t x = 88172645463325252u;
-    for (int64_t i = 0; i < out->in * out->out; i++) {
-        x ^= x << 13, x ^= x >> 7, x ^= x << 17;
-        model->net.values[out->weight + i] = bound * ((float)(x >> 40) / (1 << 23) - 1);
-    }
-    dpcri_diffusion_refresh(model);
+    if (!s->model) return drawn_denoiser(context, s->width, s->hidden, s->depth);
+    must(dpcr_diffusion_load(context, s->model, &model, &error), &error);
     return model;
 }
 

@@ -36,6 +36,9 @@ for kind in rnn gru lstm paragru; do
     awk -F, 'NR == 1 { n = NF; if ($NF != "seconds") exit 1 } NF != n { exit 1 } END { exit NR != 5 }' \
         "$build/rehearsal/sequences_$kind.csv" || fail "sequences_$kind.csv: $(head -3 "$build/rehearsal/sequences_$kind.csv")"
 done
+# Two samplers, one picture and two, each by the loop, by two clocks, and by two methods of sweeps; twice.
+awk -F, 'NR == 1 { n = NF; if ($NF != "times_the_loop") exit 1 } NF != n { exit 1 } END { exit NR != 33 }' \
+    "$build/rehearsal/sampler.csv" || fail "sampler.csv: $(head -3 "$build/rehearsal/sampler.csv")"
 DEEPPCR_FAKE_DEVICES=0 bash bench/gpu/run.sh test >"$build/rehearsal/none"
 [ $? -eq 77 ] && grep -q 'skipped.*no NVIDIA driver' "$build/rehearsal/none" || fail "without a device: $(tail -1 "$build/rehearsal/none")"
 bash bench/gpu/run.sh nonsense 2>/dev/null

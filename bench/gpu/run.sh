@@ -9,7 +9,7 @@
 #   bench     bandwidths of linear chains beside a device copy, into bench/results/gpu/chains.csv; cells and recurrent networks
 #             by the loop, overlap and newton, into nonlinear.csv there; stacks of layers, forward and back, into layers.csv;
 #             steps of training, whole, beside the processor's, into training.csv; epochs of recurrent networks' training,
-#             whole, into sequences_NETWORK.csv
+#             whole, into sequences_NETWORK.csv; whole diffusion samplings by the loop and by sweeps, into sampler.csv
 #
 # DEEPPCR_DEVICE=cuda:N chooses the device. DEEPPCR_GPU_REHEARSE=BUILD goes through the steps with the tests' stand-in of that
 # build, small and measuring nothing, and leaves everything in BUILD/rehearsal. Nothing has been run on a device yet.
@@ -26,8 +26,9 @@ longest=131072
 deepest=65536
 trained="--layers 1024 --beside 3"
 streams="--limit 1600 --length 1000"
+sampled=
 repetitions=21
-[ -z "$rehearse" ] || { steps=$build/rehearsal; results=$steps; bytes=16384; launches=50; longest=4; deepest=3; trained="--layers 2 --beside 1 --widest 64 --most 128"; streams="--limit 32 --length 8"; repetitions=1; }
+[ -z "$rehearse" ] || { steps=$build/rehearsal; results=$steps; bytes=16384; launches=50; longest=4; deepest=3; trained="--layers 2 --beside 1 --widest 64 --most 128"; streams="--limit 32 --length 8"; sampled="--steps 4 --hidden 16 --most 2"; repetitions=1; }
 device=${DEEPPCR_DEVICE:-cuda}
 case $part in
     test | sanitize | bench) ;;
@@ -92,6 +93,11 @@ sequences() {
     keep "sequences_$1" "$build/deeppcr" train "$1" --data bitstream $streams --epochs 2 --test-every 0 --csv - --quiet --device "$device"
 }
 
+sampler() {
+    # shellcheck disable=SC2086  # several arguments
+    keep sampler "$build/bench_gpu_sampler" --device "$device" --repetitions "$repetitions" $sampled
+}
+
 # What was compiled is not compiled again, so a build that was stopped goes on too.
 prepare() {
     if ! command -v "${CUDACXX:-nvcc}" >/dev/null; then
@@ -104,7 +110,7 @@ prepare() {
     }
     echo "building (resumable)"
     timeout 400 cmake --build "$build" -j "$(nproc)" --target deeppcr_cuda deeppcr_program test_on_device bench_gpu_chains bench_gpu_nonlinear \
-        bench_gpu_layers bench_gpu_training >"$steps/build.log" 2>&1
+        bench_gpu_layers bench_gpu_training bench_gpu_sampler >"$steps/build.log" 2>&1
     case $? in
         0) ;;
         124) echo "$part: the build took its time; the same command goes on"; exit 75 ;;
@@ -120,8 +126,8 @@ fi
 answer=$("$build/deeppcr" info --device "$device" 2>&1) || { echo "run.sh: skipped: $answer"; exit 77; }
 echo "$answer" | sed -n '/^devices/,$p'
 
-export -f suite sanitizer keep chains nonlinear layers training sequences
-export build device results steps bytes launches longest deepest trained streams repetitions
+export -f suite sanitizer keep chains nonlinear layers training sequences sampler
+export build device results steps bytes launches longest deepest trained streams sampled repetitions
 case $part in
     test)
         step suite 300 bash -c 'suite 200'
@@ -140,6 +146,7 @@ case $part in
         for network in mlp resnet resnet-gelu resnet-norm resnet-two; do step "$network" 300 bash -c "layers $network"; done
         for network in mlp resnet; do step "training_$network" 300 bash -c "training $network"; done
         for network in rnn gru lstm paragru; do step "sequences_$network" 200 bash -c "sequences $network"; done
+        step sampler 300 bash -c sampler
         ;;
 esac
 echo "$part: done"
