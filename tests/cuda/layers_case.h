@@ -4,6 +4,7 @@
 #define TESTS_CUDA_LAYERS_CASE_H
 
 #include "cell_case.h"
+#include "kern/cuda/layers_run.h"
 
 namespace {
 
@@ -249,6 +250,13 @@ void matches(const layers_form &form, uint64_t seed) {
     const std::vector<T> given = c.gradient;
     assert_int_equal(c.run(c.backward(seed % 2 == 1), seed + 1), DPCRI_CUDA_OK);
     c.assert_adjoints(given);
+}
+
+// Bytes that a block wants at least, of a row alone.
+template <class Way, class T>
+int64_t least_room(const dpcri_device_cell &c) {
+    layers::problem<T> p = layers::problem_of<T>(c);
+    return layers::shape_of<T, 1, Way>(1, 0, &p).shared_bytes;
 }
 
 }  // namespace

@@ -63,6 +63,7 @@ struct fiber {
     unsigned char value[value_bytes] = {};
     unsigned char result[value_bytes] = {};
     std::vector<copy> copies;
+    std::vector<size_t> groups;  // how many of them had been asked for where each group was closed
 };
 
 struct warp {
@@ -317,6 +318,7 @@ void leave(fiber *f) {
         stop_at(f, "divergent collective: a lane leaves, and others of its warp wait at line %d", warp_of(f).line);
     if (b.waiting > 0) stop_at(f, "a lane leaves while others wait at a barrier, line %d", b.line);
     if (running->at_barrier > 0) stop_at(f, "a lane leaves while others wait at the grid's barrier");
+    f->groups.clear();
     f->is = state::done;
     warp_of(f).left++;
     running->left++;
@@ -495,6 +497,39 @@ void copy_async(block *home, int64_t byte, const void *from, int size, int line)
     f->copies.push_back({byte, size, from});
 }
 
+void aligned(int64_t byte) {
+    if (byte % 16 != 0) stop_at(current, "16 bytes at once, from byte %lld on", (long long)byte);
+}
+
+void copy_close() {
+    fiber *f = current;
+    f->groups.push_back(f->copies.size());
+}
+
+// The first `count` copies land.
+static void land(fiber *f, size_t count) {
+    for (size_t i = 0; i < count; i++) {
+        const copy &c = f->copies[i];
+        note_write(f, c.byte, c.bytes, true);
+        std::memcpy(f->home->memory.data() + c.byte, c.from, (size_t)c.bytes);
+        for (int64_t g = c.byte / granule; g < (c.byte + c.bytes) / granule; g++)
+            f->home->shadows[(size_t)g].in_flight = false;
+    }
+    f->copies.erase(f->copies.begin(), f->copies.begin() + (long)count);
+    for (size_t &g : f->groups) g = g > count ? g - count : 0;
+}
+
+void copy_wait_but(int groups, int line) {
+    fiber *f = current;
+    f->line = line;
+    if (groups < 0 || groups > 7) stop_at(f, "a wait for all but %d groups", groups);
+    pause(f);
+    if (f->groups.size() <= (size_t)groups) return;
+    const size_t landed = f->groups.size() - (size_t)groups;
+    land(f, f->groups[landed - 1]);
+    f->groups.erase(f->groups.begin(), f->groups.begin() + (long)landed);
+}
+
 enum { refused_shape = 9, refused_shared = 1, refused_cooperative = 720 };  // cudaError_t's numbers
 
 int launch(const shape &s, int most, kernel_body *body, const void *arguments) {
@@ -599,13 +634,8 @@ void lane::copy_wait(int line) {
     host::fiber *f = host::current;
     f->line = line;
     host::pause(f);
-    for (const host::copy &c : f->copies) {
-        host::note_write(f, c.byte, c.bytes, true);
-        std::memcpy(f->home->memory.data() + c.byte, c.from, (size_t)c.bytes);
-        for (int64_t g = c.byte / host::granule; g < (c.byte + c.bytes) / host::granule; g++)
-            f->home->shadows[(size_t)g].in_flight = false;
-    }
-    f->copies.clear();
+    host::land(f, f->copies.size());
+    f->groups.clear();
 }
 
 }  // namespace simt

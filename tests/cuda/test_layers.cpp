@@ -2,7 +2,6 @@
 // Stacks of layers with a W of their own on the CPU: forward, back and gradients are the definition's, in higher
 // precision, for every width up to some and beyond tiles both ways; a row's bits are its own, in every order of blocks
 // and lanes and any batch; sums over many rows; narrow ones by every method.
-#include "kern/cuda/layers_run.h"
 #include "layers_case.h"
 
 extern "C" {
@@ -124,7 +123,7 @@ void few_blocks_for_many_groups(void **) {
     const std::vector<float> states = c.z;
     const dpcri_device_cell a = c.forward();
     problem<float> p = problem_of<float>(a);
-    simt::shape shape = shape_of<float, 1, onward<float>>(1, &p);
+    simt::shape shape = shape_of<float, 1, onward<float>>(1, simt::host::config.shared_bytes, &p);
     for (uint64_t seed = 0; seed < 6; seed++) {
         c.z.assign(c.z.size(), NAN);
         order(seed, 2);
@@ -143,7 +142,7 @@ void few_blocks_for_many_groups(void **) {
     c.gradient = sums;
     const simt::shape one = {1, gates::threads, gates::shared_bytes<float, 2>(), false};
     assert_int_equal(simt::launch<slopes<float>>(one, nullptr, {p, false}), 0);
-    shape = shape_of<float, 1, homeward<float>>(1, &p);
+    shape = shape_of<float, 1, homeward<float>>(1, simt::host::config.shared_bytes, &p);
     shape.blocks = 3;
     assert_int_equal((simt::launch<stack<float, 1, homeward<float>>>(shape, nullptr, p)), 0);
     assert_int_equal(simt::launch<layers::gradients<float>>(one, nullptr, sums_of(b, p, space)), 0);
@@ -196,7 +195,8 @@ void what_does_not_fit_goes_row_by_row_or_not_at_all(void **) {
     c.solve(1);
     const std::vector<float> states = c.z;
     const int64_t before = simt::host::config.shared_bytes;
-    simt::host::config.shared_bytes = 2 * 40 * 65 * 4 + 2 * 40 * 4;  // the tiles and a row
+    simt::host::config.shared_bytes = least_room<layers::onward<float>, float>(c.forward());
+    assert_int_equal(simt::host::config.shared_bytes, 2 * 4 * (40 * 64 + 64) + 2 * 40 * 4);  // tiles, x, a row
     c.solve(2);
     assert_same(states, c.z, "a row a block");
     assert_int_equal(dpcri_cuda_cell_fits(c.forward()), DPCRI_CUDA_OK);

@@ -2,7 +2,6 @@
 // Stacks of normalised layers on the CPU: forward, back and all gradients are the definition's, in higher precision,
 // for every width up to some and beyond tiles both ways; a row's bits are its own, in every order of blocks and lanes
 // and any batch; sums over many rows; rows without variance.
-#include "kern/cuda/layers_run.h"
 #include "layers_case.h"
 
 extern template struct layers::kinds<float>;
@@ -87,7 +86,7 @@ void few_blocks_for_many_groups(void **) {
     const std::vector<float> states = c.z, sums = c.gradient;
     const dpcri_device_cell a = c.forward();
     problem<float> p = problem_of<float>(a);
-    simt::shape shape = shape_of<float, 1, normed_onward<float>>(1, &p);
+    simt::shape shape = shape_of<float, 1, normed_onward<float>>(1, simt::host::config.shared_bytes, &p);
     for (uint64_t seed = 0; seed < 6; seed++) {
         c.z.assign(c.z.size(), NAN);
         order(seed, 2);
@@ -107,7 +106,7 @@ void few_blocks_for_many_groups(void **) {
     const simt::shape one = {1, gates::threads, gates::shared_bytes<float, 2>(), false};
     assert_int_equal(simt::launch<slopes<float>>(one, nullptr, {p, false}), 0);
     assert_int_equal(simt::launch<norms<float>>(one, nullptr, p), 0);
-    shape = shape_of<float, 1, normed_homeward<float>>(1, &p);
+    shape = shape_of<float, 1, normed_homeward<float>>(1, simt::host::config.shared_bytes, &p);
     shape.blocks = 3;
     assert_int_equal((simt::launch<stack<float, 1, normed_homeward<float>>>(shape, nullptr, p)), 0);
     assert_same(adjoint, c.adjoint, "three blocks");
@@ -142,12 +141,15 @@ void what_does_not_fit_or_is_not_served(void **) {
     c.solve(1);
     const std::vector<float> states = c.z;
     const int64_t before = simt::host::config.shared_bytes;
-    simt::host::config.shared_bytes = 2 * 40 * 65 * 4 + 6 * 40 * 4;  // the tiles, a row, gammas and betas
+    simt::host::config.shared_bytes = least_room<layers::normed_onward<float>, float>(c.forward());
     c.solve(2);
     assert_same(states, c.z, "a row a block");
-    assert_int_equal(dpcri_cuda_cell_fits(c.backward()), DPCRI_CUDA_OK);
     simt::host::config.shared_bytes--;
     assert_int_equal(dpcri_cuda_cell_fits(c.forward()), DPCRI_CUDA_WIDTH);
+    simt::host::config.shared_bytes = least_room<layers::normed_homeward<float>, float>(c.backward());
+    assert_int_equal(dpcri_cuda_cell_fits(c.backward()), DPCRI_CUDA_OK);
+    simt::host::config.shared_bytes--;
+    assert_int_equal(dpcri_cuda_cell_fits(c.backward()), DPCRI_CUDA_WIDTH);
     simt::host::config.shared_bytes = before;
     layers_case<float> n({2, 70, 2, DPCRI_CUDA_TANH, 0, true, true});
     assert_int_equal(n.run(n.forward(DPCRI_DEVICE_NEWTON), 1), DPCRI_CUDA_UNSUPPORTED);

@@ -2,7 +2,6 @@
 // Stacks of two-layer branches on the CPU, normalised or not: forward, back and all gradients are the definition's, in
 // higher precision, for every width up to some inside and outside and beyond tiles; a row's bits are its own, in every
 // order of blocks and lanes and any batch; sums over many rows; what does not fit.
-#include "kern/cuda/layers_run.h"
 #include "layers_case.h"
 
 extern template struct layers::kinds<float>;
@@ -101,7 +100,7 @@ void few_blocks_for_many_groups(void **) {
     problem<float> p = problem_of<float>(a);
     typedef stack<float, 1, two_onward<float, normed>> forward;
     typedef stack<float, 1, two_homeward<float, normed>> home;
-    simt::shape shape = shape_of<float, 1, two_onward<float, normed>>(1, &p);
+    simt::shape shape = shape_of<float, 1, two_onward<float, normed>>(1, simt::host::config.shared_bytes, &p);
     for (uint64_t seed = 0; seed < 6; seed++) {
         c.z.assign(c.z.size(), NAN);
         order(seed, 2);
@@ -118,7 +117,7 @@ void few_blocks_for_many_groups(void **) {
         p = back_problem_of(a, space_of<float>(a, &pieces));
         order(seed, 2);
         assert_int_equal(launch_slopes(p, false, nullptr), 0);
-        shape = shape_of<float, 1, two_homeward<float, normed>>(1, &p);
+        shape = shape_of<float, 1, two_homeward<float, normed>>(1, simt::host::config.shared_bytes, &p);
         shape.blocks = 3;
         c.adjoint.assign(c.adjoint.size(), NAN);
         assert_int_equal(simt::launch<home>(shape, nullptr, p), 0);
@@ -132,13 +131,18 @@ void what_does_not_fit_or_is_not_served(void **) {
         c.solve(1);
         const std::vector<float> states = c.z;
         const int64_t before = simt::host::config.shared_bytes;
-        // The tiles, a row outside and inside, gammas and betas.
-        simt::host::config.shared_bytes = 2 * 40 * 65 * 4 + (30 + 40) * 4 + (normed ? 2 * 40 * 4 : 0);
+        using namespace layers;
+        simt::host::config.shared_bytes = normed ? least_room<two_onward<float, true>, float>(c.forward())
+                                                 : least_room<two_onward<float, false>, float>(c.forward());
         c.solve(2);
         assert_same(states, c.z, "a row a block");
-        assert_int_equal(dpcri_cuda_cell_fits(c.backward()), DPCRI_CUDA_OK);
         simt::host::config.shared_bytes--;
         assert_int_equal(dpcri_cuda_cell_fits(c.forward()), DPCRI_CUDA_WIDTH);
+        simt::host::config.shared_bytes = normed ? least_room<two_homeward<float, true>, float>(c.backward())
+                                                 : least_room<two_homeward<float, false>, float>(c.backward());
+        assert_int_equal(dpcri_cuda_cell_fits(c.backward()), DPCRI_CUDA_OK);
+        simt::host::config.shared_bytes--;
+        assert_int_equal(dpcri_cuda_cell_fits(c.backward()), DPCRI_CUDA_WIDTH);
         simt::host::config.shared_bytes = before;
     }
     layers_case<float> n({2, 70, 2, DPCRI_CUDA_TANH, 0.5, true, false, 2});

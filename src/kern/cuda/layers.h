@@ -8,8 +8,10 @@
 //             e_l = scale act'(u_l) lambda_l, which takes the slopes' place
 //   gradients dW_l += z_{l-1}^T e_l, dx_l += sums of e_l over the rows: all layers at once, a plain launch, and fold
 //
-// W comes in tiles of `depth` x `units` numbers, of 16 KB; while one is multiplied with, the next one is on its way,
-// also across the end of a layer, since no W waits for a state. So a layer costs a barrier a tile, and none but those.
+// W comes in tiles of `depth` x `units` numbers, of up to 16 KB, into a ring of `stages` buffers, with what the tile's
+// units need of their own; while one tile is multiplied with, those that follow are on their way, also across the ends
+// of layers, since no W waits for a state. So a layer costs a barrier a tile and w multiply-adds one after another, not
+// the way to memory.
 // 4 w^2 flops a layer and row forward and back together, as many for the gradients; the slopes of what is not told by
 // the state cost 2 w^2 more. W is read from the second cache once a group of rows, each way.
 //
@@ -25,7 +27,7 @@
 
 namespace layers {
 
-constexpr int most_threads = 256, tile_bytes = 16 << 10;
+constexpr int most_threads = 256, tile_bytes = 16 << 10, ring_bytes = 64 << 10;
 
 template <class T>
 struct problem {
@@ -36,6 +38,9 @@ struct problem {
     int row_warps;  // of a block; its other warps lie along the units
     int group;      // rows of a block
     int units, depth;
+    int stages;    // tiles' buffers, 2 to 8
+    bool vectors;  // are w and inner multiples of 16 bytes?
+    bool along;    // do numbers of one output of W lie side by side?
     // Of a stack whose units several blocks share (layers_shared.h): how many, and which of them this one is; what they
     // leave for each other, two buffers by turns, [rows][exchange_row].
     int sharers, sharer;
@@ -103,65 +108,152 @@ SIMT place after(const problem<T> &p, place at) {
     return at;
 }
 
-// The tiles' buffers come first in shared memory, then the states, or e: two buffers by turns, [rows][w] and
-// [rows][inner]; then what a way settles its layers with, in buffers of its own.
+// A tile's numbers, one output's inputs side by side or the other way round, as they lie in memory: 16 bytes at once
+// where `vectors` is set, and each bank met once.
+template <class T>
+SIMT_BOTH int stride_of(const problem<T> &p) {
+    return !p.along ? p.units : p.vectors ? p.depth + simt::wide<T> : p.depth | 1;
+}
 template <class T>
 SIMT_BOTH int tile_numbers(const problem<T> &p) {
-    return p.depth * (p.units + 1);
+    const int n = stride_of(p) * (p.along ? p.units : p.depth);
+    return (n + simt::wide<T> - 1) / simt::wide<T> * simt::wide<T>;
 }
+// Threads that have rows and units; the others of a block help to fetch.
+template <class T>
+SIMT_BOTH int makers(const problem<T> &p) {
+    return p.units * p.row_warps;
+}
+// What M rows of a thread need of their own, in each buffer.
+template <class T, class Way>
+SIMT_BOTH int own_numbers(const problem<T> &p) {
+    return (p.group + p.row_warps - 1) / p.row_warps * makers(p) * Way::fields;
+}
+// The tiles' buffers come first in shared memory, each with what goes with its tile, then the states, or e: two buffers
+// by turns, [rows][w] and [rows][inner]; then what a way settles its layers with, in buffers of its own.
 template <class T, class Way>
 SIMT_BOTH int64_t shared_numbers(const problem<T> &p) {
-    return 2 * (int64_t)tile_numbers(p) + p.group * (p.w + p.inner) + Way::buffers * Way::beside(p, p.group);
+    return p.stages * ((int64_t)tile_numbers(p) + own_numbers<T, Way>(p)) + p.group * (p.w + p.inner) +
+           Way::buffers * Way::beside(p, p.group);
 }
 
-// Asks for a tile of W: number (k, u) goes to k (units + 1) + u. `along`: numbers of one output lie side by side.
+// How a block's threads go over a tile, 16 bytes each: line by line, `across` of them a line.
+struct course {
+    int across, line, at, lines, ats;
+};
 template <class T>
-SIMT void fetch(simt::lane &me, const problem<T> &p, const simt::shared<T> &s, const T *weight, const place &at,
-                bool along, int buffer) {
-    const int base = buffer * tile_numbers(p), stride = p.units + 1, warps = me.threads() / simt::warp_size;
+SIMT course course_of(simt::lane &me, const problem<T> &p) {
+    course c;
+    c.across = (p.along ? p.depth : p.units) / simt::wide<T>;
+    c.line = me.thread() / c.across, c.at = me.thread() % c.across;
+    c.lines = me.threads() / c.across, c.ats = me.threads() % c.across;
+    return c;
+}
+
+// Asks for a tile of W.
+template <class T>
+SIMT void fetch(simt::lane &me, const problem<T> &p, const simt::shared<T> &s, const course &c, const T *weight,
+                const place &at, int buffer) {
+    const int base = buffer * tile_numbers(p), stride = stride_of(p), warps = me.threads() / simt::warp_size;
     const int64_t in = inputs_of(p, at.n), out = outputs_of(p, at.n);
     const int tall = in - at.k0 < p.depth ? (int)(in - at.k0) : p.depth;
     const int wide = out - at.u0 < p.units ? (int)(out - at.u0) : p.units;
-    if (along) {
-        const T *from = weight + at.u0 * in + at.k0;
-        for (int u = me.warp(); u < wide; u += warps)
-            for (int k = me.in_warp(); k < tall; k += simt::warp_size)
-                me.copy_async(s, base + k * stride + u, from + u * in + k);
-    } else {
-        const T *from = weight + at.k0 * out + at.u0;
-        const int u = me.thread() % p.units;
-        for (int k = me.thread() / p.units; u < wide && k < tall; k += p.row_warps)
-            me.copy_async(s, base + k * stride + u, from + k * out + u);
+    const int lines = p.along ? wide : tall, each = p.along ? tall : wide;
+    const int64_t step = p.along ? in : out;
+    const T *from = weight + (p.along ? at.u0 * in + at.k0 : at.k0 * out + at.u0);
+    if (p.vectors && ((uintptr_t)weight & 15) == 0) {
+        for (int line = c.line, n = c.at; line < lines;) {
+            const int k = n * simt::wide<T>;
+            if (k < each) me.copy_async_wide(s, base + line * stride + k, from + line * step + k);
+            line += c.lines, n += c.ats;
+            if (n >= c.across) n -= c.across, line++;
+        }
+        return;
+    }
+    for (int line = me.warp(); line < lines; line += warps)
+        for (int k = me.in_warp(); k < each; k += simt::warp_size)
+            me.copy_async(s, base + line * stride + k, from + line * step + k);
+}
+
+// What `multiply` takes at once: weights of an output and states of M rows, from input k of the tile on. `lines`: the
+// weights lie side by side; `vectors`: 16 bytes at once.
+template <class T, int M, bool lines, bool vectors, bool deep>
+struct factors {
+    static constexpr int count = (deep ? 2 : 1) * simt::wide<T>;
+    T weight[count], state[M][count];
+    SIMT static void get_line(const simt::shared<T> &s, int from, T (&to)[count]) {
+        SIMT_UNROLL for (int v = 0; v < count; v += simt::wide<T>) {
+            T x[simt::wide<T>];
+            s.get_wide(from + v, x);
+            SIMT_UNROLL for (int i = 0; i < simt::wide<T>; i++) to[v + i] = x[i];
+        }
+    }
+    SIMT void get(const simt::shared<T> &s, int tile, int stride, const int (&rows)[M], int k) {
+        if constexpr (lines && vectors)
+            get_line(s, tile + k, weight);
+        else
+            SIMT_UNROLL for (int v = 0; v < count; v++) weight[v] = s.get(tile + (k + v) * stride);
+        SIMT_UNROLL for (int i = 0; i < M; i++) {
+            if constexpr (vectors)
+                get_line(s, rows[i] + k, state[i]);
+            else
+                SIMT_UNROLL for (int v = 0; v < count; v++) state[i][v] = s.get(rows[i] + k + v);
+        }
+    }
+    SIMT void add(T (&sum)[M]) const {
+        SIMT_UNROLL for (int v = 0; v < count; v++) SIMT_UNROLL for (int i = 0; i < M; i++) sum[i] =
+            simt::fma(weight[v], state[i][v], sum[i]);
+    }
+};
+
+template <class T, int M, bool lines, bool vectors, bool deep>
+SIMT void multiply_as(const simt::shared<T> &s, int tile, int stride, const int (&rows)[M], int tall, T (&sum)[M]) {
+    typedef factors<T, M, lines, vectors, deep> some;
+    constexpr int count = some::count;
+    const int whole = tall / count * count;
+    int k = 0;
+    some these, those;
+    if (whole > 0) these.get(s, tile, stride, rows, 0);
+    SIMT_ROLLED for (; k + 2 * count <= whole; k += 2 * count) {
+        those.get(s, tile, stride, rows, k + count);
+        these.add(sum);
+        these.get(s, tile, stride, rows, k + 2 * count < whole ? k + 2 * count : k);
+        those.add(sum);
+    }
+    if (k < whole) these.add(sum);
+    for (k = whole; k < tall; k++) {
+        const T weight = s.get(tile + k * stride);
+        SIMT_UNROLL for (int i = 0; i < M; i++) sum[i] = simt::fma(weight, s.get(rows[i] + k), sum[i]);
     }
 }
 
-// sum[i] += the tile's numbers for output u times those of row i: `rows` are where its numbers begin.
-template <class T, int M>
-SIMT void multiply(const problem<T> &p, const simt::shared<T> &s, int buffer, int u, const int (&rows)[M],
-                   const place &at, T (&sum)[M]) {
-    const int64_t left = inputs_of(p, at.n) - at.k0;
-    const int tall = left < p.depth ? (int)left : p.depth, stride = p.units + 1;
-    const int tile = buffer * tile_numbers(p) + u;
-    if constexpr (M == 1) {
-        sum[0] = gates::multiply_alone(s, tile, stride, rows[0] + (int)at.k0, tall, sum[0]);
-    } else {
-        for (int k = 0; k < tall; k++) {
-            const T weight = s.get(tile + k * stride);
-            SIMT_UNROLL for (int i = 0; i < M; i++) sum[i] = simt::fma(weight, s.get(rows[i] + (int)at.k0 + k), sum[i]);
-        }
-    }
+// sum[i] += the tile's numbers for output u times those of row i: `rows` are where its numbers for the tile begin. What
+// the sums take next is on its way while they grow, since each of their terms waits for the one before; `deep`: for as
+// long as that takes, which wants registers.
+template <class T, int M, bool deep>
+SIMT void multiply(const problem<T> &p, const simt::shared<T> &s, int buffer, int u, const int (&rows)[M], int tall,
+                   T (&sum)[M]) {
+    const int base = buffer * tile_numbers(p), stride = stride_of(p);
+    if (p.along && p.vectors)
+        multiply_as<T, M, true, true, deep>(s, base + u * stride, 1, rows, tall, sum);
+    else if (p.vectors)
+        multiply_as<T, M, false, true, deep>(s, base + u, stride, rows, tall, sum);
+    else
+        multiply_as<T, M, false, false, deep>(s, base + (p.along ? u * stride : u), p.along ? 1 : stride, rows, tall,
+                                              sum);
 }
 
 // What forward and back have in common: passes one after the other, tile by tile. Way: passes(p); weight(p, n) of the
-// pass that runs n-th, along(p), begin(me, p, row, u): what is at rest first; ready(p, n, row, u): what an output needs
-// of its own, read while the sums before it are made; late(p, n, row, u, own): what of that is known only now;
-// start(own): where its sum begins; finish(me, p, n, row, u, own, sum, rest): what is at rest for the next pass; rest:
-// in this one, or, where `two` is set, what the layer began with where its second pass ends. Where `settles` is set,
-// all units of a row then meet: settle(me, p, s, with, to, from, n, first, count): what finish left from number `to` on
-// becomes what is at rest; `from`: in this pass. prepare(me, p, s, with, n, first, count) has asked for what it takes,
-// beside(p, rows) numbers in one of `buffers`, with the pass's first tile. `begins`: that of n = -1 follows begin.
-// `shared`: blocks that share a group's units (layers_shared.h) meet before each pass.
-template <class T, int M, class Way, bool shared = false>
+// pass that runs n-th, along(p), begin(me, p, row, u, carry): what is at rest first; source(p, n, row, u, f): where
+// number f of `fields` lies that an output needs of its own, or NULL: 0, which comes with the output's first tile;
+// start(p, n, row, u, own, carry): where its sum begins; finish(me, p, n, row, u, own, sum, rest, carry): what is at
+// rest for the next pass; rest: in this one, or, where `two` is set, what the layer began with where its second pass
+// ends; carry: one number from an output to itself in the next pass, `kept` where a thread has one output alone. Where
+// `settles` is set, all units of a row then meet: settle(me, p, s, with, to, from, n, first, count): what finish left
+// from number `to` on becomes what is at rest; `from`: in this pass. prepare(me, p, s, with, n, first, count) has asked
+// for what it takes, beside(p, rows) numbers in one of `buffers`, with the pass's first tile. `begins`: that of n = -1
+// follows begin. `shared`: blocks that share a group's units (layers_shared.h) meet before each pass.
+template <class T, int M, class Way, bool shared = false, bool deep = true>
 struct stack {
     typedef problem<T> arguments;
     static constexpr int most = most_threads;
@@ -186,7 +278,12 @@ struct stack {
     // Of the numbers at rest: row, and output or input.
     SIMT static int at_rest(const arguments &p, int turn, int row) {
         const int inner = p.group * (int)p.w;
-        return 2 * tile_numbers(p) + (turn ? inner + row * (int)p.inner : row * (int)p.w);
+        return p.stages * (tile_numbers(p) + own_numbers<T, Way>(p)) +
+               (turn ? inner + row * (int)p.inner : row * (int)p.w);
+    }
+    // Of what this thread needs of its own: number f of row i.
+    SIMT static int at_own(simt::lane &me, const arguments &p, int buffer, int f, int i) {
+        return p.stages * tile_numbers(p) + buffer * own_numbers<T, Way>(p) + (f * M + i) * makers(p) + me.thread();
     }
 
     // What pass n settles with.
@@ -216,25 +313,43 @@ struct stack {
         }
     }
 
-    typedef typename Way::own own;
-    SIMT static void ready(const arguments &p, const share &s, int64_t n, int64_t u, own (&to)[M]) {
-        if (n >= Way::passes(p) || u >= outputs_of(p, n)) return;
-        SIMT_UNROLL for (int i = 0; i < M; i++) if (s.there[i]) to[i] = Way::ready(p, n, s.first + s.row[i], u);
+    // A tile, and with the first one of a strip what its units need of their own.
+    SIMT static void ask(simt::lane &me, const arguments &p, const simt::shared<T> &s, const share &mine,
+                         const course &c, const place &at, int buffer) {
+        if (at.n < Way::passes(p)) {
+            const int64_t u = at.u0 + me.thread() % p.units;
+            fetch(me, p, s, c, Way::weight(p, at.n), at, buffer);
+            if (at.k0 == 0 && u < outputs_of(p, at.n))
+                SIMT_UNROLL for (int i = 0; i < M; i++) SIMT_UNROLL for (int f = 0; f < Way::fields; f++) {
+                    if (!mine.there[i]) continue;
+                    const T *const from = Way::source(p, at.n, mine.first + mine.row[i], u, f);
+                    const int to = at_own(me, p, buffer, f, i);
+                    if (from)
+                        me.copy_async(s, to, from);
+                    else
+                        s.set(to, T(0));
+                }
+        }
+        me.copy_close();
     }
 
     SIMT static void run_group(simt::lane &me, const arguments &p, int64_t group) {
         const simt::shared<T> s = me.template array<T>(0, (int)shared_numbers<T, Way>(p));
         const share mine = of(me, p, group);
+        const course c = course_of(me, p);
         const int unit = me.thread() % p.units;
-        own next[M] = {}, now[M] = {};
-        T sum[M] = {};
-        place at = beginning(p);
+        const bool kept = p.w <= (int64_t)p.units * p.sharers;
+        T own[M][Way::fields] = {}, sum[M] = {}, carry[M] = {};
+        place at = beginning(p), far = at;
         int buffer = 0, turn = 0;
         me.barrier();  // the group before has been read
-        fetch(me, p, s, Way::weight(p, 0), at, Way::along(p), 0);
+        for (int i = 0; i + 1 < p.stages; i++) {
+            ask(me, p, s, mine, c, far, i);
+            far = after(p, far);
+        }
         for (int64_t u = at.u0 + unit; u < p.w; u += p.units * p.sharers)
             SIMT_UNROLL for (int i = 0; i < M; i++) if (mine.there[i])
-                rest(me, p, s, mine, 0, i, u, Way::begin(me, p, mine.first + mine.row[i], u));
+                rest(me, p, s, mine, 0, i, u, Way::begin(me, p, mine.first + mine.row[i], u, carry[i]));
         if constexpr (shared) meet(me, p, s, mine, 0, p.w);
         if constexpr (Way::settles) Way::prepare(me, p, s, with(p, 0), 0, mine.first, mine.count);
         if constexpr (Way::begins) {
@@ -243,37 +358,35 @@ struct stack {
             me.barrier();
             Way::settle(me, p, s, with(p, -1), at_rest(p, 0, 0), at_rest(p, 1, 0), -1, mine.first, mine.count);
         }
-        ready(p, mine, 0, at.u0 + unit, next);
         while (at.n < Way::passes(p)) {
-            me.copy_wait();
-            me.barrier();  // the tile is there, for all; the other buffer, and the numbers two layers back, were read
+            if constexpr (Way::settles)
+                me.copy_wait();
+            else
+                me.copy_wait_but(p.stages - 2);
+            me.barrier();  // the tile is there, for all; the one before, and the numbers two layers back, were read
             const place then = after(p, at);
-            const int64_t u = at.u0 + unit, out = outputs_of(p, at.n);
-            if (then.n < Way::passes(p)) fetch(me, p, s, Way::weight(p, then.n), then, Way::along(p), 1 - buffer);
+            const int64_t u = at.u0 + unit, in = inputs_of(p, at.n), out = outputs_of(p, at.n);
+            ask(me, p, s, mine, c, far, buffer == 0 ? p.stages - 1 : buffer - 1);
+            far = after(p, far);
             if constexpr (Way::settles)
                 if (then.n != at.n && then.n < Way::passes(p))
                     Way::prepare(me, p, s, with(p, then.n), then.n, mine.first, mine.count);
-            if (at.k0 == 0) {
-                SIMT_UNROLL for (int i = 0; i < M; i++) now[i] = next[i];
-                SIMT_UNROLL for (int i = 0; i < M; i++) {
-                    if (mine.there[i] && u < out) Way::late(p, at.n, mine.first + mine.row[i], u, now[i]);
-                    sum[i] = Way::start(now[i]);
+            if (at.k0 == 0 && u < out) SIMT_UNROLL for (int i = 0; i < M; i++) {
+                    if (!mine.there[i]) continue;
+                    SIMT_UNROLL for (int f = 0; f < Way::fields; f++) own[i][f] = s.get(at_own(me, p, buffer, f, i));
+                    sum[i] = Way::start(p, at.n, mine.first + mine.row[i], u, own[i], kept, carry[i]);
                 }
-                const int64_t strip = p.units * p.sharers;
-                const bool more = at.u0 + strip < out;
-                ready(p, mine, more ? at.n : at.n + 1, more ? u + strip : p.units * p.sharer + unit, next);
-            }
             if (u < out && mine.there[0]) {
                 int rows[M];
-                SIMT_UNROLL for (int i = 0; i < M; i++) rows[i] = at_rest(p, turn, mine.row[i]);
-                multiply<T, M>(p, s, buffer, unit, rows, at, sum);
+                SIMT_UNROLL for (int i = 0; i < M; i++) rows[i] = at_rest(p, turn, mine.row[i]) + (int)at.k0;
+                multiply<T, M, deep>(p, s, buffer, unit, rows, in - at.k0 < p.depth ? (int)(in - at.k0) : p.depth, sum);
             }
             if (then.k0 == 0 && u < out) SIMT_UNROLL for (int i = 0; i < M; i++) {
                     if (!mine.there[i]) continue;
                     T before = 0;
                     if (!Way::two || turn) before = s.get(at_rest(p, Way::two ? 0 : turn, mine.row[i]) + (int)u);
                     rest(me, p, s, mine, 1 - turn, i, u,
-                         Way::finish(me, p, at.n, mine.first + mine.row[i], u, now[i], sum[i], before));
+                         Way::finish(me, p, at.n, mine.first + mine.row[i], u, own[i], sum[i], before, carry[i]));
                 }
             if constexpr (shared)
                 if (then.n != at.n && (Way::settles || then.n < Way::passes(p))) meet(me, p, s, mine, 1 - turn, out);
@@ -284,7 +397,7 @@ struct stack {
                                 mine.count);
                 }
             if (then.n != at.n) turn = 1 - turn;
-            buffer = 1 - buffer;
+            buffer = buffer + 1 == p.stages ? 0 : buffer + 1;
             at = then;
         }
     }
@@ -307,18 +420,18 @@ struct unsettled {
 
 template <class T>
 struct onward : unsettled<T> {
-    typedef T own;  // x
+    static constexpr int fields = 1;  // x
     SIMT static const T *weight(const problem<T> &p, int64_t n) { return p.c.weight + n * p.c.weight_step; }
     SIMT static bool along(const problem<T> &p) { return !p.c.in_out; }
-    SIMT static T begin(simt::lane &me, const problem<T> &p, int64_t row, int64_t u) {
+    SIMT static T begin(simt::lane &me, const problem<T> &p, int64_t row, int64_t u, T &) {
         return p.c.z0 ? me.peer_load(p.c.z0 + row * p.c.z0_row + u) : T(0);  // of a chunk, others wrote it
     }
-    SIMT static T ready(const problem<T> &p, int64_t n, int64_t row, int64_t u) {
-        return p.c.x[n * p.c.x_step + row * p.c.x_row + u];
+    SIMT static const T *source(const problem<T> &p, int64_t n, int64_t row, int64_t u, int) {
+        return p.c.x + n * p.c.x_step + row * p.c.x_row + u;
     }
-    SIMT static void late(const problem<T> &, int64_t, int64_t, int64_t, T &) {}
-    SIMT static T start(T x) { return x; }
-    SIMT static T finish(simt::lane &me, const problem<T> &p, int64_t n, int64_t row, int64_t u, T, T sum, T before) {
+    SIMT static T start(const problem<T> &, int64_t, int64_t, int64_t, const T (&own)[1], bool, T) { return own[0]; }
+    SIMT static T finish(simt::lane &me, const problem<T> &p, int64_t n, int64_t row, int64_t u, const T (&)[1], T sum,
+                         T before, T &) {
         return state(me, p, n, row, u, sum, before);
     }
     // z' from what act gets, stored and told.
@@ -425,10 +538,7 @@ struct slopes {
 
 template <class T>
 struct homeward : unsettled<T> {
-    struct own {
-        T after;          // lambda of this layer, or 0
-        T direct, slope;  // of the one before: what comes in, and what e has in its place
-    };
+    static constexpr int fields = 2;  // of the layer before: what comes in, and the slope that e has in its place
     SIMT static int64_t layer(const problem<T> &p, int64_t n) { return p.c.length - 1 - n; }
     SIMT static const T *weight(const problem<T> &p, int64_t n) { return p.c.weight + layer(p, n) * p.c.weight_step; }
     SIMT static bool along(const problem<T> &p) { return p.c.in_out; }
@@ -448,26 +558,32 @@ struct homeward : unsettled<T> {
     SIMT static T keep(const problem<T> &p, int64_t l, int64_t row, int64_t u, T g, T d) {
         return *slope(p, l, row, u) = come_to(p, l, row, u, g, d);
     }
-    SIMT static T begin(simt::lane &, const problem<T> &p, int64_t row, int64_t u) {
+    SIMT static T begin(simt::lane &, const problem<T> &p, int64_t row, int64_t u, T &carry) {
         const int64_t l = p.c.length - 1;
-        return keep(p, l, row, u, come(p, l, row, u), *slope(p, l, row, u));
+        carry = come(p, l, row, u);
+        return keep(p, l, row, u, carry, *slope(p, l, row, u));
     }
     // Each of these is this thread's own: nobody else writes it.
-    SIMT static own ready(const problem<T> &p, int64_t n, int64_t row, int64_t u) {
+    SIMT static const T *source(const problem<T> &p, int64_t n, int64_t row, int64_t u, int f) {
         const int64_t l = layer(p, n);
-        own r = {};
-        if (l == 0) return r;
-        r.direct = come(p, l - 1, row, u);
-        r.slope = *slope(p, l - 1, row, u);
-        return r;
+        if (l == 0) return nullptr;
+        return f == 0 ? p.direct + (l - 1) * p.direct_step + row * p.direct_row + u : slope(p, l - 1, row, u);
     }
-    SIMT static void late(const problem<T> &p, int64_t n, int64_t row, int64_t u, own &r) {
-        if (p.c.residual) r.after = *lambda(p, layer(p, n), row, u);
+    // Lambda of this layer, which this thread made in the pass before.
+    SIMT static T made(const problem<T> &p, int64_t l, int64_t row, int64_t u, bool kept, T carry) {
+        return !p.c.residual ? T(0) : kept ? carry : *lambda(p, l, row, u);
     }
-    SIMT static T start(const own &r) { return r.after; }
-    SIMT static T finish(simt::lane &, const problem<T> &p, int64_t n, int64_t row, int64_t u, const own &r, T g, T) {
+    SIMT static T start(const problem<T> &p, int64_t n, int64_t row, int64_t u, const T (&)[fields], bool kept,
+                        T carry) {
+        return made(p, layer(p, n), row, u, kept, carry);
+    }
+    SIMT static T finish(simt::lane &, const problem<T> &p, int64_t n, int64_t row, int64_t u, const T (&own)[fields],
+                         T g, T, T &carry) {
         const int64_t l = layer(p, n);
-        if (l > 0) return keep(p, l - 1, row, u, g + r.direct, r.slope);
+        if (l > 0) return keep(p, l - 1, row, u, carry = g + own[0], own[1]);
+        return first(p, row, u, g);
+    }
+    SIMT static T first(const problem<T> &p, int64_t row, int64_t u, T g) {
         if (p.first) p.first[row * p.first_row + u] = g;
         return T(0);
     }

@@ -56,7 +56,7 @@ struct chunks {
         q.c.outcome = nullptr;
         q.warm = k * a.chunk - from;
         q.starts = start(a, k, 0);
-        stack<T, M, Way>::run_group(me, q, group);
+        stack<T, M, Way, false, M == 1>::run_group(me, q, group);
     }
 
     SIMT static void first_sweep(simt::lane &me, const arguments &a, int64_t k, int64_t group) {

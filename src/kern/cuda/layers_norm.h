@@ -72,7 +72,9 @@ template <class T>
 struct normed_onward : onward<T> {
     static constexpr bool settles = true;
     SIMT_BOTH static int64_t beside(const problem<T> &p, int64_t) { return 2 * p.w; }
-    SIMT static T finish(simt::lane &, const problem<T> &, int64_t, int64_t, int64_t, T, T sum, T) { return sum; }
+    SIMT static T finish(simt::lane &, const problem<T> &, int64_t, int64_t, int64_t, const T (&)[1], T sum, T, T &) {
+        return sum;
+    }
     SIMT static void prepare(simt::lane &me, const problem<T> &p, const simt::shared<T> &s, int with, int64_t n,
                              int64_t, int64_t) {
         fetch_scales(me, p, s, with, n);
@@ -157,25 +159,26 @@ template <class T>
 struct normed_homeward : homeward<T> {
     typedef homeward<T> plain;
     static constexpr bool settles = true, begins = true;
-    struct own : plain::own {
-        T gamma;  // of the layer before
-    };
-    SIMT static T gamma(const problem<T> &p, int64_t l, int64_t u) { return p.gamma[l * p.c.x_step + u]; }
-    SIMT static T begin(simt::lane &, const problem<T> &p, int64_t row, int64_t u) {
+    static constexpr int fields = 3;  // gamma of the layer before
+    SIMT static const T *gamma(const problem<T> &p, int64_t l, int64_t u) { return p.gamma + l * p.c.x_step + u; }
+    SIMT static T begin(simt::lane &, const problem<T> &p, int64_t row, int64_t u, T &carry) {
         const int64_t l = p.c.length - 1;
-        return plain::come_to(p, l, row, u, plain::come(p, l, row, u), *plain::slope(p, l, row, u)) * gamma(p, l, u);
+        carry = plain::come(p, l, row, u);
+        return plain::come_to(p, l, row, u, carry, *plain::slope(p, l, row, u)) * *gamma(p, l, u);
     }
-    SIMT static own ready(const problem<T> &p, int64_t n, int64_t row, int64_t u) {
-        own r = {};
-        static_cast<typename plain::own &>(r) = plain::ready(p, n, row, u);
-        if (plain::layer(p, n) > 0) r.gamma = gamma(p, plain::layer(p, n) - 1, u);
-        return r;
+    SIMT static const T *source(const problem<T> &p, int64_t n, int64_t row, int64_t u, int f) {
+        if (f < 2) return plain::source(p, n, row, u, f);
+        return plain::layer(p, n) > 0 ? gamma(p, plain::layer(p, n) - 1, u) : nullptr;
     }
-    SIMT static T finish(simt::lane &me, const problem<T> &p, int64_t n, int64_t row, int64_t u, const own &r, T g,
-                         T rest) {
+    SIMT static T start(const problem<T> &p, int64_t n, int64_t row, int64_t u, const T (&)[fields], bool kept,
+                        T carry) {
+        return plain::made(p, plain::layer(p, n), row, u, kept, carry);
+    }
+    SIMT static T finish(simt::lane &, const problem<T> &p, int64_t n, int64_t row, int64_t u, const T (&own)[fields],
+                         T g, T, T &carry) {
         const int64_t l = plain::layer(p, n);
-        return l > 0 ? plain::come_to(p, l - 1, row, u, g + r.direct, r.slope) * r.gamma
-                     : plain::finish(me, p, n, row, u, r, g, rest);
+        if (l == 0) return plain::first(p, row, u, g);
+        return plain::come_to(p, l - 1, row, u, carry = g + own[0], own[1]) * own[2];
     }
     SIMT_BOTH static int64_t beside(const problem<T> &p, int64_t rows) { return normals_of(p, rows); }
     SIMT static void prepare(simt::lane &me, const problem<T> &p, const simt::shared<T> &s, int with, int64_t n,

@@ -48,19 +48,46 @@ problem<T> problem_of(const dpcri_device_cell &c) {
 
 // ---- the stack itself ----
 
+// Threads that fetch tiles, two or more times 16 bytes each.
+template <class T>
+int fetchers_of(const problem<T> &p) {
+    const int64_t each = 2 * simt::wide<T>, wanted = gates::tiles(p.units * (int64_t)p.depth, each);
+    const int64_t whole = gates::tiles(wanted, simt::warp_size) * simt::warp_size;
+    return (int)(whole < most_threads ? whole : most_threads);
+}
+
+// Buffers of tiles: 64 KB of them, or what there is room for. Ways that settle ask for what that takes one tile ahead.
+template <class T, class Way>
+void plan_stages(int64_t room, problem<T> *p) {
+    const int64_t bytes = (tile_numbers(*p) + own_numbers<T, Way>(*p)) * (int64_t)sizeof(T), some = ring_bytes / bytes;
+    p->stages = Way::settles ? 2 : some < 3 ? 3 : some > 8 ? 8 : (int)some;
+    while (p->stages > 2 && shared_numbers<T, Way>(*p) * (int64_t)sizeof(T) > room) p->stages--;
+}
+
+// How a tile of p->units lies, and how deep it is: a multiple of 16 bytes.
+template <class Way, class T>
+void plan_tile(int64_t bytes, int64_t widest, problem<T> *p) {
+    const int64_t V = simt::wide<T>, depth = bytes / (int64_t)sizeof(T) / p->units / V * V;
+    const int64_t enough = gates::tiles(widest, V) * V;
+    p->along = Way::along(*p);
+    p->vectors = p->w % V == 0 && p->inner % V == 0;
+    p->depth = (int)(depth < enough ? depth : enough);
+}
+
 // As many warps as the width keeps busy, along the units first; the tile is as deep as its bytes allow.
 template <class T, int M, class Way>
-simt::shape shape_of(int row_warps, problem<T> *p) {
+simt::shape shape_of(int row_warps, int64_t room, problem<T> *p) {
     const int64_t widest = p->w > p->inner ? p->w : p->inner;
     const int64_t wide = gates::tiles(widest, simt::warp_size), most = most_threads / simt::warp_size / row_warps;
     const int64_t unit_warps = wide < most ? wide : most;
     p->row_warps = row_warps;
     p->group = M * row_warps;
     p->units = (int)unit_warps * simt::warp_size;
-    const int64_t depth = tile_bytes / (int64_t)sizeof(T) / p->units;
-    p->depth = (int)(depth < widest ? depth : widest);
+    plan_tile<Way>(tile_bytes, widest, p);
+    plan_stages<T, Way>(room, p);
+    const int threads = fetchers_of(*p) > makers(*p) ? fetchers_of(*p) : makers(*p);
     const int64_t groups = gates::tiles(p->c.columns, p->group);
-    return {blocks_of(groups), p->units * row_warps, shared_numbers<T, Way>(*p) * (int64_t)sizeof(T), false};
+    return {blocks_of(groups), threads, shared_numbers<T, Way>(*p) * (int64_t)sizeof(T), false};
 }
 
 // Wide rows go alone where four of them do not fit on chip.
@@ -70,10 +97,10 @@ int launch_stack(problem<T> p, bool launched, void *stream) {
     const int status = simt::room_of_block(&room);
     if (status != 0) return status;
     if (p.c.columns > few_rows) {
-        const simt::shape four = shape_of<T, 4, Way>(p.c.columns > many_rows ? 2 : 1, &p);
+        const simt::shape four = shape_of<T, 4, Way>(p.c.columns > many_rows ? 2 : 1, room, &p);
         if (four.shared_bytes <= room) return launched ? simt::launch<stack<T, 4, Way>>(four, stream, p) : 0;
     }
-    const simt::shape one = shape_of<T, 1, Way>(1, &p);
+    const simt::shape one = shape_of<T, 1, Way>(1, room, &p);
     if (one.shared_bytes > room) return DPCRI_CUDA_WIDTH;
     return launched ? simt::launch<stack<T, 1, Way>>(one, stream, p) : 0;
 }
@@ -93,7 +120,7 @@ T *exchange_of(const dpcri_device_cell &c, cells::cut *workspace) {
 template <class T, class Way>
 int shape_shared(int64_t *sharers, simt::shape *s, problem<T> *p) {
     typedef shared_stack<T, Way> kernel;
-    const int64_t widest = p->w > p->inner ? p->w : p->inner, depth = shared_tile_bytes / simt::warp_size / sizeof(T);
+    const int64_t widest = p->w > p->inner ? p->w : p->inner;
     int64_t room = 0;
     *sharers = 0;
     const int status = simt::room_of_block(&room);
@@ -101,8 +128,10 @@ int shape_shared(int64_t *sharers, simt::shape *s, problem<T> *p) {
     p->row_warps = shared_rows;
     p->group = p->c.columns < shared_rows ? (int)p->c.columns : shared_rows;
     p->units = simt::warp_size;
-    p->depth = (int)(depth < widest ? depth : widest);
-    while (p->depth > least_depth && shared_numbers<T, Way>(*p) * (int64_t)sizeof(T) > room) p->depth /= 2;
+    plan_tile<Way>(shared_tile_bytes, widest, p);
+    p->stages = 2;
+    while (p->depth > least_depth && shared_numbers<T, Way>(*p) * (int64_t)sizeof(T) > room)
+        p->depth = p->depth / 2 / simt::wide<T> * simt::wide<T>;
     *s = {0, most_threads, shared_numbers<T, Way>(*p) * (int64_t)sizeof(T), true};
     if (s->shared_bytes > room) return 0;
     const int64_t strips = gates::tiles(widest, p->units), groups = gates::tiles(p->c.columns, p->group);
@@ -163,10 +192,10 @@ int launch_chunks(chunked<T> a, bool launched, void *stream) {
     const int status = simt::room_of_block(&room);
     if (status != 0) return status;
     if (a.p.c.columns > few_rows) {
-        const simt::shape four = shape_of<T, 4, Way>(a.p.c.columns > many_rows ? 2 : 1, &a.p);
+        const simt::shape four = shape_of<T, 4, Way>(a.p.c.columns > many_rows ? 2 : 1, room, &a.p);
         if (four.shared_bytes <= room) return launch_shaped_chunks<T, 4, Way>(a, four, launched, stream);
     }
-    const simt::shape one = shape_of<T, 1, Way>(1, &a.p);
+    const simt::shape one = shape_of<T, 1, Way>(1, room, &a.p);
     if (one.shared_bytes > room) return DPCRI_CUDA_WIDTH;
     return launch_shaped_chunks<T, 1, Way>(a, one, launched, stream);
 }

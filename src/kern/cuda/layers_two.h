@@ -30,21 +30,21 @@ struct two_passes {
 template <class T, bool normed>
 struct two_onward : two_passes<T> {
     typedef two_passes<T> passing;
-    typedef T own;  // b
+    static constexpr int fields = 1;  // b
     static constexpr bool settles = normed;
     SIMT static const T *weight(const problem<T> &p, int64_t n) {
         return (passing::first(n) ? p.c.weight : p.weight2) + n / 2 * p.c.weight_step;
     }
     SIMT static bool along(const problem<T> &p) { return !p.c.in_out; }
-    SIMT static T begin(simt::lane &me, const problem<T> &p, int64_t row, int64_t u) {
-        return onward<T>::begin(me, p, row, u);
+    SIMT static T begin(simt::lane &me, const problem<T> &p, int64_t row, int64_t u, T &carry) {
+        return onward<T>::begin(me, p, row, u, carry);
     }
-    SIMT static T ready(const problem<T> &p, int64_t n, int64_t row, int64_t u) {
-        return passing::first(n) ? onward<T>::ready(p, n / 2, row, u) : p.x2[n / 2 * p.c.x_step + u];
+    SIMT static const T *source(const problem<T> &p, int64_t n, int64_t row, int64_t u, int f) {
+        return passing::first(n) ? onward<T>::source(p, n / 2, row, u, f) : p.x2 + n / 2 * p.c.x_step + u;
     }
-    SIMT static void late(const problem<T> &, int64_t, int64_t, int64_t, T &) {}
-    SIMT static T start(T x) { return x; }
-    SIMT static T finish(simt::lane &me, const problem<T> &p, int64_t n, int64_t row, int64_t u, T, T sum, T before) {
+    SIMT static T start(const problem<T> &, int64_t, int64_t, int64_t, const T (&own)[1], bool, T) { return own[0]; }
+    SIMT static T finish(simt::lane &me, const problem<T> &p, int64_t n, int64_t row, int64_t u, const T (&)[1], T sum,
+                         T before, T &) {
         if (!passing::first(n)) return onward<T>::leave(me, p, n / 2, row, u, sum, before);
         return normed ? sum : cells::value(p.c.activation, sum);
     }
@@ -67,11 +67,8 @@ struct two_homeward : two_passes<T> {
     typedef two_passes<T> passing;
     typedef homeward<T> plain;
     static constexpr bool settles = normed;
-    struct own {
-        T after;         // where the sum begins: lambda of this layer, or 0
-        T direct;        // of the one before
-        T slope, gamma;  // of a layer's first pass
-    };
+    static constexpr int fields =
+        normed ? 3 : 2;  // what comes in, of the layer before; slope and gamma of a first pass
     SIMT static int64_t layer(const problem<T> &p, int64_t n) { return p.c.length - 1 - n / 2; }
     SIMT static const T *weight(const problem<T> &p, int64_t n) {
         return (passing::first(n) ? p.weight2 : p.c.weight) + layer(p, n) * p.c.weight_step;
@@ -81,36 +78,30 @@ struct two_homeward : two_passes<T> {
     SIMT static T come_to(const problem<T> &p, int64_t l, int64_t row, int64_t u, T g) {
         return plain::come_to(p, l, row, u, g, T(1));
     }
-    SIMT static T begin(simt::lane &, const problem<T> &p, int64_t row, int64_t u) {
+    SIMT static T begin(simt::lane &, const problem<T> &p, int64_t row, int64_t u, T &carry) {
         const int64_t l = p.c.length - 1;
-        return come_to(p, l, row, u, plain::come(p, l, row, u));
+        return come_to(p, l, row, u, carry = plain::come(p, l, row, u));
     }
-    SIMT static own ready(const problem<T> &p, int64_t n, int64_t row, int64_t u) {
+    SIMT static const T *source(const problem<T> &p, int64_t n, int64_t row, int64_t u, int f) {
         const int64_t l = layer(p, n);
-        own r = {};
-        if (passing::first(n)) {
-            r.slope = *plain::slope(p, l, row, u);
-            if (normed) r.gamma = p.gamma[l * p.c.x_step + u];
-        } else if (l > 0) {
-            r.direct = plain::come(p, l - 1, row, u);
-        }
-        return r;
+        if (f == 0)
+            return passing::first(n) || l == 0 ? nullptr : p.direct + (l - 1) * p.direct_step + row * p.direct_row + u;
+        if (!passing::first(n)) return nullptr;
+        return f == 1 ? plain::slope(p, l, row, u) : p.gamma + l * p.c.x_step + u;
     }
-    SIMT static void late(const problem<T> &p, int64_t n, int64_t row, int64_t u, own &r) {
-        if (!passing::first(n) && p.c.residual) r.after = *plain::lambda(p, layer(p, n), row, u);
+    SIMT static T start(const problem<T> &p, int64_t n, int64_t row, int64_t u, const T (&)[fields], bool kept,
+                        T carry) {
+        return passing::first(n) ? T(0) : plain::made(p, layer(p, n), row, u, kept, carry);
     }
-    SIMT static T start(const own &r) { return r.after; }
-    SIMT static T finish(simt::lane &, const problem<T> &p, int64_t n, int64_t row, int64_t u, const own &r, T g, T) {
+    SIMT static T finish(simt::lane &, const problem<T> &p, int64_t n, int64_t row, int64_t u, const T (&own)[fields],
+                         T g, T, T &carry) {
         const int64_t l = layer(p, n);
-        if (!passing::first(n)) {
-            if (l > 0) return come_to(p, l - 1, row, u, g + r.direct);
-            if (p.first) p.first[row * p.first_row + u] = g;
-            return T(0);
-        }
-        const T t = g * r.slope;
-        if (!normed) return *plain::slope(p, l, row, u) = t;
+        if (!passing::first(n))
+            return l > 0 ? come_to(p, l - 1, row, u, carry = g + own[0]) : plain::first(p, row, u, g);
+        const T t = g * own[1];
+        if constexpr (!normed) return *plain::slope(p, l, row, u) = t;
         p.come[(l * p.c.columns + row) * p.inner + u] = t;
-        return t * r.gamma;
+        return t * own[fields - 1];
     }
     SIMT_BOTH static int64_t beside(const problem<T> &p, int64_t rows) { return normed ? normals_of(p, rows) : 0; }
     SIMT static void prepare(simt::lane &me, const problem<T> &p, const simt::shared<T> &s, int with, int64_t n,

@@ -15,9 +15,10 @@
 //
 // lane:
 //     thread() threads() block() blocks() in_warp() warp()
-//     array<T>(byte, count)        count T of the block's shared memory from that byte on; get(i), set(i, v). What it
-//     holds at
-//                                  the start is anything. Between one lane's set and another's get or set stands a
+//     array<T>(byte, count)        count T of the block's shared memory from that byte on; get(i), set(i, v), and
+//     get_wide(i, x):
+//                                  `wide` numbers from i on, which lies on a multiple of 16 bytes. What it holds at the
+//                                  start is anything. Between one lane's set and another's get or set stands a
 //                                  barrier
 //     barrier()                    of the block: every lane, at the same line
 //     warp_barrier()               of the warp: every lane of it, at the same line; orders shared memory within the
@@ -37,6 +38,9 @@
 //     copy_async(array, i, p)      array[i] = *p, some time before copy_wait() of this lane returns; until then nobody
 //     may touch
 //                                  array[i], and others not before a barrier after that
+//     copy_async_wide(array, i, p) the same of `wide` numbers side by side, 16 bytes: both places lie on a multiple of
+//     16 copy_close() copy_wait_but(n)         what was asked for since the last close is a group; all groups but the n
+//                                  last (0 to 7) have landed
 //
 // Blocks start in any order, and only some of them at a time: one that waits for another must hold a later ticket.
 #ifndef DPCRI_CUDA_SIMT_H
@@ -48,6 +52,10 @@
 namespace simt {
 
 constexpr int warp_size = 32;
+
+// Numbers in 16 bytes: as many as one access takes.
+template <class T>
+constexpr int wide = 16 / (int)sizeof(T);
 
 struct shape {
     int64_t blocks;

@@ -26,10 +26,25 @@ SIMT double erfc(double x) { return ::erfc(x); }
 SIMT uint32_t fma(uint32_t a, uint32_t b, uint32_t c) { return a * b + c; }
 
 template <class T>
+SIMT T number(unsigned bits) {
+    if constexpr (sizeof(T) == sizeof(float) && T(1) / T(2) != T(0)) return __uint_as_float(bits);
+    return (T)bits;
+}
+
+template <class T>
 struct shared {
     T *data;
     SIMT T get(int i) const { return data[i]; }
     SIMT void set(int i, T value) const { data[i] = value; }
+    SIMT void get_wide(int i, T (&to)[wide<T>]) const {
+        if constexpr (sizeof(T) == 4) {
+            const uint4 v = *reinterpret_cast<const uint4 *>(data + i);
+            to[0] = number<T>(v.x), to[1] = number<T>(v.y), to[2] = number<T>(v.z), to[3] = number<T>(v.w);
+        } else {
+            const double2 v = *reinterpret_cast<const double2 *>(data + i);
+            to[0] = v.x, to[1] = v.y;
+        }
+    }
 };
 
 struct lane {
@@ -100,6 +115,36 @@ struct lane {
         asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(place), "l"(from), "n"(sizeof(T)) : "memory");
 #else
         to.data[i] = *from;
+#endif
+    }
+    template <class T>
+    SIMT void copy_async_wide(const shared<T> &to, int i, const T *from) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+        const unsigned place = (unsigned)__cvta_generic_to_shared(to.data + i);
+        asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(place), "l"(from) : "memory");
+#else
+        *reinterpret_cast<uint4 *>(to.data + i) = *reinterpret_cast<const uint4 *>(from);
+#endif
+    }
+    SIMT void copy_close() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+        asm volatile("cp.async.commit_group;" ::: "memory");
+#endif
+    }
+    SIMT void copy_wait_but(int groups) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+        switch (groups) {  // the instruction takes a constant
+            case 1: asm volatile("cp.async.wait_group 1;" ::: "memory"); break;
+            case 2: asm volatile("cp.async.wait_group 2;" ::: "memory"); break;
+            case 3: asm volatile("cp.async.wait_group 3;" ::: "memory"); break;
+            case 4: asm volatile("cp.async.wait_group 4;" ::: "memory"); break;
+            case 5: asm volatile("cp.async.wait_group 5;" ::: "memory"); break;
+            case 6: asm volatile("cp.async.wait_group 6;" ::: "memory"); break;
+            case 7: asm volatile("cp.async.wait_group 7;" ::: "memory"); break;
+            default: asm volatile("cp.async.wait_group 0;" ::: "memory");
+        }
+#else
+        (void)groups;
 #endif
     }
     SIMT void copy_wait() {

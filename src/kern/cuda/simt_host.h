@@ -58,8 +58,13 @@ int64_t place(int64_t byte, int count, int i, int64_t size);
 
 // Of `size` bytes, from any lane of the warp.
 void shuffle(void *value, size_t size, int from, int line);
+// Stops where a byte of shared memory, or of global memory, is no multiple of 16.
+void aligned(int64_t byte);
 // Number `byte` of a shared array will be what stands at `from`.
 void copy_async(block *home, int64_t byte, const void *from, int size, int line);
+
+void copy_close();
+void copy_wait_but(int groups, int line);
 
 typedef void kernel_body(const void *arguments);
 int launch(const shape &s, int most, kernel_body *body, const void *arguments);
@@ -75,6 +80,10 @@ struct shared {
 
     T get(int i) const;
     void set(int i, T value) const;
+    void get_wide(int i, T (&to)[wide<T>]) const {
+        host::aligned(host::place(byte, count, i, (int64_t)sizeof(T)));
+        for (int k = 0; k < wide<T>; k++) to[k] = get(i + k);
+    }
 };
 
 struct lane {
@@ -134,6 +143,14 @@ struct lane {
     void copy_async(const shared<T> &to, int i, const T *from, int line = __builtin_LINE()) {
         host::copy_async(to.home, host::place(to.byte, to.count, i, (int64_t)sizeof(T)), from, (int)sizeof(T), line);
     }
+    template <class T>
+    void copy_async_wide(const shared<T> &to, int i, const T *from, int line = __builtin_LINE()) {
+        host::aligned(host::place(to.byte, to.count, i, (int64_t)sizeof(T)));
+        host::aligned((int64_t) reinterpret_cast<intptr_t>(from));
+        for (int k = 0; k < wide<T>; k++) copy_async(to, i + k, from + k, line);
+    }
+    void copy_close() { host::copy_close(); }
+    void copy_wait_but(int groups, int line = __builtin_LINE()) { host::copy_wait_but(groups, line); }
     void copy_wait(int line = __builtin_LINE());
 };
 
