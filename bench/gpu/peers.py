@@ -1,21 +1,23 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""What PyTorch and JAX take on the NVIDIA GPU of this machine, beside our tables of the same work; CSV on standard output.
+"""What PyTorch and JAX take on the NVIDIA GPU of this machine, beside our tables of the same work. CSV on standard
+output.
 
     peers.py [--part NAME] [--seconds N] [--device cuda|cpu] [--small]
 
-  mlp              z = relu(W_l z + b_l), 1024 layers: eager, graph, compile (16 layers a function, all calls in one graph),
-                   jax-scan (jax-scan-16: unrolled by 16)
+  mlp              z = relu(W_l z + b_l), 1024 layers: eager, graph, compile (16 layers a function, all calls in one
+                   graph), jax-scan (jax-scan-16: unrolled by 16)
   recurrent        torch.nn.GRU, LSTM and RNN on cuDNN; pass `both` gives the gradients of weights and input
   resnet-training  784 inputs, 1024 layers of z + tanh(W_l z + b_l)/32, 10 classes, AdamW: a whole step
   linear           x_t = a_t x_{t-1} + b_t, diagonal and dense: jax-associative, jax-scan
   para             ParaGRU's loop: jax-scan
 
-Medians of runs timed one by one, by the device's events (JAX: by the clock, until the result is ready, inputs on the device);
-TF32 is off. A peer named -difference is the time of forward and backward less that of forward; every other backward runs
-alone, what forward leaves for it made outside of the time. Rows come in order of importance, parts in stages, each a process of
-its own, and have --seconds a part: what does not fit, or fails, is said on standard error, and the rest goes on. What a part
-does not take, later ones have. --device cpu --small goes through all rows, tiny, without CUDA graphs.
+Medians of runs timed one by one, by the device's events (JAX: by the clock, until the result is ready, inputs on the
+device); TF32 is off. A peer named -difference is the time of forward and backward less that of forward; every other
+backward runs alone, what forward leaves for it made outside of the time. Rows come in order of importance, parts in
+stages, each a process of its own, and have --seconds a part: what does not fit, or fails, is said on standard error,
+and the rest goes on. What a part does not take, later ones have. --device cpu --small goes through all rows, tiny,
+without CUDA graphs.
 """
 import argparse
 import csv
@@ -60,7 +62,7 @@ def say(text):
 
 
 def repeat(once):
-    """(median seconds, repetitions) of once() -> seconds; its own making counts for how many there are, not for the median."""
+    """(median seconds, repetitions) of once() -> seconds of what is timed of it."""
     for _ in range(WARM):
         start = time.monotonic()
         once()
@@ -263,7 +265,8 @@ def mlp_compile():
 
 def recurrent_pass(work, hidden, length, batch, passing):
     inputs = 1 if work == "rnn" else hidden
-    network = {"gru": torch.nn.GRU, "lstm": torch.nn.LSTM, "rnn": torch.nn.RNN}[work](inputs, hidden, device=options.device)
+    kind = {"gru": torch.nn.GRU, "lstm": torch.nn.LSTM, "rnn": torch.nn.RNN}[work]
+    network = kind(inputs, hidden, device=options.device)
     x, g = normal(length, batch, inputs), normal(length, batch, hidden)
     if passing == "forward":
         network.eval()  # keeps nothing for a backward pass
@@ -276,9 +279,11 @@ def recurrent_pass(work, hidden, length, batch, passing):
 
 
 def recurrent_torch():
-    both, passes = ("gru", "lstm"), ("forward", "backward", "both")
-    for networks, shapes, wanted in ((both, RECURRENT, passes[:1]), (("rnn",), RNNS, passes), (both, RECURRENT, passes[2:]),
-                                     (both, LONG, passes[:1]), (("rnn",), LONG_RNNS, passes), (both, LONG, passes[2:])):  # fmt: skip
+    gated, plain, passes = ("gru", "lstm"), ("rnn",), ("forward", "backward", "both")
+    for networks, shapes, wanted in (
+        (gated, RECURRENT, ("forward",)), (plain, RNNS, passes), (gated, RECURRENT, ("both",)),
+        (gated, LONG, ("forward",)), (plain, LONG_RNNS, passes), (gated, LONG, ("both",)),
+    ):  # fmt: skip
         for n, work, passing in itertools.product(shapes, networks, wanted):
             n = sizes(*n)
             row(work, *n, passing, "cudnn" if events else "cpu", lambda: recurrent_pass(work, *n, passing))
@@ -418,7 +423,8 @@ def linear_scan(width, length):
         x = p[0] * x + p[1]
         return x, x
 
-    return timed_jit(lambda a, b: jax.lax.scan(step, jnp.zeros_like(b[0]), (a, b))[1], *linear_numbers(width, length, False))
+    a, b = linear_numbers(width, length, False)
+    return timed_jit(lambda a, b: jax.lax.scan(step, jnp.zeros_like(b[0]), (a, b))[1], a, b)
 
 
 def linear_jax():
@@ -473,8 +479,8 @@ def run_stage():
 
 def start_stage(part, stage, seconds):
     """In a process of its own, which ends in time even where a library hangs."""
-    command = [sys.executable, os.path.abspath(__file__), "--part", part, "--stage", stage, "--seconds", f"{seconds:.0f}",
-               "--device", options.device] + ["--small"] * options.small  # fmt: skip
+    command = [sys.executable, os.path.abspath(__file__), "--part", part, "--stage", stage,
+               "--seconds", f"{seconds:.0f}", "--device", options.device] + ["--small"] * options.small  # fmt: skip
     environment = {**os.environ, "NVIDIA_TF32_OVERRIDE": "0", "TORCHINDUCTOR_COMPILE_THREADS": "1"}
     try:
         status = subprocess.run(command, env=environment, timeout=seconds + GRACE).returncode
@@ -492,7 +498,7 @@ def main():
         f"{part} {sum(stages.values())}" for part, stages in PARTS.items()) + ")")  # fmt: skip
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--small", action="store_true", help="tiny sizes: a trial, not a measurement")
-    parser.add_argument("--stage", choices=("torch", "jax", "compile"), help="only this one, in this process, without a header")
+    parser.add_argument("--stage", choices=("torch", "jax", "compile"), help="only this one, here, no header")
     options = parser.parse_args()
     if options.stage:
         if (options.part, options.stage) not in ROWS or not options.seconds:
