@@ -17,6 +17,9 @@ done
 exported=$(nm -D --defined-only "$module" | awk '{print $NF}')
 [ "$exported" = dpcr_device_module ] || fail "exports $exported, wanted dpcr_device_module alone"
 ! readelf -dW "$module" | grep -E 'NEEDED.*(cuda|cublas|nvidia|deeppcr|stdc\+\+)' || fail "needs what a user may not have"
+# Where host code calls a function of devices alone, nvcc puts an exit, and says nothing if a template hides it.
+ends=$(objdump -d --no-show-raw-insn "$module" | awk '/^[0-9a-f]+ <_ZN/ { at = $2 } /^[0-9a-f]+ <[^_]/ { at = "" } /<exit@plt>/ { if (at) print at }' | sort -u)
+[ -z "$ends" ] || fail "calls what devices alone have: $(printf '%s' "$ends" | head -3)"
 dump=$(command -v cuobjdump || echo "$(dirname "${CUDACXX:-/usr/local/cuda/bin/nvcc}")/cuobjdump")
 if [ -x "$dump" ]; then
     codes=sm_90

@@ -422,7 +422,7 @@ template <class T>
 struct onward : unsettled<T> {
     static constexpr int fields = 1;  // x
     SIMT static const T *weight(const problem<T> &p, int64_t n) { return p.c.weight + n * p.c.weight_step; }
-    SIMT static bool along(const problem<T> &p) { return !p.c.in_out; }
+    SIMT_BOTH static bool along(const problem<T> &p) { return !p.c.in_out; }
     SIMT static T begin(simt::lane &me, const problem<T> &p, int64_t row, int64_t u, T &) {
         return p.c.z0 ? me.peer_load(p.c.z0 + row * p.c.z0_row + u) : T(0);  // of a chunk, others wrote it
     }
@@ -541,7 +541,7 @@ struct homeward : unsettled<T> {
     static constexpr int fields = 2;  // of the layer before: what comes in, and the slope that e has in its place
     SIMT static int64_t layer(const problem<T> &p, int64_t n) { return p.c.length - 1 - n; }
     SIMT static const T *weight(const problem<T> &p, int64_t n) { return p.c.weight + layer(p, n) * p.c.weight_step; }
-    SIMT static bool along(const problem<T> &p) { return p.c.in_out; }
+    SIMT_BOTH static bool along(const problem<T> &p) { return p.c.in_out; }
     SIMT static T *lambda(const problem<T> &p, int64_t l, int64_t row, int64_t u) {
         return p.adjoint + l * p.adjoint_step + row * p.adjoint_row + u;
     }

@@ -35,7 +35,7 @@ struct two_onward : two_passes<T> {
     SIMT static const T *weight(const problem<T> &p, int64_t n) {
         return (passing::first(n) ? p.c.weight : p.weight2) + n / 2 * p.c.weight_step;
     }
-    SIMT static bool along(const problem<T> &p) { return !p.c.in_out; }
+    SIMT_BOTH static bool along(const problem<T> &p) { return !p.c.in_out; }
     SIMT static T begin(simt::lane &me, const problem<T> &p, int64_t row, int64_t u, T &carry) {
         return onward<T>::begin(me, p, row, u, carry);
     }
@@ -73,7 +73,7 @@ struct two_homeward : two_passes<T> {
     SIMT static const T *weight(const problem<T> &p, int64_t n) {
         return (passing::first(n) ? p.weight2 : p.c.weight) + layer(p, n) * p.c.weight_step;
     }
-    SIMT static bool along(const problem<T> &p) { return p.c.in_out; }
+    SIMT_BOTH static bool along(const problem<T> &p) { return p.c.in_out; }
     // Lambda is g; what W2 gets of it.
     SIMT static T come_to(const problem<T> &p, int64_t l, int64_t row, int64_t u, T g) {
         return plain::come_to(p, l, row, u, g, T(1));
