@@ -2,7 +2,7 @@
 // Linear chains on a device beside a copy of its memory: bytes that a chain has to move (a, b, z once each) over the
 // time of a solve, against a copy in the same run; of dense ones wider than 16 by the loop and by products of chunks.
 // Medians of solves timed one by one by the device's events; arrays rotate, so that its caches do not help. CSV on
-// standard output. Not yet run on a device.
+// standard output.
 //
 //   bench_gpu_chains [--device cuda:N] [--bytes N] [--repetitions N] [--structure NAME]
 #include <inttypes.h>
@@ -50,11 +50,11 @@ static dpcr_array numbers(const gpu *t, dpcr_dtype dtype, const int64_t *shape) 
 }
 
 static void print_row(const bench *t, const char *what, int64_t width, const char *scheme, dpcr_dtype dtype,
-                      int64_t length, int64_t batch, int transposed, double bytes, double seconds) {
+                      int64_t length, int64_t batch, int transposed, int runs, double bytes, double seconds) {
     gpu_row(&t->on);
     printf("%s,%" PRId64 ",%s,%s,%" PRId64 ",%" PRId64 ",%d,%d,%.0f,%.4g,%.4g,%.4g,%.4g\n", what, width, scheme,
-           dpcr_dtype_name(dtype), length, batch, transposed, t->on.repetitions, bytes, 1e6 * seconds,
-           1e-9 * bytes / seconds, 1e-9 * t->copy, t->copy > 0 ? bytes / seconds / t->copy : 1);
+           dpcr_dtype_name(dtype), length, batch, transposed, runs, bytes, 1e6 * seconds, 1e-9 * bytes / seconds,
+           1e-9 * t->copy, t->copy > 0 ? bytes / seconds / t->copy : 1);
     fflush(stdout);
 }
 
@@ -88,8 +88,10 @@ static void time_chain(const bench *t, dpcr_structure structure, int64_t width, 
         c.b[i] = numbers(&t->on, dtype, (const int64_t[]){length, batch, width});
         c.z[i] = numbers(&t->on, dtype, (const int64_t[]){length, batch, width});
     }
+    int runs = 0;
+    const double seconds = median(&t->on, solve, &c, sets, &runs);
     print_row(t, dpcr_structure_name(structure), width, dpcr_scheme_name(scheme), dtype, length, batch, transposed,
-              (double)(length * step), median(&t->on, solve, &c, sets));
+              runs, (double)(length * step), seconds);
     for (int i = 0; i < sets; i++) {
         dpcr_device_release(t->on.device, c.a[i].data);
         dpcr_device_release(t->on.device, c.b[i].data);
@@ -107,9 +109,10 @@ static void time_copy(bench *t) {
         c.b[i] = numbers(&t->on, DPCR_F32, (const int64_t[]){count, 1, 1});
         c.z[i] = numbers(&t->on, DPCR_F32, (const int64_t[]){count, 1, 1});
     }
-    const double bytes = 2.0 * (double)c.copy_bytes, seconds = median(&t->on, solve, &c, sets);
+    int runs = 0;
+    const double bytes = 2.0 * (double)c.copy_bytes, seconds = median(&t->on, solve, &c, sets, &runs);
     t->copy = bytes / seconds;
-    print_row(t, "copy", 1, "-", DPCR_F32, count, 1, 0, bytes, seconds);
+    print_row(t, "copy", 1, "-", DPCR_F32, count, 1, 0, runs, bytes, seconds);
     for (int i = 0; i < sets; i++) {
         dpcr_device_release(t->on.device, c.b[i].data);
         dpcr_device_release(t->on.device, c.z[i].data);

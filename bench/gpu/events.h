@@ -26,20 +26,35 @@ static int by_size(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-// Median seconds of run(argument, set), sets 0..sets-1 by turns.
-static inline double median(const gpu *t, void (*run)(const gpu *t, const void *argument, int set),
-                            const void *argument, int sets) {
-    double times[MOST];
+// Median seconds of run(argument, set), sets 0..sets-1 by turns, each after prepare(argument, set) where there is one,
+// which is not timed. Ends early, after three runs or more, where they have taken half a second in all; *runs, or NULL,
+// gets how many there were.
+static inline double median_after(const gpu *t, void (*prepare)(const gpu *t, const void *argument, int set),
+                                  void (*run)(const gpu *t, const void *argument, int set), const void *argument,
+                                  int sets, int *runs) {
+    double times[MOST], all = 0, last = 0;
     dpcr_error error = {0};
-    for (int i = -3; i < t->repetitions; i++) {  // the first ones warm up
+    int count = 0, warm = 3;
+    for (int i = 0; count < t->repetitions && (count < 3 || all < 0.5); i++) {
+        if (prepare) prepare(t, argument, i % sets);
         must(t->table->event_record(t->device.id, t->events[0], t->stream, &error), &error);
-        run(t, argument, (i + 3) % sets);
+        run(t, argument, i % sets);
         must(t->table->event_record(t->device.id, t->events[1], t->stream, &error), &error);
         must(dpcr_stream_wait(t->device, t->stream, &error), &error);
-        if (i >= 0) must(t->table->event_seconds(t->device.id, t->events[0], t->events[1], &times[i], &error), &error);
+        must(t->table->event_seconds(t->device.id, t->events[0], t->events[1], &last, &error), &error);
+        if (i >= warm || (i > 0 && last > 0.1)) {  // the first ones warm up
+            times[count++] = last;
+            all += last;
+        }
     }
-    qsort(times, (size_t)t->repetitions, sizeof *times, by_size);
-    return times[t->repetitions / 2];
+    qsort(times, (size_t)count, sizeof *times, by_size);
+    if (runs) *runs = count;
+    return times[count / 2];
+}
+
+static inline double median(const gpu *t, void (*run)(const gpu *t, const void *argument, int set),
+                            const void *argument, int sets, int *runs) {
+    return median_after(t, NULL, run, argument, sets, runs);
 }
 
 static const char *value_of(int argc, char **argv, const char *name, const char *otherwise) {

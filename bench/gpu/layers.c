@@ -3,8 +3,8 @@
 // starts them: forward by the loop, by overlap, and, of neither normalised nor two-layer ones where its w^3 L B
 // products are few, by newton, and back with all gradients; wide ones of few rows, up to 4096, by the loop alone, as
 // the plan prices it, by one block a row, and shared by several. Medians of passes timed one by one by the device's
-// events, and how many times faster than the loop of the same row they were. CSV on standard output. Not yet run on a
-// device.
+// events, and how many times faster than the loop of the same row they were.
+// CSV on standard output.
 //
 //   bench_gpu_layers [--device cuda:N] [--network mlp|resnet|resnet-gelu|resnet-norm|resnet-two] [--longest N]
 //                    [--repetitions N]
@@ -61,13 +61,14 @@ static void backward(const gpu *t, const void *argument, int set) {
 static void time_pass(const gpu *t, const job *j, const char *method, bool back, double *loop) {
     dpcr_solve_report report = {.size = sizeof report};
     dpcr_error error = {0};
-    const double seconds = median(t, back ? backward : forward, j, 1);
+    int runs = 0;
+    const double seconds = median(t, back ? backward : forward, j, 1, &runs);
     if (!back) must(dpcr_solve_collect(j->plan, j->workspace, j->bytes, t->stream, &report, &error), &error);
     if (*loop == 0) *loop = seconds;
     gpu_row(t);
     printf("%s,%" PRId64 ",float32,%" PRId64 ",%" PRId64 ",%s,%s,%s,%d,%d,%.4g,%.4g\n", j->network->name, j->width,
            j->layers, j->batch, back ? "backward" : "forward", method, back ? "-" : dpcr_reason_name(report.reason),
-           report.sweeps, t->repetitions, 1e6 * seconds, *loop / seconds);
+           report.sweeps, runs, 1e6 * seconds, *loop / seconds);
     fflush(stdout);
 }
 
@@ -142,7 +143,7 @@ static void time_stack(const gpu *t, const network *n, int64_t width, int64_t la
 
 int main(int argc, char **argv) {
     const char *name = value_of(argc, argv, "--network", "resnet");
-    const int64_t longest = atoll(value_of(argc, argv, "--longest", "65536"));
+    const int64_t longest = atoll(value_of(argc, argv, "--longest", "131072"));
     const network *n = networks;
     gpu t = {0};
     while (n < networks + NETWORKS && strcmp(name, n->name) != 0) n++;
@@ -158,14 +159,16 @@ int main(int argc, char **argv) {
            "network,width,dtype,layers,batch,pass,method,reason,sweeps,"
            "repetitions,median_us,times_the_loop\n");
     const bool rehearsed = longest < 1024;
-    for (int64_t layers = rehearsed ? longest : 1024; layers <= longest; layers *= 8)
-        for (int64_t batch = 1; batch <= (rehearsed ? 16 : 256); batch *= 16)
-            for (int64_t width = 2; width <= (rehearsed ? 32 : 256); width *= 2)
-                if (width * width * layers <= 1 << 26 && width * batch * layers <= 1 << 26)
-                    time_stack(&t, n, width, layers, batch, time_methods);
+    // The map, then wide layers.
+    for (int64_t layers = rehearsed ? longest : 16; layers <= longest; layers *= layers == 65536 ? 2 : 4)
+        for (int64_t batch = 1; batch <= (rehearsed ? 16 : 64); batch *= rehearsed ? 16 : 64)
+            for (int64_t width = 2; width <= (rehearsed ? 32 : 64); width *= 2)
+                time_stack(&t, n, width, layers, batch, time_methods);
+    for (int64_t batch = 1; batch <= 256 && !rehearsed; batch *= 16)
+        for (int64_t width = 128; width <= 256; width *= 2) time_stack(&t, n, width, 1024, batch, time_methods);
     const int64_t widest = rehearsed ? 128 : 4096;
-    for (int64_t width = 128; width <= widest; width *= 2)
-        for (int64_t batch = 1; batch <= 64; batch *= 4) {
+    for (int64_t width = rehearsed ? 128 : 256; width <= widest; width *= 4)
+        for (int64_t batch = 1; batch <= 16; batch *= 4) {
             const int64_t most = ((int64_t)1 << 26) / (width * width);
             time_stack(&t, n, width, most < longest ? most : longest, batch, time_loops);
         }

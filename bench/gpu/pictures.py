@@ -173,6 +173,7 @@ def main():
     folder = os.path.normpath(options.out or options.results)
     layers, nonlinear, peers = (read(options.results, f"{name}.csv") for name in ("layers", "nonlinear", "peers"))
     plt.rcParams.update({"text.color": INK, "axes.labelcolor": INK, "xtick.color": INK, "ytick.color": INK})
+    nonlinear = [row for row in nonlinear if row["pass"] == "forward"]
     forward = [row for row in layers if row["pass"] == "forward"] + nonlinear
     for network in dict.fromkeys(row["network"] for row in forward):
         rows = [row for row in forward if row["network"] == network]

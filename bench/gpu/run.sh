@@ -23,7 +23,7 @@ results=bench/results/gpu
 bytes=1073741824
 launches=10000
 longest=131072
-deepest=65536
+deepest=131072
 trained="--layers 1024 --beside 3"
 streams="--limit 1600 --length 1000"
 sampled=
@@ -142,7 +142,7 @@ case $part in
         ;;
     bench)
         for structure in diagonal block dense scalar; do step "$structure" 200 bash -c "chains $structure"; done
-        for what in cells gru lstm paragru paralstm mingru; do step "$what" 300 bash -c "nonlinear $what"; done
+        for what in cells rnn gru lstm paragru paralstm mingru; do step "$what" 300 bash -c "nonlinear $what"; done
         for network in mlp resnet resnet-gelu resnet-norm resnet-two; do step "$network" 300 bash -c "layers $network"; done
         for network in mlp resnet; do step "training_$network" 300 bash -c "training $network"; done
         for network in rnn gru lstm paragru; do step "sequences_$network" 200 bash -c "sequences $network"; done

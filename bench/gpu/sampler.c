@@ -4,7 +4,7 @@
 // a few pictures at once or many. Medians of samplings timed one by one, from putting one into the stream to the end of
 // the wait for it as the host's clock sees them, for a sampling by sweeps waits on the host; the loop's by the device's
 // events too (sequential-events); and how many times faster than the loop of the same row, by the host's clock, they
-// were. Noise and start lie on the device before. CSV on standard output. Not yet run on a device.
+// were. Noise and start lie on the device before. CSV on standard output.
 //
 //   bench_gpu_sampler [--device cuda:N] [--width N] [--hidden N] [--depth N] [--steps N] [--most N] [--window N]
 //                     [--tolerance 1e-3] [--repetitions N]
@@ -41,25 +41,28 @@ static void sample(const gpu *t, const void *argument, int set) {
     must(dpcr_solve_enqueue(j->plan, &j->z0, &j->z, j->workspace, j->bytes, t->stream, &error), &error);
 }
 
-static double median_by_host(const gpu *t, const job *j) {
-    double times[MOST];
+// As median(), by the host's clock.
+static double median_by_host(const gpu *t, const job *j, int *runs) {
+    double times[MOST], all = 0;
     dpcr_error error = {0};
-    for (int i = -WARM; i < t->repetitions; i++) {
+    int count = 0;
+    for (int i = 0; count < t->repetitions && (count < 3 || all < 0.5); i++) {
         const double start = now();
         sample(t, j, 0);
         must(dpcr_stream_wait(t->device, t->stream, &error), &error);
-        if (i >= 0) times[i] = now() - start;
+        if (i >= WARM) all += times[count++] = now() - start;
     }
-    qsort(times, (size_t)t->repetitions, sizeof *times, by_size);
-    return times[t->repetitions / 2];
+    qsort(times, (size_t)count, sizeof *times, by_size);
+    *runs = count;
+    return times[count / 2];
 }
 
-static void print_row(const gpu *t, const job *j, const char *method, const dpcr_solve_report *report, double seconds,
-                      double loop) {
+static void print_row(const gpu *t, const job *j, const char *method, const dpcr_solve_report *report, int runs,
+                      double seconds, double loop) {
     gpu_row(t);
     printf("denoiser-%" PRId64 "x%" PRId64 ",%s,%" PRId64 ",%" PRId64 ",%" PRId64 ",%s,%s,%d,%d,%.4g,%.4g\n",
            j->shape->hidden, j->shape->depth, dpcr_sampler_name(j->kind), j->steps->length, j->shape->width, j->batch,
-           method, dpcr_reason_name(report->reason), report->sweeps, t->repetitions, 1e6 * seconds, loop / seconds);
+           method, dpcr_reason_name(report->reason), report->sweeps, runs, 1e6 * seconds, loop / seconds);
     fflush(stdout);
 }
 
@@ -79,11 +82,15 @@ static void time_method(const gpu *t, job *j, dpcr_method method, double *loop) 
     must(dpcr_solve_plan_create(t->context, j->steps, &options, &j->plan, &error), &error);
     j->bytes = dpcr_solve_plan_workspace(j->plan);
     must(dpcr_device_allocate(t->device, j->bytes, &j->workspace, &error), &error);
-    const double seconds = median_by_host(t, j);
+    int runs = 0;
+    const double seconds = median_by_host(t, j, &runs);
     must(dpcr_solve_collect(j->plan, j->workspace, j->bytes, t->stream, &report, &error), &error);
     if (in_order) *loop = seconds;
-    print_row(t, j, dpcr_method_name(method), &report, seconds, *loop);
-    if (in_order) print_row(t, j, "sequential-events", &report, median(t, sample, j, 1), *loop);
+    print_row(t, j, dpcr_method_name(method), &report, runs, seconds, *loop);
+    if (in_order) {
+        const double by_events = median(t, sample, j, 1, &runs);
+        print_row(t, j, "sequential-events", &report, runs, by_events, *loop);
+    }
     dpcr_device_release(t->device, j->workspace);
     dpcr_solve_plan_destroy(j->plan);
 }

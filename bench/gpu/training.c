@@ -3,7 +3,7 @@
 // images: median seconds of a step, from the end of one to the end of the next as the host sees them, for a grid of
 // widths and batches, beside the same steps on this machine's processor where --beside names how many, and how far
 // apart the two losses up to the last common step, each a mean over the epoch's rows so far, are. CSV on standard
-// output. Not yet run on a device.
+// output.
 //
 //   bench_gpu_training [--device cuda:N] [--network mlp|resnet] [--layers N] [--widest N] [--most N] [--repetitions N]
 //                      [--beside N]
