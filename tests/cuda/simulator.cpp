@@ -530,6 +530,11 @@ void copy_wait_but(int groups, int line) {
     f->groups.erase(f->groups.begin(), f->groups.begin() + (long)landed);
 }
 
+void check_aligned(const void *p, size_t size, int line) {
+    current->line = line;
+    if (reinterpret_cast<uintptr_t>(p) % size != 0) stop_at(current, "%d bytes at an address between", (int)size);
+}
+
 enum { refused_shape = 9, refused_shared = 1, refused_cooperative = 720 };  // cudaError_t's numbers
 
 int launch(const shape &s, int most, kernel_body *body, const void *arguments) {
@@ -572,6 +577,11 @@ template struct shared<double>;
 template struct shared<int32_t>;
 template struct shared<uint32_t>;
 template struct shared<int64_t>;
+template struct shared<pack<float, 2>>;
+template struct shared<pack<float, 4>>;
+template struct shared<pack<uint32_t, 2>>;
+template struct shared<pack<uint32_t, 4>>;
+template struct shared<pack<double, 2>>;
 
 int lane::thread() const { return host::current->thread; }
 int lane::threads() const { return host::running->is.threads; }

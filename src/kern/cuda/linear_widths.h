@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: MIT
-// The kernels of linear.h by width, from a number that is known when the program runs. Each range of widths is
-// compiled in a file of its own.
+// The kernels of linear_stream.h and linear.h by width, from a number that is known when the program runs. Each range
+// of widths is compiled in a file of its own.
 #ifndef DPCRI_CUDA_LINEAR_WIDTHS_H
 #define DPCRI_CUDA_LINEAR_WIDTHS_H
 
 #include "kern/cuda/linear.h"
+#include "kern/cuda/linear_stream.h"
 
 namespace linear {
 
@@ -21,7 +22,10 @@ sizes widths<T, First, Last>::plan(int k, problem<T> *p) {
     if constexpr (First < Last) {
         if (k > First) return widths<T, First + 1, Last>::plan(k, p);
     }
-    return linear::plan<T, First, usual<T, First>, usual_group<T, First>()>(p);
+    if constexpr (First <= 2)
+        return stream::plan<T, First, stream::usual<T, First>, stream::usual_group<T, First>>(p);
+    else
+        return linear::plan<T, First, usual<T, First>, usual_group<T, First>()>(p);
 }
 
 template <class T, int First, int Last>
@@ -29,7 +33,10 @@ int widths<T, First, Last>::run(int k, problem<T> p, void *workspace, void *stre
     if constexpr (First < Last) {
         if (k > First) return widths<T, First + 1, Last>::run(k, p, workspace, stream);
     }
-    return linear::run<T, First, usual<T, First>, usual_group<T, First>()>(p, workspace, stream);
+    if constexpr (First <= 2)
+        return stream::run<T, First, stream::usual<T, First>, stream::usual_group<T, First>>(p, workspace, stream);
+    else
+        return linear::run<T, First, usual<T, First>, usual_group<T, First>()>(p, workspace, stream);
 }
 
 }  // namespace linear

@@ -9,6 +9,7 @@
 //     struct kernel {
 //         typedef ... arguments;                  // plain data, passed by value
 //         static constexpr int most = 256;        // threads of a block at most
+//         static constexpr int together = 4;      // may be left out: blocks that registers leave room for
 //         SIMT static void run(simt::lane &me, const arguments &a);
 //     };
 //     int status = simt::launch<kernel>({blocks, threads, shared_bytes, cooperative}, stream, arguments);
@@ -31,7 +32,11 @@
 //                                  them, is seen by who finds v there with
 //     acquire(flag)                 and by the lanes that then meet that one at a barrier
 //     await(flag, v)               acquire until it gives v
+//     release(flag, v)             as publish, by the store's own order alone
 //     peer_load(p) peer_store(p,v) numbers that other blocks write or read in the same launch
+//     stream_load<N>(p) stream_store(p, v)
+//                                  N numbers side by side, a pack, from and to a place of its alignment; they leave
+//                                  caches before others
 //     grid_barrier()               all lanes of all blocks; of cooperative launches alone. What was written before it
 //     is
 //                                  seen behind it, by plain loads and copies too
@@ -62,6 +67,12 @@ struct shape {
     int threads;  // of a block: a multiple of warp_size
     int64_t shared_bytes;
     bool cooperative;
+};
+
+// What one access moves, 16 bytes at most; an element of shared arrays too.
+template <class T, int N>
+struct alignas(N * sizeof(T)) pack {
+    T at[N];
 };
 
 }  // namespace simt

@@ -6,6 +6,8 @@
 #include <cooperative_groups.h>
 #include <cuda_runtime.h>
 
+#include <type_traits>
+
 #define SIMT __device__ __forceinline__
 #define SIMT_CALLED __device__ __noinline__
 #define SIMT_BOTH __host__ __device__ __forceinline__
@@ -24,6 +26,34 @@ SIMT double exp(double x) { return ::exp(x); }
 SIMT double log(double x) { return ::log(x); }
 SIMT double erfc(double x) { return ::erfc(x); }
 SIMT uint32_t fma(uint32_t a, uint32_t b, uint32_t c) { return a * b + c; }
+
+// A pack as one access has it.
+template <size_t Bytes>
+struct word;
+template <>
+struct word<4> {
+    typedef unsigned type;
+};
+template <>
+struct word<8> {
+    typedef uint2 type;
+};
+template <>
+struct word<16> {
+    typedef uint4 type;
+};
+template <class T, int N, class W>
+SIMT pack<T, N> as_pack(W bits) {
+    pack<T, N> p;
+    memcpy(&p, &bits, sizeof p);
+    return p;
+}
+template <class W, class P>
+SIMT W as_word(P p) {
+    W bits;
+    memcpy(&bits, &p, sizeof bits);
+    return bits;
+}
 
 template <class T>
 SIMT T number(unsigned bits) {
@@ -87,6 +117,9 @@ struct lane {
         __threadfence();  // cumulative by itself; the store's release says it again
         asm volatile("st.release.gpu.global.u32 [%0], %1;" ::"l"(flag), "r"(value) : "memory");
     }
+    SIMT void release(uint32_t *flag, uint32_t value) {
+        asm volatile("st.release.gpu.global.u32 [%0], %1;" ::"l"(flag), "r"(value) : "memory");
+    }
     SIMT uint32_t acquire(const uint32_t *flag) {
         uint32_t value;
         asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(value) : "l"(flag) : "memory");
@@ -103,6 +136,27 @@ struct lane {
     template <class T>
     SIMT void peer_store(T *to, T value) {
         __stcg(to, value);
+    }
+
+    template <class T, int N>
+    SIMT pack<T, N> peer_load(const pack<T, N> *from) {
+        typedef typename word<sizeof(pack<T, N>)>::type bits;
+        return as_pack<T, N>(__ldcg(reinterpret_cast<const bits *>(from)));
+    }
+    template <class T, int N>
+    SIMT void peer_store(pack<T, N> *to, pack<T, N> value) {
+        typedef typename word<sizeof(pack<T, N>)>::type bits;
+        __stcg(reinterpret_cast<bits *>(to), as_word<bits>(value));
+    }
+    template <int N, class T>
+    SIMT pack<T, N> stream_load(const T *from) {
+        typedef typename word<sizeof(pack<T, N>)>::type bits;
+        return as_pack<T, N>(__ldcs(reinterpret_cast<const bits *>(from)));
+    }
+    template <int N, class T>
+    SIMT void stream_store(T *to, pack<T, N> value) {
+        typedef typename word<sizeof(pack<T, N>)>::type bits;
+        __stcs(reinterpret_cast<bits *>(to), as_word<bits>(value));
     }
 
     SIMT void grid_barrier() { cooperative_groups::this_grid().sync(); }
@@ -154,8 +208,17 @@ struct lane {
     }
 };
 
+template <class K, class = void>
+struct resident {
+    static constexpr int blocks = 0;  // as if nothing were said
+};
 template <class K>
-__global__ void __launch_bounds__(K::most) entry(const typename K::arguments a) {
+struct resident<K, std::void_t<decltype(K::together)>> {
+    static constexpr int blocks = K::together;
+};
+
+template <class K>
+__global__ void __launch_bounds__(K::most, resident<K>::blocks) entry(const typename K::arguments a) {
     lane me;
     K::run(me, a);
 }

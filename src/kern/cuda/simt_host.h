@@ -62,6 +62,8 @@ void shuffle(void *value, size_t size, int from, int line);
 void aligned(int64_t byte);
 // Number `byte` of a shared array will be what stands at `from`.
 void copy_async(block *home, int64_t byte, const void *from, int size, int line);
+// Stops unless p is a multiple of `size`.
+void check_aligned(const void *p, size_t size, int line);
 
 void copy_close();
 void copy_wait_but(int groups, int line);
@@ -71,7 +73,7 @@ int launch(const shape &s, int most, kernel_body *body, const void *arguments);
 
 }  // namespace host
 
-// Compiled for float, double, int32_t, uint32_t and int64_t.
+// Compiled for float, double, int32_t, uint32_t and int64_t, and packs of 8 and 16 bytes.
 template <class T>
 struct shared {
     host::block *home;
@@ -96,7 +98,7 @@ struct lane {
 
     template <class T>
     shared<T> array(int64_t byte, int count) const {
-        static_assert(sizeof(T) == 4 || sizeof(T) == 8, "numbers of 4 or 8 bytes");
+        static_assert(sizeof(T) == 4 || sizeof(T) == 8 || sizeof(T) == 16, "4, 8 or 16 bytes");
         return shared<T>{host::own_array(byte, count, (int64_t)sizeof(T)), byte, count};
     }
 
@@ -124,6 +126,7 @@ struct lane {
 
     uint32_t ticket(uint32_t *counter, int line = __builtin_LINE());
     void publish(uint32_t *flag, uint32_t value, int line = __builtin_LINE());
+    void release(uint32_t *flag, uint32_t value, int line = __builtin_LINE()) { publish(flag, value, line); }
     uint32_t acquire(const uint32_t *flag, int line = __builtin_LINE());
     void await(const uint32_t *flag, uint32_t value, int line = __builtin_LINE());
     void raise(uint32_t *to, uint32_t value, int line = __builtin_LINE());
@@ -134,6 +137,28 @@ struct lane {
     template <class T>
     void peer_store(T *to, T value) {
         *to = value;
+    }
+    template <class T, int N>
+    pack<T, N> peer_load(const pack<T, N> *from, int line = __builtin_LINE()) {
+        host::check_aligned(from, sizeof *from, line);
+        return *from;
+    }
+    template <class T, int N>
+    void peer_store(pack<T, N> *to, pack<T, N> value, int line = __builtin_LINE()) {
+        host::check_aligned(to, sizeof *to, line);
+        *to = value;
+    }
+    template <int N, class T>
+    pack<T, N> stream_load(const T *from, int line = __builtin_LINE()) {
+        host::check_aligned(from, sizeof(pack<T, N>), line);
+        pack<T, N> p;
+        std::memcpy(&p, from, sizeof p);
+        return p;
+    }
+    template <int N, class T>
+    void stream_store(T *to, pack<T, N> value, int line = __builtin_LINE()) {
+        host::check_aligned(to, sizeof value, line);
+        std::memcpy(to, &value, sizeof value);
     }
 
     void grid_barrier(int line = __builtin_LINE());
