@@ -3,6 +3,7 @@
 // structures, widths, types, both directions, shared transitions, in place; refusals; workspaces that end where they
 // say.
 #include "kern/cuda/linear.h"
+#include "kern/cuda/linear_stream.h"
 #include "launch_case.h"
 
 namespace {
@@ -18,8 +19,9 @@ const kind kinds[] = {
 // Steps of a tile of that structure, as the kernels have them: borders lie at its multiples.
 template <class T>
 int64_t tile_of_type(int64_t w) {
-    return w == 1   ? linear::usual<T, 1>::steps
-           : w == 2 ? linear::usual<T, 2>::steps
+    namespace stream = linear::stream;
+    return w == 1   ? stream::usual<T, 1>::node * stream::radix / 4  // of four columns
+           : w == 2 ? stream::usual<T, 2>::node * stream::radix / 4
            : w <= 4 ? linear::usual<T, 4>::steps
            : w <= 8 ? linear::usual<T, 8>::steps
                     : linear::usual<T, 16>::steps;
@@ -51,7 +53,8 @@ void nodes_of_nodes_are_the_loop(void **) {
         int64_t length;
     } cases[] = {{{DPCR_DENSE, 9, 0}, 32 * 8 * 8 + 40},
                  {{DPCR_DENSE, 5, 0}, 64 * 16 + 70},
-                 {{DPCR_BLOCK, 2, 2}, 256 * 32 + 300}};
+                 {{DPCR_BLOCK, 2, 2}, linear::stream::usual<uint32_t, 2>::node * 32 * 33 + 300},
+                 {{DPCR_DIAGONAL, 16, 0}, linear::stream::usual<uint32_t, 1>::node * 33 + 30}};
     for (const auto &c : cases)
         for (const bool transposed : {false, true}) {
             fixture f(c.k, DPCR_U32, c.length, 1, transposed, false, false, true);

@@ -178,6 +178,7 @@ enum fault {
     OUT_OF_MEMORY,
     GRID_BARRIER,
     FLAG_OF_NOBODY,
+    PACK_BETWEEN,
     ALLOWED_IN_WARP,
 };
 
@@ -248,6 +249,7 @@ struct faulty {
             case OUT_OF_MEMORY: (void)me.array<double>(8, 32); break;
             case GRID_BARRIER: me.grid_barrier(); break;
             case FLAG_OF_NOBODY: me.await(a.flag, 1); break;
+            case PACK_BETWEEN: (void)me.stream_load<2>(a.flag + 1 - (t & 1)); break;
             case ALLOWED_IN_WARP:
                 numbers.set(t, t);
                 me.warp_barrier();
@@ -260,9 +262,9 @@ struct faulty {
 };
 
 void run_faulty(fault is, uint64_t seed) {
-    uint32_t flag = 0;
+    alignas(8) uint32_t flags[4] = {};
     order(seed, 2);
-    (void)simt::launch<faulty>({3, 64, 256, false}, nullptr, {is, &flag});
+    (void)simt::launch<faulty>({3, 64, 256, false}, nullptr, {is, flags});
 }
 
 // In every order, not only in a lucky one.
@@ -287,6 +289,7 @@ void faults_are_stopped(void **) {
         {OUT_OF_MEMORY, "shared array"},
         {GRID_BARRIER, "not cooperative"},
         {FLAG_OF_NOBODY, "deadlock"},
+        {PACK_BETWEEN, "between"},
     };
     for (const auto &c : cases)
         for (uint64_t seed = 0; seed < STOPS; seed++) assert_stops([&] { run_faulty(c.is, seed); }, c.text);

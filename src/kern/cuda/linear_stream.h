@@ -30,16 +30,17 @@ namespace linear {
 
 namespace stream {
 
-constexpr int radix = 32, radix_log = 5;                // nodes of a level in one of the next
-constexpr int bundle = 4;                               // nodes
+constexpr int radix = 32, radix_log = 5;                     // nodes of a level in one of the next
+constexpr int bundle = 4;                                    // nodes
 constexpr int most_slots = radix / bundle - 1 + bundle - 1;  // bundles and single nodes to the left, of a level
-constexpr int levels_at_most = 8;                       // 32^7 and more nodes would be more blocks than a grid has
+constexpr int levels_at_most = 8;                            // 32^7 and more nodes would be more blocks than a grid has
 
 template <int Items, int Teams>
 struct geometry {
     static constexpr int items = Items, teams = Teams, node = Items * Teams, threads = radix * Teams;
 };
-// Some 40 KB of A and b, and next to nothing between runs (apart), leave room for four blocks on a multiprocessor.
+// Some 40 KB of A and b, and little between runs (apart), leave room for four blocks on a multiprocessor, three where
+// K = 2 in double.
 template <class T, int K>
 struct usual : geometry<(K == 1 ? 80 : 24) / (int)sizeof(T), 8> {};
 
@@ -125,7 +126,7 @@ struct kernel {
     typedef simt::pack<T, 2> two;
     typedef summary<T, K> sum;
     static constexpr int E = K * K, N = E + K, across = 16 / (int)sizeof(T);
-    static constexpr int most = S::threads, together = 4;
+    static constexpr int most = S::threads, together = K * (int)sizeof(T) <= 8 ? 4 : 3;
     static_assert(simt::warp_size == radix && radix % E == 0 && N % 2 == 0, "widths 1 and 2");
 
     struct place {
@@ -185,6 +186,7 @@ struct kernel {
         at.records = me.template array<two>(0, at_byte::bytes(p.group, a.slots) / (int)sizeof(two));
         at.states = me.template array<T>(at_byte::states(p.group), p.group * K);
 
+        const state<T, K> z0 = start(me, p, at);  // on its way too
         sum item[S::items];
         if constexpr (Staged) {
             load_staged(me, a, at);
@@ -194,7 +196,7 @@ struct kernel {
             put_items(me, p, at, item);
             transpose(p, item);
         }
-        if (me.thread() < p.group) start(p, at);
+        if (me.thread() < p.group) SIMT_UNROLL for (int i = 0; i < K; i++) at.states.set(at.column * K + i, z0.x[i]);
         sum own = item[0];
         SIMT_UNROLL for (int i = 1; i < S::items; i++) own = compose(own, item[i]);
         at.put(at.team(at.run, at.column), own);
@@ -215,24 +217,20 @@ struct kernel {
         int64_t a, b, z0, z;
     };
     SIMT static offsets of_column(const problem<T> &p, const place &at, int column) {
-        const int64_t c = at.number * p.group + column;
-        int64_t row, part;
-        if (p.columns <= (int64_t)UINT32_MAX) {
-            row = (uint32_t)c / (uint32_t)p.parts;
-            part = (uint32_t)c % (uint32_t)p.parts;
-        } else {
-            row = c / p.parts;
-            part = c % p.parts;
-        }
+        const uint32_t c = (uint32_t)(at.number * p.group + column), parts = (uint32_t)p.parts;
+        const int64_t row = c / parts, part = c % parts;
         return {row * p.a_row + part * p.a_part, row * p.b_row + part * K, row * p.z0_row + part * K,
                 row * p.z_row + part * K};
     }
 
-    // The state before the first step.
-    SIMT static void start(const problem<T> &p, const place &at) {
-        const bool given = p.z0 && at.column < at.columns;
-        const T *from = given ? p.z0 + of_column(p, at, at.column).z0 : nullptr;
-        SIMT_UNROLL for (int i = 0; i < K; i++) at.states.set(at.column * K + i, given ? from[i] : T(0));
+    // The state before the first step, of a column.
+    SIMT static state<T, K> start(simt::lane &me, const problem<T> &p, const place &at) {
+        state<T, K> z = {};
+        if (p.z0 && me.thread() < at.columns) {
+            const T *from = p.z0 + of_column(p, at, at.column).z0;
+            SIMT_UNROLL for (int i = 0; i < K; i++) z.x[i] = from[i];
+        }
+        return z;
     }
 
     // Of `most` steps from `first` on, how many there are.
@@ -561,7 +559,11 @@ struct kernel {
     }
 
     // Four nodes beside each other.
-    SIMT static sum bundle_up(const sum (&n)[bundle]) { return compose(compose(n[0], n[1]), compose(n[2], n[3])); }
+    template <class Get>
+    SIMT static sum bundle_up(const Get &node) {
+        const sum left = compose(node(0), node(1));
+        return compose(left, compose(node(2), node(3)));
+    }
 
     // By the first warp, a lane a node of the tile and column, out of the runs' summaries.
     SIMT static void make_nodes(simt::lane &me, const arguments &a, const place &at) {
@@ -575,9 +577,8 @@ struct kernel {
         else
             me.warp_barrier();
         if (at.run < at.each / bundle) {
-            sum n[bundle];
-            SIMT_UNROLL for (int i = 0; i < bundle; i++) n[i] = at.get(at.node(at.run * bundle + i, at.column));
-            at.put(at.bundle_of(at.run, at.column), bundle_up(n));
+            const auto own = [&](int i) { return at.get(at.node(at.run * bundle + i, at.column)); };
+            at.put(at.bundle_of(at.run, at.column), bundle_up(own));
         }
         me.warp_barrier();
         if (a.lowest == 1 && publishes(p, at)) {
@@ -597,11 +598,12 @@ struct kernel {
         if (i < full) return at.get(at.slot(slot_level, i, at.column));
         if (own >= bundle) return at.get(at.bundle_of(i - full, at.column));
         const int single = left % bundle;
-        sum n[bundle];
-        SIMT_UNROLL for (int k = 0; k < bundle; k++) n[k] = at.get(k < single ? at.slot(slot_level, full + k, at.column)
-                                                                   : level > 0 ? at.made(at.column)
-                                                                               : at.node(k - single, at.column));
-        return bundle_up(n);
+        const auto last = [&](int k) {
+            return at.get(k < single  ? at.slot(slot_level, full + k, at.column)
+                          : level > 0 ? at.made(at.column)
+                                      : at.node(k - single, at.column));
+        };
+        return bundle_up(last);
     }
     SIMT static sum whole(const place &at, int level, int slot_level, int own) {
         sum s = part(at, level, slot_level, own, 0), next = part(at, level, slot_level, own, 1);
@@ -613,11 +615,22 @@ struct kernel {
         return compose(s, next);
     }
 
+    SIMT static sum peer_sum(simt::lane &me, const two *from) {
+        sum s;
+        SIMT_UNROLL for (int h = 0; h < N / 2; h++) {
+            const two x = me.peer_load(from + h);
+            s.x[2 * h] = x.at[0];
+            s.x[2 * h + 1] = x.at[1];
+        }
+        return s;
+    }
+
     // Nodes to the left of levels low .. high - 1 into slots, as soon as they are there; between barriers.
     SIMT static void fetch(simt::lane &me, const arguments &a, const place &at, int low, int high) {
         const problem<T> &p = a.p;
         const int64_t first = at.tile * at.each;
-        for (int f = me.thread(); f < (high - low) * radix; f += me.threads()) {
+        // The first warp may still announce.
+        for (int f = me.threads() - 1 - me.thread(); f < (high - low) * radix; f += me.threads()) {
             const int level = low + f / radix, i = f % radix;
             const int64_t end = first >> level * radix_log, begin = end & ~(int64_t)(radix - 1);
             if (begin + i < end) me.await(flag_of(p, at, level, begin + i), 1);
@@ -631,17 +644,21 @@ struct kernel {
             if (count <= 0) continue;
             const two *from = numbers_of(p, node_of(p, level, begin, at.number), c);
             const int64_t next = (p.groups << p.shift) * (N / 2);
-            sum n[bundle];
-            SIMT_UNROLL for (int i = 0; i < bundle; i++) if (i < count) SIMT_UNROLL for (int h = 0; h < N / 2; h++) {
-                const two x = me.peer_load(from + i * next + h);
-                n[i].x[2 * h] = x.at[0];
-                n[i].x[2 * h + 1] = x.at[1];
-            }
             const int to = level - a.lowest;
-            if (count == bundle)
-                at.put(at.slot(to, q, c), bundle_up(n));
-            else
-                SIMT_UNROLL for (int i = 0; i < bundle - 1; i++) if (i < count) at.put(at.slot(to, q + i, c), n[i]);
+            // All on their way together, or two where four would not fit into registers.
+            constexpr bool in_pairs = N * sizeof(T) > 24;
+            sum n[bundle];
+            SIMT_UNROLL for (int i = 0; i < (in_pairs ? 2 : bundle); i++) if (i < count) n[i] =
+                peer_sum(me, from + i * next);
+            if (count == bundle) {
+                const sum left = compose(n[0], n[1]);
+                SIMT_UNROLL for (int i = 2; i < bundle && in_pairs; i++) n[i] = peer_sum(me, from + i * next);
+                at.put(at.slot(to, q, c), compose(left, compose(n[2], n[3])));
+            } else {
+                at.put(at.slot(to, q, c), n[0]);
+                if (count > 1) at.put(at.slot(to, q + 1, c), n[1]);
+                if (count > 2) at.put(at.slot(to, q + 2, c), in_pairs ? peer_sum(me, from + 2 * next) : n[2]);
+            }
         }
         me.barrier();
     }
@@ -651,8 +668,10 @@ struct kernel {
         const problem<T> &p = a.p;
         int level = a.lowest, own = a.lowest == 0 ? at.each : 1;
         int64_t end = at.tile * (a.lowest == 0 ? at.each : 1) + own;  // nodes of the level with the tile's
-        while (publishes(p, at) && level + 1 < p.levels && end % radix == 0) {
-            fetch(me, a, at, level, level + 1);
+        SIMT_ROLLED for (;;) {
+            const bool last = publishes(p, at) && level + 1 < p.levels && end % radix == 0;
+            fetch(me, a, at, level, last ? level + 1 : p.levels);
+            if (!last) break;
             end /= radix;
             if (me.warp() == 0) {
                 const bool with = me.thread() < p.group;
@@ -666,7 +685,6 @@ struct kernel {
             level++;
             own = 1;
         }
-        fetch(me, a, at, level, p.levels);
         if (me.thread() < p.group) {
             state<T, K> z;
             SIMT_UNROLL for (int i = 0; i < K; i++) z.x[i] = at.states.get(at.column * K + i);
@@ -800,7 +818,7 @@ inline int launch(const arguments_of<T> &a, int64_t blocks, void *stream) {
 template <class T, int K, class S, int Group>
 inline int run(problem<T> p, void *workspace, void *stream) {
     const sizes s = stream::plan<T, K, S, Group>(&p);
-    if (s.blocks > INT32_MAX) return -1;
+    if (s.blocks > INT32_MAX || p.columns > (int64_t)UINT32_MAX - radix) return -1;
     p.ticket = static_cast<uint32_t *>(workspace);
     p.flags = p.ticket + 1;
     p.nodes = reinterpret_cast<T *>(static_cast<unsigned char *>(workspace) + s.cleared);
