@@ -150,12 +150,30 @@ SIMT T cut(const problem<T> &p, T u) {
 
 // ---- a step of all items: columns of one product ----
 
+// Of a tile of a stretch: lanes 0 .. 15 of a warp, and again 16 .. 31, each know an item through all its steps.
+template <class T>
+struct tile_items {
+    int64_t first, u0;
+    int64_t row, start, length;  // the chunk's first step; 0 steps of the sequence where the item rests
+    // The step that the lane's item has at step `at` of its chunk, or -1.
+    SIMT int64_t step(int64_t at) const { return start + at < length && start + at >= 0 ? start + at : -1; }
+};
+template <class T>
+SIMT tile_items<T> items_of(simt::lane &me, const chunked<T> &p, const stretch &s, int64_t wide, int64_t index) {
+    tile_items<T> t = {s.first + index / wide * items_of_tile, index % wide * units_of_tile, 0, 0, 0};
+    const int64_t item = t.first + me.in_warp() % items_of_tile;
+    if (item >= s.first + s.count) return t;
+    t.row = item % p.rows;
+    t.start = item / p.rows * p.chunk;
+    if (me.peer_load(p.open + item)) t.length = length_of<T>(p, t.row);
+    return t;
+}
+
 template <class T, int G>  // gates of a unit: 1, 3, 4
 struct columns {
     static constexpr bool cell = G == 4;
     typedef problem<T> arguments;
     typedef chunks<T, columns<T, G>> all;
-    static_assert(items_of_tile * units_of_tile * G <= items_of_tile * depth + depth * stride<G>, "sums fit");
 
     struct rows {
         const problem<T> &p;
@@ -207,16 +225,15 @@ struct columns {
     struct own {
         T g[G], cell;
     };
-    SIMT static own ready(simt::lane &me, const problem<T> &p, int64_t item, int64_t m, int64_t u) {
-        const int64_t row = item % p.rows, at = place_of(p, row, m) * p.rows + row;
+    SIMT static own ready(simt::lane &me, const problem<T> &p, int64_t item, int64_t row, int64_t m, int64_t u) {
+        const int64_t at = place_of(p, row, m) * p.rows + row;
         own o = {};
         SIMT_UNROLL for (int q = 0; q < G; q++) o.g[q] = p.given[at * p.given_row + q * p.hidden + u];
         if (cell && !begins(p, row, m)) o.cell = load_cell(me, p, item, u);
         return o;
     }
     // h after it, and c.
-    SIMT static T finish(simt::lane &me, const problem<T> &p, int64_t item, int64_t u, const own &o, const T (&sum)[G],
-                         T h, T &c) {
+    SIMT static T pass(const problem<T> &p, int64_t u, const own &o, const T (&sum)[G], T h, T &c) {
         if constexpr (G == 1) {
             const T v = cut(p, o.g[0] + sum[0]);
             return p.relu ? (v <= 0 ? T(0) : v) : cells::gate_tanh(v);
@@ -233,57 +250,80 @@ struct columns {
             const T n = cells::gate_tanh(cut(p, o.g[2] + sum[2]));
             c = simt::fma(f, o.cell, i * n);
             const T out = sigmoid(cut(p, into_output(p, peephole, o.g[3] + sum[3], c)));
-            store_cell(me, p, item, u, c);
             return out * cells::gate_tanh(cut(p, c));
         }
         return h;
     }
-    SIMT static void write(const problem<T> &p, const stretch &s, int64_t item, int64_t m, int64_t u, T h, T c) {
+    SIMT static void write(const problem<T> &p, const stretch &s, int64_t row, int64_t m, int64_t u, T h, T c) {
         if (!s.writes) return;
-        const int64_t row = item % p.rows, l = place_of(p, row, m);
+        const int64_t l = place_of(p, row, m);
         p.y[l * p.y_step + row * p.y_row + u] = h;
         if (cell && p.kept) p.kept[(l * p.rows + row) * p.hidden + u] = c;
     }
 
-    // One step of a tile; states go from one buffer to the other, those that rest too.
-    SIMT static void tile(simt::lane &me, const problem<T> &p, const stretch &s, int64_t index, int64_t at, int turn) {
-        const int64_t H = p.hidden, wide = tiles(H, units_of_tile);
-        const int64_t first = s.first + index / wide * items_of_tile, end = s.first + s.count;
-        const int64_t u0 = index % wide * units_of_tile, u = u0 + me.in_warp();
-        bool work = false;
-        for (int i = 0; i < items_of_tile; i++) work = work || all::step_of(me, p, first + i, end, at) >= 0;
+    // A unit of an item with step m of its sequence, or none where m < 0, from what it needs to what it leaves: states
+    // go from one buffer to the other, those that rest too.
+    struct turned {
+        own has;
+        T h;
+        bool anew;
+    };
+    SIMT static turned before(simt::lane &me, const problem<T> &p, int64_t item, int64_t row, int64_t m, int64_t u,
+                              int turn) {
+        turned t = {};
+        t.h = load(me, p, item, u, turn);
+        if (m >= 0) t.has = ready(me, p, item, row, m, u);
+        t.anew = m >= 0 && begins(p, row, m);
+        return t;
+    }
+    SIMT static void after(simt::lane &me, const problem<T> &p, const stretch &s, int64_t item, int64_t row, int64_t m,
+                           int64_t u, const turned &t, const T (&sum)[G], int turn) {
+        T next = t.h, c = 0;
+        if (m >= 0) next = pass(p, u, t.has, sum, t.anew ? T(0) : t.h, c);
+        store(me, p, item, u, 1 - turn, next);
+        if (m < 0) return;
+        if (cell) store_cell(me, p, item, u, c);
+        write(p, s, row, m, u, next, c);
+    }
+
+    // One step of a tile.
+    SIMT static void tile(simt::lane &me, const problem<T> &p, const stretch &s, const tile_items<T> &t, int64_t at,
+                          int turn) {
+        const int64_t H = p.hidden, end = s.first + s.count, u = t.u0 + me.in_warp();
+        const int64_t own_step = t.step(at);
+        const bool work = me.any(own_step >= 0);
+        turned unit[mine];
         T sum[mine][G];
-        SIMT_UNROLL for (int i = 0; i < mine; i++) SIMT_UNROLL for (int q = 0; q < G; q++) sum[i][q] =
-            p.b_hh && u < H ? p.b_hh[q * H + u] : T(0);
+        int64_t m[mine];
+        SIMT_UNROLL for (int i = 0; i < mine; i++) {
+            const int64_t item = t.first + me.warp() * mine + i, row = me.shuffle(t.row, me.warp() * mine + i);
+            m[i] = me.shuffle(own_step, me.warp() * mine + i);
+            unit[i] = {};
+            if (item < end && u < H) unit[i] = before(me, p, item, row, m[i], u, turn);
+            SIMT_UNROLL for (int q = 0; q < G; q++) sum[i][q] = p.b_hh && u < H ? p.b_hh[q * H + u] : T(0);
+        }
         if (work)
-            multiply<T, G>(me, rows{p, state_at(p, 0, 0, turn), first, end, at}, p.w_hh + u0 * H, H, H, H - u0, 0, sum);
-        // Item by item from here on: the gates of all of them at once want more registers than there are.
-        const simt::shared<T> sums = me.template array<T>(0, items_of_tile * depth + depth * stride<G>);
-        const int own = me.warp() * mine * G * units_of_tile + me.in_warp();
-        if (work) me.barrier();  // the slices have been read
-        SIMT_UNROLL for (int i = 0; i < mine; i++) SIMT_UNROLL for (int q = 0; q < G; q++)
-            sums.set(own + (i * G + q) * units_of_tile, sum[i][q]);
-        SIMT_ROLLED for (int i = 0; i < mine; i++) {
-            const int64_t item = first + me.warp() * mine + i;
-            if (item >= end || u >= H) continue;
-            const int64_t m = all::step_of(me, p, item, end, at);
-            T of_item[G];
-            SIMT_UNROLL for (int q = 0; q < G; q++) of_item[q] = sums.get(own + (i * G + q) * units_of_tile);
-            const T h = load(me, p, item, u, turn);
-            T c = 0, next = h;
-            if (m >= 0)
-                next = finish(me, p, item, u, ready(me, p, item, m, u), of_item, fresh(p, item, at) ? T(0) : h, c);
-            store(me, p, item, u, 1 - turn, next);
-            if (m >= 0) write(p, s, item, m, u, next, c);
+            multiply<T, G>(me, rows{p, state_at(p, 0, 0, turn), t.first, end, at}, p.w_hh + t.u0 * H, H, H, H - t.u0, 0,
+                           sum);
+        SIMT_UNROLL for (int i = 0; i < mine; i++) {
+            const int64_t item = t.first + me.warp() * mine + i, row = me.shuffle(t.row, me.warp() * mine + i);
+            if (item < end && u < H) after(me, p, s, item, row, m[i], u, unit[i], sum[i], turn);
         }
     }
 
+    // Where a tile has all units, nobody but its block reads what it wrote before the stretch's end.
     SIMT static void run(simt::lane &me, const problem<T> &p, const stretch &s, int &turn) {
-        const int64_t count = tiles(p.hidden, units_of_tile) * tiles(s.count, items_of_tile);
+        const int64_t wide = tiles(p.hidden, units_of_tile), count = wide * tiles(s.count, items_of_tile);
+        tile_items<T> t = items_of<T>(me, p, s, wide, me.block());
         for (int64_t n = 0; n < s.steps; n++) {
-            for (int64_t index = me.block(); index < count; index += me.blocks())
-                tile(me, p, s, index, s.from + n, turn);
-            me.grid_barrier();
+            for (int64_t index = me.block(); index < count; index += me.blocks()) {
+                if (count > me.blocks()) t = items_of<T>(me, p, s, wide, index);
+                tile(me, p, s, t, s.from + n, turn);
+            }
+            if (wide > 1 || n + 1 == s.steps)
+                me.grid_barrier();
+            else
+                me.barrier();
             turn = 1 - turn;
         }
     }

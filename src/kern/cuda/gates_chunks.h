@@ -96,28 +96,42 @@ SIMT void add_slice(simt::lane &me, const simt::shared<T> &s, T (&sum)[mine][Q])
     }
 }
 
-// sum + what a column of weights and a row of states make, both in shared memory: what the sum takes next is on its way
-// while it grows, since each of its terms waits for the one before.
+// sum[i][q] + what column + q apart of weights and row i of states make, all in shared memory: what the sums take next
+// is on its way while they grow, since each of their terms waits for the one before.
+template <class T, int I, int Q>
+SIMT void multiply_rows(const simt::shared<T> &s, int column, int apart, int stride, const int (&rows)[I], int tall,
+                        T (&sum)[I][Q]) {
+    constexpr int ahead = sizeof(T) == 4 || I + Q == 2 ? 8 : 4;
+    T weight[ahead][Q] = {}, state[ahead][I] = {};
+    const int whole = tall / ahead * ahead;
+    if (whole > 0) SIMT_UNROLL for (int n = 0; n < ahead; n++) {
+            SIMT_UNROLL for (int q = 0; q < Q; q++) weight[n][q] = s.get(column + q * apart + n * stride);
+            SIMT_UNROLL for (int i = 0; i < I; i++) state[n][i] = s.get(rows[i] + n);
+        }
+    SIMT_ROLLED for (int k = 0; k < whole; k += ahead) {
+        T then[ahead][Q] = {}, after[ahead][I] = {};
+        if (k + ahead < whole) SIMT_UNROLL for (int n = 0; n < ahead; n++) {
+                const int at = k + ahead + n;
+                SIMT_UNROLL for (int q = 0; q < Q; q++) then[n][q] = s.get(column + q * apart + at * stride);
+                SIMT_UNROLL for (int i = 0; i < I; i++) after[n][i] = s.get(rows[i] + at);
+            }
+        SIMT_UNROLL for (int n = 0; n < ahead; n++) {
+            SIMT_UNROLL for (int i = 0; i < I; i++) SIMT_UNROLL for (int q = 0; q < Q; q++) sum[i][q] =
+                simt::fma(weight[n][q], state[n][i], sum[i][q]);
+            SIMT_UNROLL for (int q = 0; q < Q; q++) weight[n][q] = then[n][q];
+            SIMT_UNROLL for (int i = 0; i < I; i++) state[n][i] = after[n][i];
+        }
+    }
+    for (int k = whole; k < tall; k++)
+        SIMT_UNROLL for (int i = 0; i < I; i++) SIMT_UNROLL for (int q = 0; q < Q; q++) sum[i][q] =
+            simt::fma(s.get(column + q * apart + k * stride), s.get(rows[i] + k), sum[i][q]);
+}
 template <class T>
 SIMT T multiply_alone(const simt::shared<T> &s, int column, int stride, int row, int tall, T sum) {
-    constexpr int ahead = 8;
-    T weight[ahead] = {}, state[ahead] = {};
-    const int whole = tall / ahead * ahead;
-    SIMT_UNROLL for (int i = 0; i < ahead; i++) if (whole > 0) {
-        weight[i] = s.get(column + i * stride);
-        state[i] = s.get(row + i);
-    }
-    SIMT_ROLLED for (int k = 0; k < whole; k += ahead) {
-        T then[ahead] = {}, after[ahead] = {};
-        if (k + ahead < whole) SIMT_UNROLL for (int i = 0; i < ahead; i++) {
-                then[i] = s.get(column + (k + ahead + i) * stride);
-                after[i] = s.get(row + k + ahead + i);
-            }
-        SIMT_UNROLL for (int i = 0; i < ahead; i++) sum = simt::fma(weight[i], state[i], sum);
-        SIMT_UNROLL for (int i = 0; i < ahead; i++) weight[i] = then[i], state[i] = after[i];
-    }
-    for (int k = whole; k < tall; k++) sum = simt::fma(s.get(column + k * stride), s.get(row + k), sum);
-    return sum;
+    const int rows[1] = {row};
+    T sums[1][1] = {{sum}};
+    multiply_rows<T, 1, 1>(s, column, 0, stride, rows, tall, sums);
+    return sums[0][0];
 }
 
 // What items stand at, as two arrays [chunks rows][H] of the arguments: h, and c where a state has it.

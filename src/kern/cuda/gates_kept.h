@@ -3,26 +3,59 @@
 // of the one cooperative launch. Not yet run on a device.
 //
 // A block has all gates of some units, 32 to 128 columns, and their rows of W_hh for the whole launch. A step: every
-// block takes the items' h on chip, a warp some columns of an item; then a thread a unit does what follows the sums,
-// and all blocks meet. What a unit needs of its own, g and c, is asked for before the sums. So a step reads H numbers
-// an item from the second cache and costs one grid barrier and H multiply-adds one after another.
+// block takes all items' h on chip, a warp some columns of an item or four; then a thread a unit does what follows the
+// sums, and all blocks meet. What a unit needs of its own is there before: c stays on chip through a stretch, and g is
+// asked for a step ahead. So a step is a grid barrier, one way to the second cache and H multiply-adds one after
+// another.
 //
 // Sums are those of gates.h, term by term: the bits are the same.
 #ifndef DPCRI_CUDA_GATES_KEPT_H
 #define DPCRI_CUDA_GATES_KEPT_H
 
-#include "kern/cuda/gates.h"
+#include "kern/cuda/gates_alone.h"
 
 namespace gates {
 
 constexpr int most_kept_items = 16;
 
-// All blocks of a cooperative launch meet; one alone needs no more than its own barrier.
-SIMT void meet(simt::lane &me) {
-    if (me.blocks() > 1)
-        me.grid_barrier();
-    else
-        me.barrier();
+// What items there are in a stretch, on chip: by item its sequence, the first step of its chunk, and the steps that its
+// sequence has, 0 where it rests.
+struct roll {
+    simt::shared<int64_t> s;
+    SIMT_BOTH static int64_t bytes() { return 3 * most_kept_items * (int64_t)sizeof(int64_t); }
+    SIMT int64_t row(int i) const { return s.get(3 * i); }
+    // The step that it has at step `at` of its chunk, or -1.
+    SIMT int64_t step(int i, int64_t at) const {
+        const int64_t m = s.get(3 * i + 1) + at;
+        return m >= 0 && m < s.get(3 * i + 2) ? m : -1;
+    }
+};
+template <class T>
+SIMT roll roll_of(simt::lane &me, const chunked<T> &p, const stretch &s, int64_t byte) {
+    const roll r = {me.template array<int64_t>(byte, 3 * most_kept_items)};
+    const int i = me.thread();
+    me.barrier();  // what was there before has been read
+    if (i < s.count) {
+        const int64_t item = s.first + i, row = item % p.rows;
+        r.s.set(3 * i, row);
+        r.s.set(3 * i + 1, item / p.rows * p.chunk);
+        r.s.set(3 * i + 2, me.peer_load(p.open + item) ? length_of<T>(p, row) : 0);
+    }
+    me.barrier();
+    return r;
+}
+
+// s[to + n] = from[n], which other blocks wrote before the last grid barrier, for n < count.
+template <class T>
+SIMT void take_in(simt::lane &me, const simt::shared<T> &s, int to, const T *from, int count) {
+    constexpr int together = 8;
+    for (int n0 = me.thread(); n0 < count; n0 += together * threads) {
+        T number[together];
+        SIMT_UNROLL for (int i = 0; i < together; i++) number[i] =
+            n0 + i * threads < count ? me.peer_load(from + n0 + i * threads) : T(0);
+        SIMT_UNROLL for (int i = 0; i < together; i++) if (n0 + i * threads < count)
+            s.set(to + n0 + i * threads, number[i]);
+    }
 }
 
 template <class T, int G>
@@ -33,30 +66,42 @@ struct kept : columns<T, G> {
 
     // Warps along the columns: 1, 2 or 4; the others take further items.
     SIMT_BOTH static int units_of(int warps) { return warps * simt::warp_size / G; }
+    SIMT_BOTH static int warps_of(int units) { return (units * G + simt::warp_size - 1) / simt::warp_size; }
+    SIMT_BOTH static int at_once_of(int units) { return threads / simt::warp_size / warps_of(units); }
     SIMT_BOTH static int stride_of(int units) { return units * G | 1; }
+    // W_hh; of each item h, its columns' sums and g, and c of its units; and zeros.
     SIMT_BOTH static int64_t shared_numbers(const problem<T> &p, int units) {
-        const int64_t at_once = threads / simt::warp_size;
-        return p.hidden * stride_of(units) + at_once * (p.hidden + units * G);
+        const int64_t each = p.hidden + (2 * G + plain::cell) * units;
+        return p.hidden * (stride_of(units) + 1) + p.chunks * p.rows * each;
+    }
+    SIMT_BOTH static int64_t roll_byte(const problem<T> &p, int units) {
+        return (shared_numbers(p, units) * (int64_t)sizeof(T) + 7) / 8 * 8;
+    }
+    SIMT_BOTH static int64_t shared_bytes(const problem<T> &p, int units) {
+        return roll_byte(p, units) + roll::bytes();
     }
 
     struct block {
         simt::shared<T> s;
-        int units, columns, stride, warps, at_once, states, sums;
-        int64_t u0;
+        int units, columns, stride, warps, at_once;
+        int zeros, states, sums, given, cells;
+        int group, column, which, unit;  // who sums: an item's column; and who goes on: an item's unit
+        int64_t u0, u;
     };
     SIMT static block block_of(simt::lane &me, const problem<T> &p) {
-        const int units = p.kept_units, columns = units * G, H = (int)p.hidden;
-        const int warps = (columns + simt::warp_size - 1) / simt::warp_size;
-        const int at_once = threads / simt::warp_size / warps, states = H * stride_of(units);
-        return {me.template array<T>(0, (int)shared_numbers(p, units)),
-                units,
-                columns,
-                stride_of(units),
-                warps,
-                at_once,
-                states,
-                states + at_once * H,
-                me.block() * units};
+        block b;
+        const int units = p.kept_units, H = (int)p.hidden, items = (int)all::items(p);
+        b.s = me.template array<T>(0, (int)shared_numbers(p, units));
+        b.units = units, b.columns = units * G, b.stride = stride_of(units);
+        b.warps = warps_of(units), b.at_once = at_once_of(units);
+        b.zeros = H * b.stride, b.states = b.zeros + H, b.sums = b.states + items * H;
+        b.given = b.sums + items * b.columns, b.cells = b.given + items * b.columns;
+        b.group = me.warp() / b.warps, b.column = me.warp() % b.warps * simt::warp_size + me.in_warp();
+        b.which = me.thread() / units, b.unit = me.thread() % units;
+        b.u0 = me.block() * units, b.u = b.u0 + b.unit;
+        if (b.which >= b.at_once || b.u >= p.hidden) b.which = items;  // none
+        if (b.group >= b.at_once || b.column >= b.columns || b.u0 + b.column % units >= p.hidden) b.group = items;
+        return b;
     }
 
     SIMT static void begin(simt::lane &me, const problem<T> &p) {
@@ -69,58 +114,92 @@ struct kept : columns<T, G> {
             const T *const from = p.w_hh + (column / b.units * H + u) * H;
             for (int k = me.in_warp(); k < H; k += simt::warp_size) me.copy_async(b.s, k * b.stride + column, from + k);
         }
+        for (int k = me.thread(); k < H; k += threads) b.s.set(b.zeros + k, T(0));
         me.copy_wait();
     }
 
-    // One step of items first .. first + at_once - 1; states go from one buffer to the other, those that rest too.
-    SIMT static void step(simt::lane &me, const problem<T> &p, const block &b, const stretch &s, int64_t first,
-                          int64_t at, int turn) {
-        const int64_t H = p.hidden, end = s.first + s.count;
-        // Who sums: an item's column. And who goes on: an item's unit.
-        const int group = me.warp() / b.warps, column = me.warp() % b.warps * simt::warp_size + me.in_warp();
-        const int64_t summed = b.u0 + column % b.units, row_of_w = column / b.units * H + summed;
-        const bool sums =
-            group < b.at_once && column < b.columns && summed < H && all::step_of(me, p, first + group, end, at) >= 0;
-        T sum = sums && p.b_hh ? p.b_hh[row_of_w] : T(0);
-        const int which = me.thread() / b.units;
-        const int64_t item = first + which, u = b.u0 + me.thread() % b.units;
-        const bool goes = which < b.at_once && item < end && u < H;
-        const int64_t m = goes ? all::step_of(me, p, item, end, at) : -1;
-        typename plain::own own = {};
-        if (m >= 0) own = plain::ready(me, p, item, m, u);
-        me.barrier();  // the items before have been read
-        for (int i = 0; i < b.at_once && first + i < end; i++) {
-            const bool fresh = plain::fresh(p, first + i, at);
-            for (int k = me.thread(); k < H; k += threads)
-                b.s.set(b.states + i * (int)H + k, fresh ? T(0) : plain::load(me, p, first + i, k, turn));
+    // g of this thread's units at step `at`.
+    SIMT static void ask(simt::lane &me, const problem<T> &p, const block &b, const roll &r, const stretch &s,
+                         int64_t at) {
+        for (int i = b.which; i < s.count; i += b.at_once) {
+            const int64_t m = r.step(i, at), row = r.row(i);
+            if (m < 0) continue;
+            const T *const from = p.given + (place_of(p, row, m) * p.rows + row) * p.given_row + b.u;
+            SIMT_UNROLL for (int q = 0; q < G; q++)
+                me.copy_async(b.s, b.given + (i * G + q) * b.units + b.unit, from + q * p.hidden);
         }
-        me.barrier();
-        if (sums) {
-            sum = multiply_alone(b.s, column, b.stride, b.states + group * (int)H, (int)H, sum);
-            b.s.set(b.sums + group * b.columns + column, sum);
+    }
+
+    // The sums of this thread's columns of I items, at_once apart.
+    template <int I>
+    SIMT static void add(const problem<T> &p, const block &b, const roll &r, const stretch &s, int64_t at, T bias) {
+        const int H = (int)p.hidden;
+        for (int first = b.group; first < s.count; first += I * b.at_once) {
+            int rows[I];
+            T sum[I][1];
+            bool any = false;
+            SIMT_UNROLL for (int n = 0; n < I; n++) {
+                const int i = first + n * b.at_once;
+                const int64_t m = i < s.count ? r.step(i, at) : -1;
+                rows[n] = m < 0 || begins(p, r.row(i), m) ? b.zeros : b.states + i * H;
+                sum[n][0] = bias;
+                any = any || m >= 0;
+            }
+            if (!any) continue;
+            multiply_rows<T, I, 1>(b.s, b.column, 0, b.stride, rows, H, sum);
+            SIMT_UNROLL for (int n = 0; n < I; n++) if (first + n * b.at_once < s.count)
+                b.s.set(b.sums + (first + n * b.at_once) * b.columns + b.column, sum[n][0]);
         }
-        me.barrier();
-        if (!goes) return;
-        if (m < 0) {
-            plain::store(me, p, item, u, 1 - turn, plain::load(me, p, item, u, turn));
-            return;
+    }
+
+    // What follows the sums; states go from one buffer to the other, those that rest too.
+    SIMT static void go_on(simt::lane &me, const problem<T> &p, const block &b, const roll &r, const stretch &s,
+                           int64_t at, int turn) {
+        for (int i = b.which; i < s.count; i += b.at_once) {
+            const int64_t m = r.step(i, at), row = r.row(i);
+            T next = b.s.get(b.states + i * (int)p.hidden + (int)b.u), cell = 0;
+            if (m >= 0) {
+                const bool anew = begins(p, row, m);
+                typename plain::own own = {};
+                T sum[G];
+                SIMT_UNROLL for (int q = 0; q < G; q++) {
+                    sum[q] = b.s.get(b.sums + i * b.columns + q * b.units + b.unit);
+                    own.g[q] = b.s.get(b.given + (i * G + q) * b.units + b.unit);
+                }
+                if (plain::cell && !anew) own.cell = b.s.get(b.cells + i * b.units + b.unit);
+                next = plain::pass(p, b.u, own, sum, anew ? T(0) : next, cell);
+                if (plain::cell) b.s.set(b.cells + i * b.units + b.unit, cell);
+            }
+            plain::store(me, p, s.first + i, b.u, 1 - turn, next);
+            if (m >= 0) plain::write(p, s, row, m, b.u, next, cell);
         }
-        T of_item[G];
-        SIMT_UNROLL for (int q = 0; q < G; q++) of_item[q] =
-            b.s.get(b.sums + which * b.columns + q * b.units + me.thread() % b.units);
-        T cell = 0;
-        const T next = plain::finish(me, p, item, u, own, of_item, b.s.get(b.states + which * (int)H + (int)u), cell);
-        plain::store(me, p, item, u, 1 - turn, next);
-        plain::write(p, s, item, m, u, next, cell);
     }
 
     SIMT static void run(simt::lane &me, const problem<T> &p, const stretch &s, int &turn) {
         const block b = block_of(me, p);
+        const roll r = roll_of<T>(me, p, s, roll_byte(p, b.units));
+        const int64_t summed = b.column / b.units * p.hidden + b.u0 + b.column % b.units;
+        const T bias = p.b_hh && b.group < s.count ? p.b_hh[summed] : T(0);
+        for (int i = b.which; plain::cell && i < s.count; i += b.at_once)
+            b.s.set(b.cells + i * b.units + b.unit, plain::load_cell(me, p, s.first + i, b.u));
+        ask(me, p, b, r, s, s.from);
         for (int64_t n = 0; n < s.steps; n++) {
-            for (int64_t i = 0; i < s.count; i += b.at_once) step(me, p, b, s, s.first + i, s.from + n, turn);
+            take_in(me, b.s, b.states, plain::state_at(p, s.first, 0, turn), (int)(s.count * p.hidden));
+            me.barrier();
+            if (s.count > b.at_once)
+                add<4>(p, b, r, s, s.from + n, bias);
+            else
+                add<1>(p, b, r, s, s.from + n, bias);
+            me.barrier();
+            me.copy_wait();
+            go_on(me, p, b, r, s, s.from + n, turn);
+            if (n + 1 < s.steps) ask(me, p, b, r, s, s.from + n + 1);
             meet(me);
             turn = 1 - turn;
         }
+        for (int i = b.which; plain::cell && i < s.count; i += b.at_once)
+            plain::store_cell(me, p, s.first + i, b.u, b.s.get(b.cells + i * b.units + b.unit));
+        if (plain::cell) meet(me);
     }
 };
 

@@ -124,6 +124,24 @@ int launch_inputs(const problem<T> &p, int64_t outputs, const T *more, void *str
                                    {p, outputs, more});
 }
 
+// Items that a group of lanes takes one after the other, at most: beyond it they go side by side through gates.h.
+constexpr int64_t most_rounds = 4;
+
+// Blocks that take items of their own with all of `Step`'s weights, `bytes`, on chip; none where they do not fit or
+// items are too many.
+template <class T, class Step>
+int shape_alone(simt::shape *s, const chunked<T> &p, int64_t bytes) {
+    const int64_t items = p.chunks * p.rows, groups = threads / lanes_of_item(p.hidden);
+    int64_t room = 0;
+    *s = {0, threads, bytes, true};
+    if (p.hidden > threads) return 0;
+    const int status = simt::room_of_block(&room);
+    if (status != 0 || bytes > room) return status;
+    const int64_t blocks = simt::cooperative_blocks<chunks<T, Step>>(threads, bytes);
+    if (items <= most_rounds * groups * blocks) s->blocks = items < blocks ? items : blocks;
+    return 0;
+}
+
 // Units of a block that keeps W_hh on chip, the fewest with which all blocks go together; 0 where W_hh does not fit, or
 // items are many.
 template <class T, int G>
@@ -135,7 +153,7 @@ int shape_kept(simt::shape *s, problem<T> *p) {
     const int status = simt::room_of_block(&room);
     for (int warps = 1; status == 0 && warps <= threads / simt::warp_size; warps *= 2) {
         const int units = step::units_of(warps);
-        const int64_t bytes = step::shared_numbers(*p, units) * (int64_t)sizeof(T), blocks = tiles(p->hidden, units);
+        const int64_t bytes = step::shared_bytes(*p, units), blocks = tiles(p->hidden, units);
         if (bytes > room || blocks > simt::cooperative_blocks<chunks<T, step>>(threads, bytes)) continue;
         p->kept_units = units;
         *s = {blocks, threads, bytes, true};
@@ -149,7 +167,9 @@ template <class T, int G, class Step>
 int launch_chunks(problem<T> p, bool share, void *stream) {
     typedef chunks<T, Step> kernel;
     simt::shape s = {};
-    const int status = share ? shape_kept<T, G>(&s, &p) : 0;
+    int status = share ? shape_alone<T, alone<T, G>>(&s, p, alone<T, G>::bytes(p)) : 0;
+    if (status == 0 && s.blocks > 0) return simt::launch<chunks<T, alone<T, G>>>(s, stream, p);
+    if (status == 0 && share) status = shape_kept<T, G>(&s, &p);
     if (status != 0) return status;
     if (p.kept_units > 0) return simt::launch<chunks<T, kept<T, G>>>(s, stream, p);
     const int64_t room = simt::cooperative_blocks<kernel>(threads, shared_bytes<T, G>());
@@ -353,19 +373,28 @@ int kinds<T>::fits(const dpcri_device_recurrent &c) {
     return by_cells(c) ? cell_fits<T>(c) : 0;
 }
 
+// Blocks over which W_hh is spread on chip; 0: it goes past.
+template <class T, int G>
+int share_of(problem<T> p, int64_t *blocks) {
+    simt::shape s = {};
+    int status = shape_alone<T, alone<T, G>>(&s, p, alone<T, G>::bytes(p));
+    *blocks = s.blocks > 0;
+    if (status != 0 || *blocks != 0) return status;
+    status = shape_kept<T, G>(&s, &p);
+    *blocks = p.kept_units > 0 ? s.blocks : 0;
+    return status;
+}
+
 template <class T>
 int kinds<T>::share(const dpcri_device_recurrent &c, int64_t *blocks) {
     cells::cut counted = {nullptr, 0};
     size_t cleared = 0;
-    simt::shape s = {};
     if (by_cells(c) || c.reset_before) return 0;
     problem<T> p = layer_of<T>(c);
     plan_chunks<T>(c, 1, false, &counted, &cleared, &p);
-    const int status = c.gates == DPCRI_DEVICE_GRU    ? shape_kept<T, 3>(&s, &p)
-                       : c.gates == DPCRI_DEVICE_LSTM ? shape_kept<T, 4>(&s, &p)
-                                                      : shape_kept<T, 1>(&s, &p);
-    *blocks = s.blocks;
-    return status;
+    return c.gates == DPCRI_DEVICE_GRU    ? share_of<T, 3>(p, blocks)
+           : c.gates == DPCRI_DEVICE_LSTM ? share_of<T, 4>(p, blocks)
+                                          : share_of<T, 1>(p, blocks);
 }
 
 template <class T>
