@@ -157,6 +157,8 @@ struct tile_items {
     int64_t row, start, length;  // the chunk's first step; 0 steps of the sequence where the item rests
     // The step that the lane's item has at step `at` of its chunk, or -1.
     SIMT int64_t step(int64_t at) const { return start + at < length && start + at >= 0 ? start + at : -1; }
+    // The same of a chain that runs from the sequence's last step.
+    SIMT int64_t step_back(int64_t at) const { return step(at) < 0 ? -1 : length - 1 - step(at); }
 };
 template <class T>
 SIMT tile_items<T> items_of(simt::lane &me, const chunked<T> &p, const stretch &s, int64_t wide, int64_t index) {

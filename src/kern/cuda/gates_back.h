@@ -201,14 +201,13 @@ struct backs : back_rest<T> {
             if (step_at(b.p, n / wide % b.rows, n / (b.rows * wide)) < 0) b.e[n] = 0;
     }
 
-    // What the gates of a unit need of their own at the chain's step k: dy, the tape (of an RNN y), h or c before the
-    // step, and of an LSTM what has come to c.
+    // What the gates of a unit need of their own at step m: dy, the tape (of an RNN y), and h or c before the step.
     struct own {
-        T dy, tape[E], before, beside;
+        T dy, tape[E], before;
     };
-    SIMT static own ready(simt::lane &me, const arguments &b, int64_t item, int64_t k, int64_t u) {
+    SIMT static own ready(const arguments &b, int64_t row, int64_t m, int64_t u) {
         const problem<T> &p = b.p;
-        const int64_t H = p.hidden, row = item % p.rows, m = length_of<T>(p, row) - 1 - k, l = place_of(p, row, m);
+        const int64_t H = p.hidden, l = place_of(p, row, m);
         own o = {};
         if (b.dy) o.dy = b.dy[l * b.dy_step + row * b.dy_row + u];
         SIMT_UNROLL for (int q = 0; q < E; q++) o.tape[q] =
@@ -217,16 +216,13 @@ struct backs : back_rest<T> {
             const T *before = before_of(b, row, m);
             if (before) o.before = before[u];
         }
-        if constexpr (G == 4) {
-            o.before = cell_before(b, row, m, u);
-            o.beside = rest::load_cell(me, b, item, u);
-        }
+        if constexpr (G == 4) o.before = cell_before(b, row, m, u);
         return o;
     }
 
-    // e of a unit at the chain's step k, from what has come to h; formulas and order of kern/gates_back.inc.
-    SIMT static void gates_of(simt::lane &me, const arguments &b, int64_t item, int64_t k, int64_t u, const own &o,
-                              T come, T (&e)[E]) {
+    // e of a unit from what has come to h, and of an LSTM to c, which lies beside; what goes on there, of a GRU beside
+    // the gates. `anew`: a sequence begins with the step. Formulas and order of kern/gates_back.inc.
+    SIMT static void gates_of(const arguments &b, int64_t u, const own &o, bool anew, T come, T &beside, T (&e)[E]) {
         const problem<T> &p = b.p;
         const int64_t H = p.hidden;
         const T g = b.dy ? come + o.dy : come;
@@ -236,7 +232,8 @@ struct backs : back_rest<T> {
             if (p.relu)
                 e[0] = g * (y <= 0 || (p.clip > 0 && y >= p.clip) ? T(0) : T(1));
             else
-                e[0] = p.clip > 0 && cells::magnitude(y) >= cells::gate_tanh(p.clip) ? T(0) : g * simt::fma(-y, y, T(1));
+                e[0] =
+                    p.clip > 0 && cells::magnitude(y) >= cells::gate_tanh(p.clip) ? T(0) : g * simt::fma(-y, y, T(1));
         }
         if constexpr (G == 3) {
             const T h = o.before, s = o.tape[2];
@@ -247,7 +244,7 @@ struct backs : back_rest<T> {
             e[1] = cut_z ? T(0) : (through * (h - n)) * (T(1) - z);
             e[2] = ds;
             e[3] = dn;
-            rest::store_cell(me, b, item, u, through);
+            beside = through;
         }
         if constexpr (G == 4) {
             T i = o.tape[0], f = o.tape[1], n = o.tape[2], out = o.tape[3];
@@ -257,7 +254,7 @@ struct backs : back_rest<T> {
             const T after = simt::fma(f, c, i * n), t = cells::gate_tanh(cut(p, after));
             e[3] = cut_o ? T(0) : (g * t) * (out * (T(1) - out));
             const T *peephole = p.peephole ? p.peephole + u : nullptr;
-            T gc = simt::fma(g * out, is_cut(p, after) ? T(0) : simt::fma(-t, t, T(1)), o.beside);
+            T gc = simt::fma(g * out, is_cut(p, after) ? T(0) : simt::fma(-t, t, T(1)), beside);
             if (peephole) gc = simt::fma(peephole[2 * H], e[3], gc);
             const T of_f = gc * c;
             e[0] = cut_i ? T(0) : (p.coupled ? gc * n - of_f : gc * n) * (i * (T(1) - i));
@@ -265,67 +262,95 @@ struct backs : back_rest<T> {
             e[2] = cut_n ? T(0) : (gc * i) * simt::fma(-n, n, T(1));
             T through = gc * f;
             if (peephole) through = simt::fma(peephole[0], e[0], simt::fma(peephole[H], e[1], through));
-            const int64_t row = item % p.rows;
-            rest::store_cell(me, b, item, u, begins(p, row, length_of<T>(p, row) - 1 - k) ? T(0) : through);
+            beside = anew ? T(0) : through;
         }
     }
 
-    // The chain's step that an item has at step n of a stretch, or -1.
-    SIMT static int64_t step_of_item(simt::lane &me, const arguments &b, const stretch &s, int64_t item, int64_t n) {
-        return n >= 0 && n < s.steps ? all::step_of(me, b, item, s.first + s.count, s.from + n) : -1;
+    // e of a step, for its writing.
+    SIMT static void write(const arguments &b, const stretch &s, int64_t row, int64_t m, int64_t u, const T (&e)[E]) {
+        if (!s.writes) return;
+        const int64_t at = place_of(b.p, row, m) * b.rows + row;
+        SIMT_UNROLL for (int q = 0; q < E; q++) b.e[(at * E + q) * b.hidden + u] = e[q];
     }
 
-    // A unit of an item at its step k: `sum` is what the product of the step before, `done`, made of it (-1: there was
-    // none); then the gates of this one, where it has one.
-    SIMT static void go_on(simt::lane &me, const arguments &b, const stretch &s, int64_t item, int64_t u, int64_t k,
-                           int64_t done, const own &o, T sum, int turn) {
-        const int64_t H = b.hidden, row = item % b.rows;
-        const bool came = done >= 0;
+    // A unit of an item between two steps: m, the one that it has now, and `done`, the one before in the chain; -1:
+    // none.
+    struct turned {
+        int64_t row, m, done;
+        own has;
+        T come, beside;
+        bool anew, ended;  // a sequence begins with m; with `done`
+    };
+    SIMT static turned before(simt::lane &me, const arguments &b, int64_t item, int64_t row, int64_t m, int64_t done,
+                              int64_t u) {
+        turned t = {};
+        t.row = row, t.m = m, t.done = done;
+        if (m >= 0) t.has = ready(b, row, m, u);
+        if (m >= 0 && done < 0) t.come = rest::load(me, b, item, u, 0);
+        if ((G == 3 && done >= 0) || (G == 4 && m >= 0)) t.beside = rest::load_cell(me, b, item, u);
+        t.anew = m >= 0 && begins(b.p, row, m);
+        t.ended = done >= 0 && begins(b.p, row, done);
+        return t;
+    }
+    // What the product of the step before is added to.
+    SIMT static T addend(const turned &t) { return G == 3 ? t.beside : T(0); }
+    // Then the gates of this one, where it has one; `sum`, that product.
+    SIMT static void after(simt::lane &me, const arguments &b, const stretch &s, int64_t item, int64_t u,
+                           const turned &t, T sum, int turn) {
+        const int64_t H = b.hidden;
         T *const to = b.columns + (1 - turn) * all::items(b) * G * H;
-        if (came && begins(b.p, row, length_of<T>(b, row) - 1 - done)) sum = 0;
-        if (k < 0) {
-            if (came) rest::store(me, b, item, u, 0, sum);
+        if (t.ended) sum = 0;
+        if (t.m < 0) {
+            if (t.done >= 0) rest::store(me, b, item, u, 0, sum);
             return;
         }
-        T e[E];
-        gates_of(me, b, item, k, u, o, came ? sum : rest::load(me, b, item, u, 0), e);
+        T e[E], beside = t.beside;
+        gates_of(b, u, t.has, t.anew, t.done >= 0 ? sum : t.come, beside, e);
+        if (G > 1) rest::store_cell(me, b, item, u, beside);
         SIMT_UNROLL for (int q = 0; q < G; q++) me.peer_store(to + (item * G + q) * H + u, e[q]);
-        if (!s.writes) return;
-        const int64_t l = place_of(b.p, row, length_of<T>(b, row) - 1 - k);
-        SIMT_UNROLL for (int q = 0; q < E; q++) b.e[((l * b.rows + row) * E + q) * H + u] = e[q];
+        write(b, s, t.row, t.m, u, e);
     }
 
-    // Of a tile: the product of the step before, `at - 1`, where there was one, then the gates of step `at`.
-    SIMT static void tile(simt::lane &me, const arguments &b, const stretch &s, int64_t index, int64_t n, int turn) {
-        const int64_t H = b.hidden, wide = tiles(H, units_of_tile), at = s.from + n;
-        const int64_t first = s.first + index / wide * items_of_tile, end = s.first + s.count;
-        const int64_t u0 = index % wide * units_of_tile, u = u0 + me.in_warp();
+    // Of a tile: the product of the step before, n - 1, where there was one, then the gates of step n of the stretch.
+    SIMT static void tile(simt::lane &me, const arguments &b, const stretch &s, const tile_items<T> &t, int64_t n,
+                          int turn) {
+        const int64_t H = b.hidden, end = s.first + s.count, u = t.u0 + me.in_warp();
         const T *from = b.columns + turn * all::items(b) * G * H;
-        bool work = false;
-        for (int i = 0; n > 0 && i < items_of_tile; i++)
-            work = work || all::step_of(me, b, first + i, end, at - 1) >= 0;
+        const int64_t own_step = n < s.steps ? t.step_back(s.from + n) : -1;
+        const int64_t own_done = n > 0 ? t.step_back(s.from + n - 1) : -1;
+        const bool work = me.any(own_done >= 0);
+        turned unit[mine];
         T sum[mine][1];
         SIMT_UNROLL for (int i = 0; i < mine; i++) {
-            const int64_t item = first + me.warp() * mine + i;
-            const bool on = G == 3 && work && item < end && u < H;
-            sum[i][0] = on ? me.peer_load(b.beside + item * H + u) : T(0);
+            const int lane = me.warp() * mine + i;
+            const int64_t row = me.shuffle(t.row, lane), m = me.shuffle(own_step, lane),
+                          done = me.shuffle(own_done, lane);
+            unit[i] = {};
+            unit[i].m = unit[i].done = -1;
+            if (t.first + lane < end && u < H) unit[i] = before(me, b, t.first + lane, row, m, done, u);
+            sum[i][0] = addend(unit[i]);
         }
-        if (work) multiply_down<T, 1>(me, rows{b, from, first, end}, b.p.w_hh + u0, H, G * H, G * H, 0, H - u0, sum);
+        if (work)
+            multiply_down<T, 1>(me, rows{b, from, t.first, end}, b.p.w_hh + t.u0, H, G * H, G * H, 0, H - t.u0, sum);
         SIMT_UNROLL for (int i = 0; i < mine; i++) {
-            const int64_t item = first + me.warp() * mine + i;
-            if (item >= end || u >= H) continue;
-            const int64_t k = step_of_item(me, b, s, item, n);
-            own o = {};
-            if (k >= 0) o = ready(me, b, item, k, u);
-            go_on(me, b, s, item, u, k, step_of_item(me, b, s, item, n - 1), o, sum[i][0], turn);
+            const int64_t item = t.first + me.warp() * mine + i;
+            if (item < end && u < H) after(me, b, s, item, u, unit[i], sum[i][0], turn);
         }
     }
 
+    // Where a tile has all units, nobody but its block reads what it wrote before the stretch's end.
     SIMT static void run(simt::lane &me, const arguments &b, const stretch &s, int &turn) {
-        const int64_t count = tiles(b.hidden, units_of_tile) * tiles(s.count, items_of_tile);
+        const int64_t wide = tiles(b.hidden, units_of_tile), count = wide * tiles(s.count, items_of_tile);
+        tile_items<T> t = items_of<T>(me, b, s, wide, me.block());
         for (int64_t n = 0; n <= s.steps; n++) {
-            for (int64_t index = me.block(); index < count; index += me.blocks()) tile(me, b, s, index, n, turn);
-            me.grid_barrier();
+            for (int64_t index = me.block(); index < count; index += me.blocks()) {
+                if (count > me.blocks()) t = items_of<T>(me, b, s, wide, index);
+                tile(me, b, s, t, n, turn);
+            }
+            if (wide > 1 || n == s.steps)
+                me.grid_barrier();
+            else
+                me.barrier();
             turn = 1 - turn;
         }
     }

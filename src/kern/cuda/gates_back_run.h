@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: MIT
-// The launcher of gates_back.h and gates_kept_back.h, and of gates_reset.h's and gates_project.h's way back: workspace
-// and launches.
+// The launcher of gates_back.h, gates_alone_back.h and gates_kept_back.h, and of gates_reset.h's and gates_project.h's
+// way back: workspace and launches.
 #ifndef DPCRI_CUDA_GATES_BACK_RUN_H
 #define DPCRI_CUDA_GATES_BACK_RUN_H
 
+#include "kern/cuda/gates_alone_back.h"
 #include "kern/cuda/gates_kept_back.h"
 #include "kern/cuda/gates_run.h"
 
@@ -200,7 +201,7 @@ int shape_kept_back(simt::shape *s, back_problem<T> *b) {
     if (b->chunks * b->rows > most_kept_items) return 0;
     const int status = simt::room_of_block(&room);
     for (int units = 8; status == 0 && units <= simt::warp_size; units *= 2) {
-        const int64_t bytes = step::shared_numbers(*b, units) * (int64_t)sizeof(T), blocks = tiles(b->hidden, units);
+        const int64_t bytes = step::shared_bytes(*b, units), blocks = tiles(b->hidden, units);
         if (bytes > room || blocks > simt::cooperative_blocks<chunks<T, step>>(threads, bytes)) continue;
         b->p.kept_units = units;
         *s = {blocks, threads, bytes, true};
@@ -214,7 +215,9 @@ template <class T, int G, class Step>
 int launch_chunks_back(back_problem<T> b, bool share, void *stream) {
     typedef chunks<T, Step> kernel;
     simt::shape s = {};
-    const int status = share ? shape_kept_back<T, G>(&s, &b) : 0;
+    int status = share ? shape_alone<T, alone_backs<T, G>>(&s, b, alone_backs<T, G>::bytes(b)) : 0;
+    if (status == 0 && s.blocks > 0) return simt::launch<chunks<T, alone_backs<T, G>>>(s, stream, b);
+    if (status == 0 && share) status = shape_kept_back<T, G>(&s, &b);
     if (status != 0) return status;
     if (b.p.kept_units > 0) return simt::launch<chunks<T, kept_backs<T, G>>>(s, stream, b);
     const int64_t room = simt::cooperative_blocks<kernel>(threads, shared_bytes<T, 1>());
@@ -257,19 +260,28 @@ struct back_kinds {
     static int share(const dpcri_device_recurrent &c, int64_t *blocks);
 };
 
+// As gates_run.h's share_of.
+template <class T, int G>
+int share_of_back(back_problem<T> b, int64_t *blocks) {
+    simt::shape s = {};
+    int status = shape_alone<T, alone_backs<T, G>>(&s, b, alone_backs<T, G>::bytes(b));
+    *blocks = s.blocks > 0;
+    if (status != 0 || *blocks != 0) return status;
+    status = shape_kept_back<T, G>(&s, &b);
+    *blocks = b.p.kept_units > 0 ? s.blocks : 0;
+    return status;
+}
+
 template <class T>
 int back_kinds<T>::share(const dpcri_device_recurrent &c, int64_t *blocks) {
     cells::cut counted = {nullptr, 0};
     size_t cleared = 0;
-    simt::shape s = {};
     back_problem<T> b = {};
     if (c.reset_before) return 0;
     plan_chunks<T>(c, 1, true, &counted, &cleared, &b);
-    const int status = c.gates == DPCRI_DEVICE_GRU    ? shape_kept_back<T, 3>(&s, &b)
-                       : c.gates == DPCRI_DEVICE_LSTM ? shape_kept_back<T, 4>(&s, &b)
-                                                      : shape_kept_back<T, 1>(&s, &b);
-    *blocks = s.blocks;
-    return status;
+    return c.gates == DPCRI_DEVICE_GRU    ? share_of_back<T, 3>(b, blocks)
+           : c.gates == DPCRI_DEVICE_LSTM ? share_of_back<T, 4>(b, blocks)
+                                          : share_of_back<T, 1>(b, blocks);
 }
 
 template <class T>

@@ -22,17 +22,22 @@ constexpr int most_kept_items = 16;
 // sequence has, 0 where it rests.
 struct roll {
     simt::shared<int64_t> s;
-    SIMT_BOTH static int64_t bytes() { return 3 * most_kept_items * (int64_t)sizeof(int64_t); }
+    SIMT_BOTH static int64_t bytes(int64_t items) { return 3 * items * (int64_t)sizeof(int64_t); }
     SIMT int64_t row(int i) const { return s.get(3 * i); }
     // The step that it has at step `at` of its chunk, or -1.
     SIMT int64_t step(int i, int64_t at) const {
         const int64_t m = s.get(3 * i + 1) + at;
         return m >= 0 && m < s.get(3 * i + 2) ? m : -1;
     }
+    // The same of a chain that runs from the sequence's last step.
+    SIMT int64_t step_back(int i, int64_t at) const {
+        const int64_t k = step(i, at);
+        return k < 0 ? -1 : s.get(3 * i + 2) - 1 - k;
+    }
 };
 template <class T>
 SIMT roll roll_of(simt::lane &me, const chunked<T> &p, const stretch &s, int64_t byte) {
-    const roll r = {me.template array<int64_t>(byte, 3 * most_kept_items)};
+    const roll r = {me.template array<int64_t>(byte, 3 * (int)(p.chunks * p.rows))};
     const int i = me.thread();
     me.barrier();  // what was there before has been read
     if (i < s.count) {
@@ -45,16 +50,18 @@ SIMT roll roll_of(simt::lane &me, const chunked<T> &p, const stretch &s, int64_t
     return r;
 }
 
-// s[to + n] = from[n], which other blocks wrote before the last grid barrier, for n < count.
+// Rows of `wide` numbers, which other blocks wrote before the last grid barrier, `stride` apart on chip from `to` on:
+// `count` numbers in all.
 template <class T>
-SIMT void take_in(simt::lane &me, const simt::shared<T> &s, int to, const T *from, int count) {
+SIMT void take_in(simt::lane &me, const simt::shared<T> &s, int to, int stride, const T *from, int wide, int count) {
     constexpr int together = 8;
+    const int gap = stride - wide;
     for (int n0 = me.thread(); n0 < count; n0 += together * threads) {
         T number[together];
         SIMT_UNROLL for (int i = 0; i < together; i++) number[i] =
             n0 + i * threads < count ? me.peer_load(from + n0 + i * threads) : T(0);
         SIMT_UNROLL for (int i = 0; i < together; i++) if (n0 + i * threads < count)
-            s.set(to + n0 + i * threads, number[i]);
+            s.set(to + n0 + i * threads + (gap > 0 ? (n0 + i * threads) / wide * gap : 0), number[i]);
     }
 }
 
@@ -78,7 +85,7 @@ struct kept : columns<T, G> {
         return (shared_numbers(p, units) * (int64_t)sizeof(T) + 7) / 8 * 8;
     }
     SIMT_BOTH static int64_t shared_bytes(const problem<T> &p, int units) {
-        return roll_byte(p, units) + roll::bytes();
+        return roll_byte(p, units) + roll::bytes(p.chunks * p.rows);
     }
 
     struct block {
@@ -184,7 +191,8 @@ struct kept : columns<T, G> {
             b.s.set(b.cells + i * b.units + b.unit, plain::load_cell(me, p, s.first + i, b.u));
         ask(me, p, b, r, s, s.from);
         for (int64_t n = 0; n < s.steps; n++) {
-            take_in(me, b.s, b.states, plain::state_at(p, s.first, 0, turn), (int)(s.count * p.hidden));
+            take_in(me, b.s, b.states, (int)p.hidden, plain::state_at(p, s.first, 0, turn), (int)p.hidden,
+                    (int)(s.count * p.hidden));
             me.barrier();
             if (s.count > b.at_once)
                 add<4>(p, b, r, s, s.from + n, bias);

@@ -3,8 +3,8 @@
 // (gates_kept.h): a block has some units' columns of it. Not yet run on a device.
 //
 // A step: every block takes the items' e on chip, G H numbers each, and a thread a unit of an item sums what they make
-// of its h, term by term as gates_back.h does, and goes on with the step's gates, whose tape it has asked for before:
-// the bits are the same. One grid barrier and G H multiply-adds one after another.
+// of its h, term by term as gates_back.h does, and goes on with the step's gates, whose tape it has asked for before
+// the barrier: the bits are the same. One grid barrier and G H multiply-adds one after another.
 #ifndef DPCRI_CUDA_GATES_KEPT_BACK_H
 #define DPCRI_CUDA_GATES_KEPT_BACK_H
 
@@ -28,6 +28,12 @@ struct kept_backs : backs<T, G> {
     SIMT_BOTH static int64_t shared_numbers(const arguments &b, int units) {
         return G * b.hidden * stride_of(units) + at_once(b, units) * row_of(b);
     }
+    SIMT_BOTH static int64_t roll_byte(const arguments &b, int units) {
+        return (shared_numbers(b, units) * (int64_t)sizeof(T) + 7) / 8 * 8;
+    }
+    SIMT_BOTH static int64_t shared_bytes(const arguments &b, int units) {
+        return roll_byte(b, units) + roll::bytes(b.chunks * b.rows);
+    }
     SIMT static simt::shared<T> chip(simt::lane &me, const arguments &b) {
         return me.template array<T>(0, (int)shared_numbers(b, b.p.kept_units));
     }
@@ -44,35 +50,48 @@ struct kept_backs : backs<T, G> {
         me.copy_wait();
     }
 
-    // Step n of the stretch for items first .. first + at_once - 1.
-    SIMT static void step(simt::lane &me, const arguments &b, const stretch &s, int64_t first, int64_t n, int turn) {
+    // What this thread's unit of item s.first + i has at step n of the stretch.
+    SIMT static typename plain::turned before(simt::lane &me, const arguments &b, const roll &r, const stretch &s,
+                                              int i, int64_t u, int64_t n) {
+        typename plain::turned t = {};
+        t.m = t.done = -1;
+        if (i >= s.count || u >= b.hidden) return t;
+        const int64_t m = n < s.steps ? r.step_back(i, s.from + n) : -1;
+        const int64_t done = n > 0 ? r.step_back(i, s.from + n - 1) : -1;
+        return plain::before(me, b, s.first + i, r.row(i), m, done, u);
+    }
+
+    // Step n of the stretch for items first .. first + together - 1 of it.
+    SIMT static void step(simt::lane &me, const arguments &b, const stretch &s, int first, int together, int64_t n,
+                          const typename plain::turned &t, int turn) {
         const simt::shared<T> on_chip = chip(me, b);
-        const int units = b.p.kept_units, together = at_once(b, units), wide = G * (int)b.hidden;
-        const int stride = (int)stride_of(units), row = (int)row_of(b), states = wide * stride;
-        const int64_t end = s.first + s.count;
+        const int units = b.p.kept_units, wide = G * (int)b.hidden, stride = (int)stride_of(units);
+        const int row = (int)row_of(b), states = wide * stride, left = (int)s.count - first;
         const int which = me.thread() / units, column = me.thread() % units;
-        const int64_t item = first + which, u = me.block() * units + column;
-        const bool goes = which < together && item < end && u < b.hidden;
-        const int64_t done = goes ? plain::step_of_item(me, b, s, item, n - 1) : -1;
-        const int64_t k = goes ? plain::step_of_item(me, b, s, item, n) : -1;
-        typename plain::own own = {};
-        if (k >= 0) own = plain::ready(me, b, item, k, u);
-        T sum = G == 3 && done >= 0 ? me.peer_load(b.beside + item * b.hidden + u) : T(0);
-        me.barrier();  // the items before have been read
-        for (int i = 0; n > 0 && i < together && first + i < end; i++) {
-            const T *const from = b.columns + (turn * all::items(b) + first + i) * wide;
-            for (int j = me.thread(); j < wide; j += threads) on_chip.set(states + i * row + j, me.peer_load(from + j));
-        }
+        if (first > 0) me.barrier();  // the items before have been read
+        if (n > 0)
+            take_in(me, on_chip, states, row, b.columns + (turn * all::items(b) + s.first + first) * wide, wide,
+                    (left < together ? left : together) * wide);
         me.barrier();
-        if (done >= 0) sum = multiply_alone(on_chip, column, stride, states + which * row, wide, sum);
-        if (goes) plain::go_on(me, b, s, item, u, k, done, own, sum, turn);
+        T sum = plain::addend(t);
+        if (t.done >= 0) sum = multiply_alone(on_chip, column, stride, states + which * row, wide, sum);
+        if (t.m >= 0 || t.done >= 0)
+            plain::after(me, b, s, s.first + first + which, me.block() * units + column, t, sum, turn);
     }
 
     SIMT static void run(simt::lane &me, const arguments &b, const stretch &s, int &turn) {
-        const int together = at_once(b, b.p.kept_units);
+        const int units = b.p.kept_units, together = at_once(b, units), which = me.thread() / units;
+        const roll r = roll_of<T>(me, b, s, roll_byte(b, units));
+        const int64_t u = which < together ? me.block() * units + me.thread() % units : b.hidden;
+        const bool one = s.count <= together;
+        typename plain::turned t = before(me, b, r, s, which, u, 0);
         for (int64_t n = 0; n <= s.steps; n++) {
-            for (int64_t i = 0; i < s.count; i += together) step(me, b, s, s.first + i, n, turn);
-            meet(me);
+            for (int i = 0; i < s.count; i += together) {
+                if (!one) t = before(me, b, r, s, i + which, u, n);
+                step(me, b, s, i, together, n, t, turn);
+            }
+            if (one && n < s.steps) t = before(me, b, r, s, which, u, n + 1);
+            me.grid_barrier();
             turn = 1 - turn;
         }
     }
