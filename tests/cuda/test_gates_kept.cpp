@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT
-// RNN, GRU and LSTM whose W_hh stays on chip, whole in each block or spread over them, on the CPU: what network::run compares with weights
-// that go past, both ways and to the bit, over kinds, widths across blocks, numbers of blocks and items, chunks,
-// resets, lengths and room; and where they do not stay. The other tests of gates do so for their own cases.
+// RNN, GRU and LSTM whose W_hh stays on chip, whole in each block or spread over them, on the CPU: what network::run
+// compares with weights that go past, both ways and to the bit, over kinds, widths across blocks, numbers of blocks and
+// items, chunks, resets, lengths and room; and where they do not stay. The other tests of gates do so for their own
+// cases.
 #include "trained_case.h"
 
 namespace {

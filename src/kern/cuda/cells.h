@@ -69,13 +69,17 @@ SIMT void inner(const T (&w)[K * K], const T *x, const T (&z)[K], T (&u)[K]) {
 
 // z = the step's value at z.
 template <class T, int K>
-SIMT void advance(const problem<T> &p, const column<T, K> &c, const T (&w)[K * K], int64_t m, T (&z)[K]) {
+SIMT void advance(const problem<T> &p, const T (&w)[K * K], const T *x, T (&z)[K]) {
     T u[K];
-    inner<T, K>(w, c.x + m * p.x_step, z, u);
+    inner<T, K>(w, x, z, u);
     SIMT_UNROLL for (int i = 0; i < K; i++) {
         const T y = value(p.activation, u[i]);
         z[i] = p.residual ? simt::fma(p.scale, y, z[i]) : y;
     }
+}
+template <class T, int K>
+SIMT void advance(const problem<T> &p, const column<T, K> &c, const T (&w)[K * K], int64_t m, T (&z)[K]) {
+    advance<T, K>(p, w, c.x + m * p.x_step, z);
 }
 
 // J = df_i/dz_k from act'(u).
@@ -92,17 +96,59 @@ SIMT void begin(const column<T, K> &c, T (&z)[K]) {
     SIMT_UNROLL for (int i = 0; i < K; i++) z[i] = c.z0 ? c.z0[i] : T(0);
 }
 
-// Steps first .. end - 1 from z, all of them stored.
+// What some steps need, asked for while those before them are made. Own: each has a W of its own.
+template <class T, int K, bool Own>
+struct supply {
+    static constexpr int numbers = K + (Own ? K * K : 0), room = 64 * 4 / (int)sizeof(T) / 2;
+    static constexpr int ahead = room / numbers > 16 ? 16 : room / numbers > 1 ? room / numbers : 1;
+    T x[ahead][K], w[Own ? ahead : 1][K * K];
+    SIMT void ask(const problem<T> &p, const column<T, K> &c, int64_t m, int64_t end) {
+        const T *from = c.x + m * p.x_step;
+        SIMT_UNROLL for (int d = 0; d < ahead; d++, from += p.x_step) {
+            if (m + d >= end) break;
+            SIMT_UNROLL for (int i = 0; i < K; i++) x[d][i] = from[i];
+            if constexpr (Own) read_weight<T, K>(p, c, m + d, w[d]);
+        }
+    }
+};
+
+template <class T, int K, bool Own, class Each>
+SIMT void walk_with(const problem<T> &p, const column<T, K> &c, int64_t first, int64_t end, T (&z)[K],
+                    const Each &each) {
+    supply<T, K, Own> now = {}, next = {};
+    if (first >= end) return;
+    if constexpr (!Own) read_weight<T, K>(p, c, first, now.w[0]);
+    now.ask(p, c, first, end);
+    SIMT_ROLLED for (int64_t m = first; m < end; m += now.ahead) {
+        next.ask(p, c, m + now.ahead, end);
+        SIMT_UNROLL for (int d = 0; d < now.ahead; d++) {
+            if (m + d >= end) break;
+            advance<T, K>(p, now.w[Own ? d : 0], now.x[d], z);
+            if (!each(m + d)) return;
+        }
+        SIMT_UNROLL for (int d = 0; d < now.ahead; d++) {
+            SIMT_UNROLL for (int i = 0; i < K; i++) now.x[d][i] = next.x[d][i];
+            if constexpr (Own) SIMT_UNROLL for (int i = 0; i < K * K; i++) now.w[d][i] = next.w[d][i];
+        }
+    }
+}
+// Steps first .. end - 1 from z; each(m) after step m: whether to go on.
+template <class T, int K, class Each>
+SIMT void walk(const problem<T> &p, const column<T, K> &c, int64_t first, int64_t end, T (&z)[K], const Each &each) {
+    if (p.weight_step != 0)
+        walk_with<T, K, true>(p, c, first, end, z, each);
+    else
+        walk_with<T, K, false>(p, c, first, end, z, each);
+}
+
+// The same, all of them stored.
 template <class T, int K>
 SIMT void run_and_store(simt::lane &me, const problem<T> &p, const column<T, K> &c, int64_t first, int64_t end,
                         T (&z)[K]) {
-    T w[K * K] = {};
-    if (first < end) read_weight<T, K>(p, c, first, w);
-    for (int64_t m = first; m < end; m++) {
-        if (p.weight_step != 0 && m > first) read_weight<T, K>(p, c, m, w);
-        advance<T, K>(p, c, w, m, z);
+    walk<T, K>(p, c, first, end, z, [&](int64_t m) {
         SIMT_UNROLL for (int i = 0; i < K; i++) me.peer_store(c.z + m * p.z_step + i, z[i]);
-    }
+        return true;
+    });
 }
 
 // How far a is from b against max(1, |b|), the largest of K; not less than `most` where one alone is NaN, 0 where both
@@ -225,28 +271,23 @@ struct overlap {
                            T (&z)[K]) {
         const problem<T> &p = a.p;
         SIMT_UNROLL for (int i = 0; i < K; i++) me.peer_store(a.starts + item * K + i, z[i]);
-        T w[K * K] = {};
-        for (int64_t m = k * a.chunk; m < end_of(a, k); m++) {
-            if (p.weight_step != 0 || m == k * a.chunk) read_weight<T, K>(p, c, m, w);
-            advance<T, K>(p, c, w, m, z);
+        walk<T, K>(p, c, k * a.chunk, end_of(a, k), z, [&](int64_t m) {
             T old[K];
             SIMT_UNROLL for (int i = 0; i < K; i++) old[i] = me.peer_load(c.z + m * p.z_step + i);
-            if (close<T, K>(p, old, z)) return;
+            if (close<T, K>(p, old, z)) return false;
             SIMT_UNROLL for (int i = 0; i < K; i++) me.peer_store(c.z + m * p.z_step + i, z[i]);
-        }
+            return true;
+        });
     }
 
     SIMT static void first_sweep(simt::lane &me, const arguments &a, int64_t item) {
         const problem<T> &p = a.p;
         const int64_t k = item / p.columns, first = k * a.chunk, from = first > a.warm_up ? first - a.warm_up : 0;
         const column<T, K> c(p, item % p.columns);
-        T z[K], w[K * K] = {};
+        T z[K];
         SIMT_UNROLL for (int i = 0; i < K; i++) z[i] = T(0);
         if (from == 0) begin<T, K>(c, z);
-        for (int64_t m = from; m < first; m++) {
-            if (p.weight_step != 0 || m == from) read_weight<T, K>(p, c, m, w);
-            advance<T, K>(p, c, w, m, z);
-        }
+        walk<T, K>(p, c, from, first, z, [](int64_t) { return true; });
         SIMT_UNROLL for (int i = 0; i < K; i++) me.peer_store(a.starts + item * K + i, z[i]);
         run_and_store<T, K>(me, p, c, first, end_of(a, k), z);
     }

@@ -27,78 +27,78 @@ struct columns_reset : columns<T, 3> {
     typedef columns<T, 3> plain;
     typedef chunks<T, columns_reset<T>> all;
 
-    // What a tile of a step is.
-    struct share {
-        int64_t first, end, u0, u;
-        bool work;
-    };
-    SIMT static share of(simt::lane &me, const problem<T> &p, const stretch &s, int64_t index, int64_t at) {
-        const int64_t wide = tiles(p.hidden, units_of_tile);
-        share t = {s.first + index / wide * items_of_tile, s.first + s.count, index % wide * units_of_tile, 0, false};
-        t.u = t.u0 + me.in_warp();
-        for (int i = 0; i < items_of_tile; i++) t.work = t.work || all::step_of(me, p, t.first + i, t.end, at) >= 0;
-        return t;
-    }
-    SIMT static const T *given(const problem<T> &p, int64_t item, int64_t m, int64_t u) {
-        const int64_t row = item % p.rows;
+    SIMT static const T *given(const problem<T> &p, int64_t row, int64_t m, int64_t u) {
         return p.given + (place_of(p, row, m) * p.rows + row) * p.given_row + u;
     }
 
-    // r h and z of step `at`.
-    SIMT static void first(simt::lane &me, const problem<T> &p, const stretch &s, int64_t index, int64_t at, int turn) {
-        const share t = of(me, p, s, index, at);
-        const int64_t H = p.hidden;
-        T sum[mine][2];
-        if (!t.work) return;
-        SIMT_UNROLL for (int i = 0; i < mine; i++) SIMT_UNROLL for (int q = 0; q < 2; q++) sum[i][q] =
-            p.b_hh && t.u < H ? p.b_hh[q * H + t.u] : T(0);
-        multiply<T, 2>(me, typename plain::rows{p, plain::state_at(p, 0, 0, turn), t.first, t.end, at},
-                       p.w_hh + t.u0 * H, H, H, H - t.u0, 0, sum);
+    // r h and z of step `at`. What a unit needs of its own is asked for before the products, as in gates.h.
+    SIMT static void first(simt::lane &me, const problem<T> &p, const stretch &s, const tile_items<T> &t, int64_t at,
+                           int turn) {
+        const int64_t H = p.hidden, end = s.first + s.count, u = t.u0 + me.in_warp(), own_step = t.step(at);
+        T sum[mine][2], g[mine][2] = {}, h[mine] = {};
+        bool goes[mine];
+        if (!me.any(own_step >= 0)) return;
         SIMT_UNROLL for (int i = 0; i < mine; i++) {
-            const int64_t item = t.first + me.warp() * mine + i, m = all::step_of(me, p, item, t.end, at);
-            if (m < 0 || t.u >= H) continue;
-            const T *g = given(p, item, m, t.u);
-            const T h = plain::fresh(p, item, at) ? T(0) : plain::load(me, p, item, t.u, turn);
-            me.peer_store(p.reset + item * H + t.u, plain::sigmoid(cut(p, g[0] + sum[i][0])) * h);
-            me.peer_store(p.update + item * H + t.u, plain::sigmoid(cut(p, g[H] + sum[i][1])));
+            const int lane = me.warp() * mine + i;
+            const int64_t m = me.shuffle(own_step, lane), row = me.shuffle(t.row, lane);
+            goes[i] = m >= 0 && u < H;
+            SIMT_UNROLL for (int q = 0; q < 2; q++) {
+                sum[i][q] = p.b_hh && u < H ? p.b_hh[q * H + u] : T(0);
+                if (goes[i]) g[i][q] = given(p, row, m, u)[q * H];
+            }
+            if (goes[i] && !begins(p, row, m)) h[i] = plain::load(me, p, t.first + lane, u, turn);
+        }
+        multiply<T, 2>(me, typename plain::rows{p, plain::state_at(p, 0, 0, turn), t.first, end, at}, p.w_hh + t.u0 * H,
+                       H, H, H - t.u0, 0, sum);
+        SIMT_UNROLL for (int i = 0; i < mine; i++) {
+            const int64_t item = t.first + me.warp() * mine + i;
+            if (!goes[i]) continue;
+            me.peer_store(p.reset + item * H + u, plain::sigmoid(cut(p, g[i][0] + sum[i][0])) * h[i]);
+            me.peer_store(p.update + item * H + u, plain::sigmoid(cut(p, g[i][1] + sum[i][1])));
         }
     }
 
     // n and the state after it; those that rest go on too.
-    SIMT static void second(simt::lane &me, const problem<T> &p, const stretch &s, int64_t index, int64_t at,
+    SIMT static void second(simt::lane &me, const problem<T> &p, const stretch &s, const tile_items<T> &t, int64_t at,
                             int turn) {
-        const share t = of(me, p, s, index, at);
-        const int64_t H = p.hidden;
-        T sum[mine][1];
-        SIMT_UNROLL for (int i = 0; i < mine; i++) sum[i][0] = p.b_hh && t.u < H ? p.b_hh[2 * H + t.u] : T(0);
-        if (t.work)
-            multiply<T, 1>(me, item_rows<T>{p.reset, H, t.first, t.end}, p.w_hh + (2 * H + t.u0) * H, H, H, H - t.u0, 0,
+        const int64_t H = p.hidden, end = s.first + s.count, u = t.u0 + me.in_warp(), own_step = t.step(at);
+        T sum[mine][1], g[mine] = {}, h[mine] = {}, z[mine] = {};
+        int64_t m[mine], row[mine];
+        SIMT_UNROLL for (int i = 0; i < mine; i++) {
+            const int lane = me.warp() * mine + i;
+            const int64_t item = t.first + lane;
+            m[i] = me.shuffle(own_step, lane), row[i] = me.shuffle(t.row, lane);
+            sum[i][0] = p.b_hh && u < H ? p.b_hh[2 * H + u] : T(0);
+            if (item >= end || u >= H) continue;
+            h[i] = plain::load(me, p, item, u, turn);
+            if (m[i] < 0) continue;
+            g[i] = given(p, row[i], m[i], u)[2 * H];
+            z[i] = me.peer_load(p.update + item * H + u);
+            if (begins(p, row[i], m[i])) h[i] = 0;
+        }
+        if (me.any(own_step >= 0))
+            multiply<T, 1>(me, item_rows<T>{p.reset, H, t.first, end}, p.w_hh + (2 * H + t.u0) * H, H, H, H - t.u0, 0,
                            sum);
         SIMT_UNROLL for (int i = 0; i < mine; i++) {
             const int64_t item = t.first + me.warp() * mine + i;
-            if (item >= t.end || t.u >= H) continue;
-            const int64_t m = all::step_of(me, p, item, t.end, at);
-            T h = plain::load(me, p, item, t.u, turn);
-            if (m >= 0) {
-                const T n = cells::gate_tanh(cut(p, given(p, item, m, t.u)[2 * H] + sum[i][0]));
-                if (plain::fresh(p, item, at)) h = 0;
-                h = simt::fma(me.peer_load(p.update + item * H + t.u), h - n, n);
+            if (item >= end || u >= H) continue;
+            if (m[i] >= 0) {
+                const T n = cells::gate_tanh(cut(p, g[i] + sum[i][0]));
+                h[i] = simt::fma(z[i], h[i] - n, n);
             }
-            plain::store(me, p, item, t.u, 1 - turn, h);
-            if (m < 0 || !s.writes) continue;
-            const int64_t row = item % p.rows;
-            p.y[place_of(p, row, m) * p.y_step + row * p.y_row + t.u] = h;
+            plain::store(me, p, item, u, 1 - turn, h[i]);
+            if (m[i] >= 0) plain::write(p, s, row[i], m[i], u, h[i], T(0));
         }
     }
 
     SIMT static void run(simt::lane &me, const problem<T> &p, const stretch &s, int &turn) {
-        const int64_t count = tiles(p.hidden, units_of_tile) * tiles(s.count, items_of_tile);
+        const int64_t wide = tiles(p.hidden, units_of_tile), count = wide * tiles(s.count, items_of_tile);
         for (int64_t n = 0; n < s.steps; n++) {
             for (int64_t index = me.block(); index < count; index += me.blocks())
-                first(me, p, s, index, s.from + n, turn);
+                first(me, p, s, items_of<T>(me, p, s, wide, index), s.from + n, turn);
             me.grid_barrier();
             for (int64_t index = me.block(); index < count; index += me.blocks())
-                second(me, p, s, index, s.from + n, turn);
+                second(me, p, s, items_of<T>(me, p, s, wide, index), s.from + n, turn);
             me.grid_barrier();
             turn = 1 - turn;
         }

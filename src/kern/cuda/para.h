@@ -92,21 +92,48 @@ struct para : resting<T, problem<T>, &problem<T>::states, &problem<T>::cells> {
         if constexpr (Kind == DPCRI_DEVICE_MINGRU) j[0] = 1 - t[0];
     }
 
+    // What some steps need of their own, asked for while those before them are made: what goes into the gates, and
+    // whether a sequence begins there.
+    struct supply {
+        static constexpr int gates = Kind == DPCRI_DEVICE_MINGRU ? 2 : 3;
+        static constexpr int many = Kind == DPCRI_DEVICE_MINGRU ? 16 : cell ? 4 : 8;
+        static constexpr int ahead = many * 4 / (int)sizeof(T);
+        T x[ahead][gates];
+        unsigned char anew[ahead];
+        SIMT void ask(const arguments &p, int64_t row, int64_t u, int64_t m, int64_t end) {
+            const T *from = p.given + (place_of(p, row, m) * p.rows + row) * p.given_row + u;
+            SIMT_UNROLL for (int d = 0; d < ahead; d++, from += p.rows * p.given_row) {
+                if (m + d >= end) break;
+                SIMT_UNROLL for (int q = 0; q < gates; q++) x[d][q] = from[q * p.hidden];
+                anew[d] = p.resets && begins<T>(p, row, m + d);
+            }
+        }
+    };
+
     SIMT static void run(simt::lane &me, const arguments &p, const stretch &s, int &) {
         const int64_t H = p.hidden;
         for (int64_t n = all::self(me); n < s.count * H; n += me.blocks() * threads) {
             const int64_t item = s.first + n / H, u = n % H, row = item % p.rows;
             if (!me.peer_load(p.open + item)) continue;
-            const int64_t first = item / p.rows * p.chunk + s.from, past = first + s.steps, end = length_of<T>(p, row);
+            const int64_t first = item / p.rows * p.chunk + s.from, past = first + s.steps,
+                          steps = length_of<T>(p, row);
+            const int64_t from = first < 0 ? 0 : first, end = past < steps ? past : steps;
             T h = rest::load(me, p, item, u, 0), c = cell ? rest::load_cell(me, p, item, u) : T(0), t[3];
             const own_weights<T> w = weights_of(p.diagonals, p.peepholes, H, u);
-            for (int64_t m = first < 0 ? 0 : first; m < past && m < end; m++) {
-                const int64_t l = place_of(p, row, m);
-                if (begins<T>(p, row, m)) h = c = 0;
-                advance(w, p.given + (l * p.rows + row) * p.given_row + u, H, h, c, t);
-                if (!s.writes) continue;
-                p.y[l * p.y_step + row * p.y_row + u] = h;
-                if (cell && p.kept) p.kept[(l * p.rows + row) * H + u] = c;
+            supply now = {}, next = {};
+            now.ask(p, row, u, from, end);
+            SIMT_ROLLED for (int64_t m0 = from; m0 < end; m0 += now.ahead) {
+                next.ask(p, row, u, m0 + now.ahead, end);
+                SIMT_UNROLL for (int d = 0; d < now.ahead; d++) {
+                    if (m0 + d >= end) break;
+                    if (now.anew[d]) h = c = 0;
+                    advance(w, now.x[d], 1, h, c, t);
+                    if (!s.writes) continue;
+                    const int64_t l = place_of(p, row, m0 + d);
+                    p.y[l * p.y_step + row * p.y_row + u] = h;
+                    if (cell && p.kept) p.kept[(l * p.rows + row) * H + u] = c;
+                }
+                now = next;
             }
             rest::store(me, p, item, u, 0, h);
             if (cell) rest::store_cell(me, p, item, u, c);

@@ -77,25 +77,53 @@ struct para_backs : back_rest<T> {
         }
     }
 
+    // What some steps of the chain, from k on, need of their own, asked for while those before them are made.
+    struct supply {
+        static constexpr int ahead = 4 * 4 / (int)sizeof(T);
+        T x[ahead][G], dy[ahead], h[ahead], c[ahead];
+        unsigned char anew[ahead];
+        SIMT void ask(const arguments &b, int64_t row, int64_t u, int64_t k, int64_t end, int64_t length) {
+            const problem<T> &p = b.p;
+            SIMT_UNROLL for (int d = 0; d < ahead; d++) {
+                if (k + d >= end) break;
+                const int64_t m = length - 1 - k - d, l = place_of(p, row, m);
+                const T *const from = p.given + (l * p.rows + row) * p.given_row + u, *const before =
+                                                                                          before_of(b, row, m);
+                SIMT_UNROLL for (int q = 0; q < G; q++) x[d][q] = from[q * p.hidden];
+                dy[d] = b.dy ? b.dy[l * b.dy_step + row * b.dy_row + u] : T(0);
+                h[d] = before ? before[u] : T(0);
+                c[d] = cell ? cell_before(b, row, m, u) : T(0);
+                anew[d] = begins(p, row, m);
+            }
+        }
+    };
+
     SIMT static void run(simt::lane &me, const arguments &b, const stretch &s, int &) {
         const problem<T> &p = b.p;
         const int64_t H = p.hidden;
         for (int64_t n = all::self(me); n < s.count * H; n += me.blocks() * threads) {
             const int64_t item = s.first + n / H, u = n % H, row = item % p.rows;
             if (!me.peer_load(b.open + item)) continue;
-            const int64_t first = item / p.rows * b.chunk + s.from, past = first + s.steps, end = length_of<T>(p, row);
+            const int64_t first = item / p.rows * b.chunk + s.from, past = first + s.steps;
+            const int64_t length = length_of<T>(p, row), end = past < length ? past : length;
             T g = rest::load(me, b, item, u, 0), gc = cell ? rest::load_cell(me, b, item, u) : T(0), e[4];
             const own_weights<T> w = weights_of(b.diagonals, b.peepholes, H, u);
-            for (int64_t k = first < 0 ? 0 : first; k < past && k < end; k++) {
-                const int64_t m = end - 1 - k, l = place_of(p, row, m), at = l * p.rows + row;
-                const T *before = before_of(b, row, m);
-                if (b.dy) g = g + b.dy[l * b.dy_step + row * b.dy_row + u];
-                back(w, p.given + at * p.given_row + u, H, before ? before[u] : T(0),
-                     cell ? cell_before(b, row, m, u) : T(0), g, gc, e);
-                if (begins(p, row, m)) g = gc = 0;
-                if (!s.writes) continue;
-                SIMT_UNROLL for (int q = 0; q < G; q++) b.e[(at * G + q) * H + u] = e[q];
-                if (Kind == DPCRI_DEVICE_PARAGRU) b.reset_e[at * H + u] = e[3];
+            const int64_t from = first < 0 ? 0 : first;
+            supply now = {}, next = {};
+            now.ask(b, row, u, from, end, length);
+            SIMT_ROLLED for (int64_t k = from; k < end; k += now.ahead) {
+                next.ask(b, row, u, k + now.ahead, end, length);
+                SIMT_UNROLL for (int d = 0; d < now.ahead; d++) {
+                    if (k + d >= end) break;
+                    if (b.dy) g = g + now.dy[d];
+                    back(w, now.x[d], 1, now.h[d], now.c[d], g, gc, e);
+                    if (now.anew[d]) g = gc = 0;
+                    if (!s.writes) continue;
+                    const int64_t at = place_of(p, row, length - 1 - k - d) * p.rows + row;
+                    SIMT_UNROLL for (int q = 0; q < G; q++) b.e[(at * G + q) * H + u] = e[q];
+                    if (Kind == DPCRI_DEVICE_PARAGRU) b.reset_e[at * H + u] = e[3];
+                }
+                now = next;
             }
             rest::store(me, b, item, u, 0, g);
             if (cell) rest::store_cell(me, b, item, u, gc);
