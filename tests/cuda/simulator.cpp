@@ -478,6 +478,10 @@ int64_t place(int64_t byte, int count, int i, int64_t size) {
     return byte + (int64_t)i * size;
 }
 
+void check_quad(uintptr_t byte) {
+    if (byte % 16 != 0) stop_at(current, "four numbers at byte %lld", (long long)byte);
+}
+
 void shuffle(void *value, size_t size, int from, int line) {
     fiber *f = current;
     f->line = line;
@@ -570,6 +574,26 @@ void shared<T>::set(int i, T value) const {
     const int64_t at = host::place(byte, count, i, (int64_t)sizeof(T));
     host::note_write(host::current, at, (int)sizeof(T), false);
     std::memcpy(home->memory.data() + at, &value, sizeof(T));
+}
+
+template <class T>
+four<T> shared<T>::get4(int i) const {
+    const int64_t at = host::place(byte, count, i, (int64_t)sizeof(T));
+    four<T> value;
+    (void)host::place(byte, count, i + 3, (int64_t)sizeof(T));
+    host::check_quad((uintptr_t)at);
+    host::note_read(host::current, at, 4 * (int)sizeof(T));
+    std::memcpy(value.at, home->memory.data() + at, 4 * sizeof(T));
+    return value;
+}
+
+template <class T>
+void shared<T>::set4(int i, const four<T> &value) const {
+    const int64_t at = host::place(byte, count, i, (int64_t)sizeof(T));
+    (void)host::place(byte, count, i + 3, (int64_t)sizeof(T));
+    host::check_quad((uintptr_t)at);
+    host::note_write(host::current, at, 4 * (int)sizeof(T), false);
+    std::memcpy(home->memory.data() + at, value.at, 4 * sizeof(T));
 }
 
 template struct shared<float>;

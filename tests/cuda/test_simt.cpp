@@ -179,6 +179,10 @@ enum fault {
     GRID_BARRIER,
     FLAG_OF_NOBODY,
     PACK_BETWEEN,
+    FOUR_OUT_OF_PLACE,
+    FOUR_OUT_OF_ARRAY,
+    READ_OF_FOUR,
+    WRITE_OF_FOUR,
     ALLOWED_IN_WARP,
 };
 
@@ -250,6 +254,16 @@ struct faulty {
             case GRID_BARRIER: me.grid_barrier(); break;
             case FLAG_OF_NOBODY: me.await(a.flag, 1); break;
             case PACK_BETWEEN: (void)me.stream_load<2>(a.flag + 1 - (t & 1)); break;
+            case FOUR_OUT_OF_PLACE: numbers.set4(t % 32 + 2 - t % 4, {{t, t, t, t}}); break;
+            case FOUR_OUT_OF_ARRAY: numbers.set4(t + 64 - t % 4, {{t, t, t, t}}); break;
+            case READ_OF_FOUR:  // of which the last is another's
+                numbers.set(t, t);
+                (void)numbers.get4(t / 4 * 4);
+                break;
+            case WRITE_OF_FOUR:
+                if (t % 4 == 0) numbers.set4(t, {{t, t, t, t}});
+                if (t % 4 == 3) numbers.set(t, t);
+                break;
             case ALLOWED_IN_WARP:
                 numbers.set(t, t);
                 me.warp_barrier();
@@ -281,6 +295,10 @@ void faults_are_stopped(void **) {
         {LEFT_AT_BARRIER, "barrier"},
         {LEFT_AT_SHUFFLE, "divergent collective"},
         {READ_WITHOUT_BARRIER, "shared byte"},
+        {FOUR_OUT_OF_PLACE, "four numbers at byte"},
+        {FOUR_OUT_OF_ARRAY, "shared array of"},
+        {READ_OF_FOUR, "shared byte"},
+        {WRITE_OF_FOUR, "race"},
         {WRITE_AFTER_READ, "race"},
         {WRITE_AFTER_WRITE, "race"},
         {WARP_BARRIER_FOR_A_BLOCK, "shared byte"},

@@ -15,6 +15,7 @@
 #define DPCRI_CUDA_GATES_H
 
 #include "kern/cuda/gates_chunks.h"
+#include "kern/cuda/product.h"
 
 namespace gates {
 
@@ -98,47 +99,54 @@ SIMT void multiply(simt::lane &me, const Rows &rows, const T *weights, int64_t c
     }
 }
 
-// ---- g = W_ih x + b_ih: tiles of 16 steps (of a sequence) x 128 outputs ----
+// ---- g = W_ih x + b_ih ----
 
 template <class T>
 struct inputs {
-    static constexpr int Q = 4, most = threads;
-    struct arguments {
+    struct task {
         problem<T> p;
         int64_t outputs;  // G H
         const T *more;    // a second bias, or NULL
+        bool quads;       // x and W_ih, lines of four numbers
+        bool quads_given;
     };
-    struct rows {
-        const problem<T> &p;
-        int64_t first;
-        SIMT const T *at(int i) const {
-            const int64_t n = first + i;
-            return n < p.length * p.rows ? p.x + n / p.rows * p.x_step + n % p.rows * p.x_row : nullptr;
-        }
+    struct step {
+        const T *x;
+        int64_t x_step, x_row;
+        SIMT const T *at(int64_t l, int64_t row) const { return x + l * x_step + row * x_row; }
     };
-    SIMT static void run(simt::lane &me, const arguments &a) {
-        const problem<T> &p = a.p;
-        const int64_t wide = (a.outputs + Q * units_of_tile - 1) / (Q * units_of_tile);
-        const int64_t tall = (p.length * p.rows + items_of_tile - 1) / items_of_tile;
-        for (int64_t tile = me.block(); tile < wide * tall; tile += me.blocks()) {
-            const int64_t first = tile / wide * items_of_tile, out = tile % wide * (Q * units_of_tile);
-            T sum[mine][Q];
-            SIMT_UNROLL for (int i = 0; i < mine; i++) SIMT_UNROLL for (int q = 0; q < Q; q++) {
-                const int64_t o = out + q * units_of_tile + me.in_warp();
-                sum[i][q] = p.b_ih && o < a.outputs ? p.b_ih[o] : T(0);
-                if (a.more && o < a.outputs) sum[i][q] += a.more[o];
-            }
-            multiply<T, Q>(me, rows{p, first}, p.w_ih + out * p.inputs, p.inputs, units_of_tile, a.outputs - out,
-                           units_of_tile, sum);
-            SIMT_UNROLL for (int i = 0; i < mine; i++) {
-                const int64_t n = first + me.warp() * mine + i;
-                SIMT_UNROLL for (int q = 0; q < Q; q++) {
-                    const int64_t o = out + q * units_of_tile + me.in_warp();
-                    if (n < p.length * p.rows && o < a.outputs) p.given[n * p.given_row + o] = sum[i][q];
+    template <class S>
+    struct kernel {
+        typedef task arguments;
+        static constexpr int most = S::threads;
+        SIMT static void run(simt::lane &me, const arguments &a) {
+            const problem<T> &p = a.p;
+            const int64_t all = p.length * p.rows, wide = tiles(a.outputs, S::columns),
+                          count = wide * tiles(all, S::rows);
+            const product::steps<T, true, step> x({p.x, p.x_step, p.x_row}, p.rows, {all, p.inputs, a.quads});
+            const product::matrix<T, true> weights(p.w_ih, p.inputs, {a.outputs, p.inputs, a.quads});
+            for (int64_t tile = me.block(); tile < count; tile += me.blocks()) {
+                const int64_t first = tile / wide * S::rows, out = tile % wide * S::columns;
+                T sum[S::M][S::N];
+                SIMT_UNROLL for (int j = 0; j < S::N; j++) {
+                    const int64_t o = out + S::column(me, j);
+                    T start = p.b_ih && o < a.outputs ? p.b_ih[o] : T(0);
+                    if (a.more && o < a.outputs) start += a.more[o];
+                    SIMT_UNROLL for (int i = 0; i < S::M; i++) sum[i][j] = start;
+                }
+                product::add<T, S>(me, x, first, weights, out, 0, p.inputs, sum);
+                SIMT_UNROLL for (int i = 0; i < S::M; i++) {
+                    const int64_t n = first + S::row(me, i);
+                    if (n >= all) continue;
+                    SIMT_UNROLL for (int j = 0; j < S::N; j += 4) {
+                        const int64_t o = out + S::column(me, j);
+                        const T four[4] = {sum[i][j], sum[i][j + 1], sum[i][j + 2], sum[i][j + 3]};
+                        product::give(p.given + n * p.given_row + o, a.outputs - o, a.quads_given, four);
+                    }
                 }
             }
         }
-    }
+    };
 };
 
 // ---- what is cut ----

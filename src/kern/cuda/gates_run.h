@@ -119,9 +119,10 @@ size_t workspace_of(const dpcri_device_recurrent &c) {
 
 template <class T>
 int launch_inputs(const problem<T> &p, int64_t outputs, const T *more, void *stream) {
-    const int64_t products = tiles(p.length * p.rows, items_of_tile) * tiles(outputs, inputs<T>::Q * units_of_tile);
-    return simt::launch<inputs<T>>({blocks_of(products), threads, shared_bytes<T, inputs<T>::Q>(), false}, stream,
-                                   {p, outputs, more});
+    using product::in_quads;
+    const bool quads = in_quads(p.x, p.x_step) && in_quads(p.x, p.x_row) && in_quads(p.w_ih, p.inputs);
+    return product::launch<inputs<T>, T>(p.length * p.rows, outputs, 1,
+                                         {p, outputs, more, quads, in_quads(p.given, p.given_row)}, stream);
 }
 
 // Items that a group of lanes takes one after the other, at most: beyond it they go side by side through gates.h.

@@ -21,9 +21,10 @@
 //                                  `wide` numbers from i on, which lies on a multiple of 16 bytes. What it holds at the
 //                                  start is anything. Between one lane's set and another's get or set stands a
 //                                  barrier
-//     barrier()                    of the block: every lane, at the same line
-//     warp_barrier()               of the warp: every lane of it, at the same line; orders shared memory within the
-//     warp shuffle(v, from) shuffle_up(v, n) shuffle_down(v, n) shuffle_xor(v, n) any(condition)
+//     array.get4(i) set4(i, four)  four numbers at once, at a multiple of 16 bytes; load4(p), store4(p, four): of
+//     global memory barrier()                    of the block: every lane, at the same line warp_barrier() of the warp:
+//     every lane of it, at the same line; orders shared memory within the warp shuffle(v, from) shuffle_up(v, n)
+//     shuffle_down(v, n) shuffle_xor(v, n) any(condition)
 //                                  the warp's, full masks only; they order no memory
 //     ticket(counter)              one number for each that asks, ascending from what the counter held
 //     raise(number, v)             number = max(number, v), whoever is first
@@ -73,6 +74,12 @@ struct shape {
 template <class T, int N>
 struct alignas(N * sizeof(T)) pack {
     T at[N];
+};
+
+// Numbers that go to and from memory at once.
+template <class T>
+struct alignas(16) four {
+    T at[4];
 };
 
 }  // namespace simt

@@ -62,6 +62,15 @@ SIMT T number(unsigned bits) {
 }
 
 template <class T>
+SIMT four<T> load4(const T *from) {
+    return *reinterpret_cast<const four<T> *>(from);
+}
+template <class T>
+SIMT void store4(T *to, const four<T> &value) {
+    *reinterpret_cast<four<T> *>(to) = value;
+}
+
+template <class T>
 struct shared {
     T *data;
     SIMT T get(int i) const { return data[i]; }
@@ -75,6 +84,8 @@ struct shared {
             to[0] = v.x, to[1] = v.y;
         }
     }
+    SIMT four<T> get4(int i) const { return load4(data + i); }
+    SIMT void set4(int i, const four<T> &value) const { store4(data + i, value); }
 };
 
 struct lane {
@@ -222,6 +233,21 @@ __global__ void __launch_bounds__(K::most, resident<K>::blocks) entry(const type
     lane me;
     K::run(me, a);
 }
+template <class K>
+__global__ void __launch_bounds__(K::most, K::together) entry_together(const typename K::arguments a) {
+    lane me;
+    K::run(me, a);
+}
+
+// A bound of one block is not none: registers become other ones.
+template <class K, class = void>
+struct entries {
+    static auto of() { return entry<K>; }
+};
+template <class K>
+struct entries<K, decltype((void)K::together)> {
+    static auto of() { return entry_together<K>; }
+};
 
 // Bytes of shared memory that a block of the current device has at most.
 inline int room_of_block(int64_t *bytes) {
@@ -242,7 +268,7 @@ inline cudaError_t allow(int64_t shared_bytes) {
     const int error = room_of_block(&room);
     if (error != 0) return (cudaError_t)error;
     if (shared_bytes > room) return cudaErrorInvalidValue;
-    return cudaFuncSetAttribute(entry<K>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)room);
+    return cudaFuncSetAttribute(entries<K>::of(), cudaFuncAttributeMaxDynamicSharedMemorySize, (int)room);
 }
 
 template <class K>
@@ -251,9 +277,9 @@ inline int launch(shape s, void *stream, typename K::arguments a) {
     void *arguments[] = {&a};
     const dim3 blocks((unsigned)s.blocks), threads((unsigned)s.threads);
     if (error == cudaSuccess)
-        error = s.cooperative ? cudaLaunchCooperativeKernel(entry<K>, blocks, threads, arguments,
+        error = s.cooperative ? cudaLaunchCooperativeKernel(entries<K>::of(), blocks, threads, arguments,
                                                             (size_t)s.shared_bytes, static_cast<cudaStream_t>(stream))
-                              : cudaLaunchKernel(entry<K>, blocks, threads, arguments, (size_t)s.shared_bytes,
+                              : cudaLaunchKernel(entries<K>::of(), blocks, threads, arguments, (size_t)s.shared_bytes,
                                                  static_cast<cudaStream_t>(stream));
     if (error != cudaSuccess) (void)cudaGetLastError();  // a refused launch leaves the context usable
     return (int)error;
@@ -263,12 +289,12 @@ inline int launch(shape s, void *stream, typename K::arguments a) {
 template <class K>
 inline int64_t cooperative_blocks(int threads, int64_t shared_bytes) {
     int device = 0, processors = 0, each = 0, served = 0;
-    const bool known =
-        cudaGetDevice(&device) == cudaSuccess &&
-        cudaDeviceGetAttribute(&served, cudaDevAttrCooperativeLaunch, device) == cudaSuccess && served != 0 &&
-        allow<K>(shared_bytes) == cudaSuccess &&
-        cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device) == cudaSuccess &&
-        cudaOccupancyMaxActiveBlocksPerMultiprocessor(&each, entry<K>, threads, (size_t)shared_bytes) == cudaSuccess;
+    const bool known = cudaGetDevice(&device) == cudaSuccess &&
+                       cudaDeviceGetAttribute(&served, cudaDevAttrCooperativeLaunch, device) == cudaSuccess &&
+                       served != 0 && allow<K>(shared_bytes) == cudaSuccess &&
+                       cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device) == cudaSuccess &&
+                       cudaOccupancyMaxActiveBlocksPerMultiprocessor(&each, entries<K>::of(), threads,
+                                                                     (size_t)shared_bytes) == cudaSuccess;
     if (!known) (void)cudaGetLastError();
     return known ? (int64_t)processors * each : 0;
 }

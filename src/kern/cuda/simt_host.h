@@ -5,6 +5,7 @@
 //
 // Stops the program, with block, thread and line, where
 //     lanes of a warp or a block meet at different lines, or one has left while others wait for it
+//     four numbers that go at once lie at another byte than multiples of 16
 //     a number in shared memory is read or overwritten without a barrier after another lane's access, read while a
 //     copy to it is under way, or read though nothing was written there
 //     no resident lane can go on
@@ -56,6 +57,9 @@ block *own_array(int64_t byte, int count, int64_t size);
 // Byte of number i.
 int64_t place(int64_t byte, int count, int i, int64_t size);
 
+// Stops where a quad lies at another number than multiples of 16.
+void check_quad(uintptr_t byte);
+
 // Of `size` bytes, from any lane of the warp.
 void shuffle(void *value, size_t size, int from, int line);
 // Stops where a byte of shared memory, or of global memory, is no multiple of 16.
@@ -86,7 +90,22 @@ struct shared {
         host::aligned(host::place(byte, count, i, (int64_t)sizeof(T)));
         for (int k = 0; k < wide<T>; k++) to[k] = get(i + k);
     }
+    four<T> get4(int i) const;
+    void set4(int i, const four<T> &value) const;
 };
+
+template <class T>
+inline four<T> load4(const T *from) {
+    four<T> value;
+    host::check_quad(reinterpret_cast<uintptr_t>(from));
+    std::memcpy(value.at, from, sizeof value.at);
+    return value;
+}
+template <class T>
+inline void store4(T *to, const four<T> &value) {
+    host::check_quad(reinterpret_cast<uintptr_t>(to));
+    std::memcpy(to, value.at, sizeof value.at);
+}
 
 struct lane {
     int thread() const;
