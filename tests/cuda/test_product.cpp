@@ -17,9 +17,14 @@ uint32_t random_number<uint32_t>() {
 
 // Each seventh line is missing; a number beyond the third lies 4 further.
 template <class T, bool Along>
-struct holed : product::matrix<T, Along> {
-    using product::matrix<T, Along>::matrix;
-    const T *at(int64_t n) const { return n % 7 == 5 ? nullptr : product::matrix<T, Along>::at(n); }
+struct holed : product::operand<T, Along> {
+    const T *from;
+    int64_t stride;
+    typedef int64_t place, pace;
+    static int64_t pace_of(int64_t by) { return by; }
+    static int64_t start(int64_t n) { return n; }
+    static void go(int64_t &n, int64_t by) { n += by; }
+    const T *at(int64_t n) const { return n % 7 == 5 ? nullptr : from + n * stride; }
     int64_t lie(int64_t c) const { return c < 4 ? c : c + 4; }
     T value(T v) const { return v + v; }
 };
@@ -51,7 +56,7 @@ struct use {
         static constexpr int most = S::threads;
         static void run(simt::lane &me, const task &t) {
             const int64_t wide = (t.n + S::columns - 1) / S::columns, tall = (t.m + S::rows - 1) / S::rows;
-            const holed<T, a_along> a(t.a, t.a_stride, {a_along ? t.m : t.end, a_along ? t.end : t.m, t.a_quads});
+            const holed<T, a_along> a{{a_along ? t.m : t.end, a_along ? t.end : t.m, t.a_quads}, t.a, t.a_stride};
             const product::steps<T, b_along, at_step<T>> b({{t.b, t.rows * t.b_stride, t.b_stride}}, t.rows,
                                                            {b_along ? t.n : t.end, b_along ? t.end : t.n, t.b_quads});
             for (int64_t tile = me.block(); tile < wide * tall; tile += me.blocks()) {

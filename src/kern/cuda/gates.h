@@ -137,8 +137,7 @@ struct inputs {
                 product::add<T, S>(me, x, first, weights, out, 0, p.inputs, sum);
                 SIMT_UNROLL for (int i = 0; i < S::M; i++) {
                     const int64_t n = first + S::row(me, i);
-                    if (n >= all) continue;
-                    SIMT_UNROLL for (int j = 0; j < S::N; j += 4) {
+                    SIMT_UNROLL for (int j = 0; j < S::N && n < all; j += 4) {
                         const int64_t o = out + S::column(me, j);
                         const T four[4] = {sum[i][j], sum[i][j + 1], sum[i][j + 2], sum[i][j + 3]};
                         product::give(p.given + n * p.given_row + o, a.outputs - o, a.quads_given, four);

@@ -20,7 +20,7 @@
 
 namespace gates {
 
-constexpr int taped(int G) { return G == 1 ? 1 : 4; }  // numbers of e a unit
+SIMT_BOTH constexpr int taped(int G) { return G == 1 ? 1 : 4; }  // numbers of e a unit
 
 // `p` is the layer as it ran forward; the chain's own steps run from its last one.
 template <class T>
@@ -98,57 +98,86 @@ SIMT bool open_tanh(const problem<T> &p, T &y) {
     return cut;
 }
 
-// ---- the gates again: tiles of 16 steps x 32 units ----
+// ---- the gates again: a product with four columns a unit, of which a GRU leaves the last empty ----
+
+template <class T>
+struct hearing {
+    const back_problem<T> &b;
+    SIMT const T *at(int64_t l, int64_t row) const {
+        const int64_t m = step_at(b.p, row, l);
+        return m < 0 ? nullptr : before_of(b, row, m);
+    }
+};
 
 template <class T, int G>
 struct gate_values {
-    static constexpr int most = threads;
-    typedef back_problem<T> arguments;
-    struct rows {
-        const arguments &b;
-        int64_t first;
-        SIMT const T *at(int i) const {
-            const problem<T> &p = b.p;
-            const int64_t n = first + i, row = n % p.rows;
-            if (n >= p.length * p.rows) return nullptr;
-            const int64_t m = step_at(p, row, n / p.rows);
-            return m < 0 ? nullptr : before_of(b, row, m);
+    struct task {
+        back_problem<T> b;
+        bool quads_h, quads_weight;
+    };
+    // Line n is gate n % 4 of unit n / 4.
+    struct by_unit : product::operand<T, true> {
+        const T *weights;
+        int64_t units;
+        SIMT by_unit(const T *w, int64_t K, int64_t H, bool in_quads)
+            : product::operand<T, true>{4 * H, K, in_quads}, weights(w), units(H) {}
+        SIMT static int64_t start(int64_t n) { return n; }
+        SIMT const T *at(int64_t n) const {
+            return n % 4 < G ? weights + (n % 4 * units + n / 4) * this->wide : nullptr;
         }
     };
-    SIMT static void run(simt::lane &me, const arguments &b) {
+    // Numbers of a unit at step l of a sequence, n of all steps, from what its product is.
+    SIMT static void finish(const back_problem<T> &b, int64_t n, int64_t u, const T (&sum)[4]) {
         typedef gates::columns<T, G> forward;
         const problem<T> &p = b.p;
-        const int64_t H = p.hidden, wide = tiles(H, units_of_tile), all = p.length * p.rows, K = p.heard;
-        for (int64_t tile = me.block(); tile < wide * tiles(all, items_of_tile); tile += me.blocks()) {
-            const int64_t first = tile / wide * items_of_tile, u0 = tile % wide * units_of_tile, u = u0 + me.in_warp();
-            T sum[mine][G];
-            SIMT_UNROLL for (int i = 0; i < mine; i++) SIMT_UNROLL for (int q = 0; q < G; q++) sum[i][q] =
-                p.b_hh && u < H ? p.b_hh[q * H + u] : T(0);
-            multiply<T, G>(me, rows{b, first}, p.w_hh + u0 * K, K, H, H - u0, 0, sum);
-            SIMT_UNROLL for (int i = 0; i < mine; i++) {
-                const int64_t n = first + me.warp() * mine + i;
-                if (n >= all || u >= H) continue;
-                T *g = b.gates + n * 4 * H + u;
-                if constexpr (G == 3) {
-                    const T r = sealed_sigmoid(p, g[0] + sum[i][0]), z = sealed_sigmoid(p, g[H] + sum[i][1]);
-                    const T v = sealed_tanh(p, simt::fma(p.clip > 0 ? cells::magnitude(r) : r, sum[i][2], g[2 * H]));
-                    g[0] = r, g[H] = z, g[2 * H] = sum[i][2], g[3 * H] = v;
-                }
-                if constexpr (G == 4) {
-                    const int64_t row = n % p.rows, m = step_at(p, row, n / p.rows);
-                    const T *peephole = p.peephole && m >= 0 ? p.peephole + u : nullptr;
-                    const T before = peephole ? cell_before(b, row, m, u) : T(0),
-                            after = peephole ? p.kept[n * H + u] : T(0);
-                    const T in = sealed_sigmoid(p, forward::into_input(peephole, g[0] + sum[i][0], before));
-                    const T forget = forward::into_forget(p, peephole, g[H] + sum[i][1], before);
-                    g[0] = in;
-                    g[H] = !p.coupled ? sealed_sigmoid(p, forget) : T(1) - (p.clip > 0 ? cells::magnitude(in) : in);
-                    g[2 * H] = sealed_tanh(p, g[2 * H] + sum[i][2]);
-                    g[3 * H] = sealed_sigmoid(p, forward::into_output(p, peephole, g[3 * H] + sum[i][3], after));
-                }
-            }
+        const int64_t H = p.hidden;
+        T *g = b.gates + n * 4 * H + u;
+        if constexpr (G == 3) {
+            const T r = sealed_sigmoid(p, g[0] + sum[0]), z = sealed_sigmoid(p, g[H] + sum[1]);
+            const T v = sealed_tanh(p, simt::fma(p.clip > 0 ? cells::magnitude(r) : r, sum[2], g[2 * H]));
+            g[0] = r, g[H] = z, g[2 * H] = sum[2], g[3 * H] = v;
+        }
+        if constexpr (G == 4) {
+            const int64_t row = n % p.rows, m = step_at(p, row, n / p.rows);
+            const T *peephole = p.peephole && m >= 0 ? p.peephole + u : nullptr;
+            const T before = peephole ? cell_before(b, row, m, u) : T(0), after = peephole ? p.kept[n * H + u] : T(0);
+            const T in = sealed_sigmoid(p, forward::into_input(peephole, g[0] + sum[0], before));
+            const T forget = forward::into_forget(p, peephole, g[H] + sum[1], before);
+            g[0] = in;
+            g[H] = !p.coupled ? sealed_sigmoid(p, forget) : T(1) - (p.clip > 0 ? cells::magnitude(in) : in);
+            g[2 * H] = sealed_tanh(p, g[2 * H] + sum[2]);
+            g[3 * H] = sealed_sigmoid(p, forward::into_output(p, peephole, g[3 * H] + sum[3], after));
         }
     }
+    template <class S>
+    struct kernel {
+        typedef task arguments;
+        static constexpr int most = S::threads;
+        SIMT static void run(simt::lane &me, const arguments &a) {
+            const back_problem<T> &b = a.b;
+            const problem<T> &p = b.p;
+            const int64_t H = p.hidden, wide = tiles(4 * H, S::columns), all = p.length * p.rows, K = p.heard;
+            const product::steps<T, true, hearing<T>> h({b}, p.rows, {all, K, a.quads_h});
+            const by_unit weights(p.w_hh, K, H, a.quads_weight);
+            for (int64_t tile = me.block(); tile < wide * tiles(all, S::rows); tile += me.blocks()) {
+                const int64_t first = tile / wide * S::rows, out = tile % wide * S::columns;
+                T sum[S::M][S::N];
+                SIMT_UNROLL for (int j = 0; j < S::N; j++) {
+                    const int64_t u = (out + S::column(me, j)) / 4;
+                    const T start = p.b_hh && j % 4 < G && u < H ? p.b_hh[j % 4 * H + u] : T(0);
+                    SIMT_UNROLL for (int i = 0; i < S::M; i++) sum[i][j] = start;
+                }
+                product::add<T, S>(me, h, first, weights, out, 0, K, sum);
+                product::each_row<S>(me, sum, [&](int row, const T(&numbers)[S::N]) {
+                    SIMT_UNROLL for (int j = 0; j < S::N; j += 4) {
+                        const int64_t u = (out + S::column(me, j)) / 4;
+                        const T four[4] = {numbers[j], numbers[j + 1], numbers[j + 2], numbers[j + 3]};
+                        if (first + row < all && u < H) finish(b, first + row, u, four);
+                    }
+                });
+            }
+        }
+    };
 };
 
 // ---- products with weights that stand the other way round ----
@@ -356,102 +385,116 @@ struct backs : back_rest<T> {
     }
 };
 
-// ---- dx = e_x W_ih: tiles of 16 steps (of a sequence) x 128 inputs ----
+// ---- dx = e_x W_ih ----
 
-template <class T, int G>
-struct inputs_back {
-    static constexpr int Q = 4, most = threads, E = taped(G);
-    typedef back_problem<T> arguments;
-    struct rows {
-        const arguments &b;
-        int64_t first;
-        SIMT const T *at(int i) const {
-            return first + i < b.length * b.rows ? b.e + (first + i) * E * b.hidden : nullptr;
-        }
-    };
-    SIMT static void run(simt::lane &me, const arguments &b) {
-        const int64_t H = b.hidden, I = b.p.inputs, all = b.length * b.rows, wide = tiles(I, Q * units_of_tile);
-        for (int64_t tile = me.block(); tile < wide * tiles(all, items_of_tile); tile += me.blocks()) {
-            const int64_t first = tile / wide * items_of_tile, out = tile % wide * (Q * units_of_tile);
-            T sum[mine][Q] = {};
-            multiply_down<T, Q>(me, rows{b, first}, b.p.w_ih + out, I, G * H, G == 3 ? 2 * H : G * H, H, I - out, sum);
-            SIMT_UNROLL for (int i = 0; i < mine; i++) {
-                const int64_t n = first + me.warp() * mine + i, l = n / b.rows, row = n % b.rows;
-                SIMT_UNROLL for (int q = 0; q < Q; q++) {
-                    const int64_t j = out + q * units_of_tile + me.in_warp();
-                    if (n >= all || j >= I) continue;
-                    T *to = b.dx + l * b.dx_step + row * b.dx_row + j;
-                    *to = b.dx_adds ? *to + sum[i][q] : sum[i][q];
-                }
-            }
-        }
-    }
+// Numbers of e, beyond `split` `jump` further on.
+template <class T, bool Along>
+struct gradients_of_gates : product::matrix<T, Along> {
+    int64_t split, jump;
+    SIMT gradients_of_gates(const T *e, int64_t apart, const product::operand<T, Along> &o, int64_t beyond, int64_t by)
+        : product::matrix<T, Along>(e, apart, o), split(beyond), jump(by) {}
+    SIMT int64_t lie(int64_t c) const { return c < split ? c : c + jump; }
 };
 
-// ---- dW += e^T v, db += sums of e: pieces of the rows, tiles of 16 outputs x 128 columns ----
+template <class T>
+struct inputs_back {
+    struct task {
+        back_problem<T> b;
+        int G;
+        bool quads_e, quads_weight, quads_dx;
+    };
+    template <class S>
+    struct kernel {
+        typedef task arguments;
+        static constexpr int most = S::threads;
+        SIMT static void run(simt::lane &me, const arguments &a) {
+            const back_problem<T> &b = a.b;
+            const int64_t H = b.hidden, I = b.p.inputs, all = b.length * b.rows, K = a.G * H;
+            const int64_t wide = tiles(I, S::columns), count = wide * tiles(all, S::rows);
+            const gradients_of_gates<T, true> e(b.e, taped(a.G) * H, {all, K, a.quads_e}, a.G == 3 ? 2 * H : K, H);
+            const product::matrix<T, false> weights(b.p.w_ih, I, {K, I, a.quads_weight});
+            for (int64_t tile = me.block(); tile < count; tile += me.blocks()) {
+                const int64_t first = tile / wide * S::rows, out = tile % wide * S::columns;
+                T sum[S::M][S::N] = {};
+                product::add<T, S>(me, e, first, weights, out, 0, K, sum);
+                product::each_row<S>(me, sum, [&](int i, const T(&numbers)[S::N]) {
+                    const int64_t n = first + i, l = n / b.rows, row = n % b.rows;
+                    SIMT_UNROLL for (int j = 0; j < S::N && n < all; j += 4) {
+                        const int64_t c = out + S::column(me, j);
+                        T *const to = b.dx + l * b.dx_step + row * b.dx_row + c;
+                        T four[4] = {};
+                        if (b.dx_adds) product::take<T>(to, I - c, a.quads_dx, four);
+                        SIMT_UNROLL for (int q = 0; q < 4; q++) four[q] =
+                            b.dx_adds ? four[q] + numbers[j + q] : numbers[j + q];
+                        product::give(to, I - c, a.quads_dx, four);
+                    }
+                });
+            }
+        }
+    };
+};
 
-constexpr int64_t wide_of_weight = 4 * units_of_tile;
+// ---- dW += e^T v, db += sums of e: pieces of the rows ----
 
 // dW_ih where `input` (v is x), else dW_hh (the states that went in). Of the bias too: column `width` of a piece.
-template <class T, int G>
+template <class T>
 struct weights_back {
-    static constexpr int Q = 4, most = threads, E = taped(G);
-    struct arguments {
+    struct task {
         back_problem<T> b;
+        int G;
         bool input;
         int64_t width, pieces, piece;  // columns; pieces, and rows of each
         T *parts;                      // [pieces][G H][width + 1]
         T *weight, *bias;              // what they are added to, or NULL
         int64_t base, rows;            // the rows of W that are summed
         bool reset;                    // v is what gates_reset.h has of r h
+        bool quads_e, quads_v;
     };
-    SIMT static const T *value_at(const arguments &a, int64_t n) {
-        const problem<T> &p = a.b.p;
-        const int64_t l = n / p.rows, row = n % p.rows, m = step_at(p, row, l);
-        if (m < 0) return nullptr;
-        if (a.reset) return a.b.gates + n * 4 * p.hidden + 3 * p.hidden;
-        return a.input ? p.x + l * p.x_step + row * p.x_row : before_of(a.b, row, m);
-    }
-    SIMT static void run(simt::lane &me, const arguments &a) {
-        const back_problem<T> &b = a.b;
-        const int64_t H = b.hidden, wide = tiles(a.width, wide_of_weight), tall = tiles(a.rows, items_of_tile);
-        const simt::shared<T> s = me.template array<T>(0, items_of_tile * depth + depth * stride<Q>);
-        const int base = items_of_tile * depth;
-        for (int64_t tile = me.block(); tile < a.pieces * wide * tall; tile += me.blocks()) {
-            const int64_t piece = tile / (wide * tall), out = tile / wide % tall * items_of_tile;
-            const int64_t column = tile % wide * wide_of_weight, first = piece * a.piece;
-            const int64_t end = first + a.piece < b.length * b.rows ? first + a.piece : b.length * b.rows;
-            T sum[mine][Q] = {}, whole[mine] = {};
-            for (int64_t k0 = first; k0 < end; k0 += depth) {
-                me.barrier();
-                for (int n = me.thread(); n < items_of_tile * depth; n += threads) {
-                    const int64_t r = out + n % items_of_tile, k = k0 + n / items_of_tile;
-                    const int64_t own = a.base + r, from = G == 3 && a.input && own >= 2 * H ? own + H : own;
-                    s.set(n % items_of_tile * depth + n / items_of_tile,
-                          k < end && r < a.rows ? b.e[k * E * H + from] : T(0));
-                }
-                for (int n = me.thread(); n < Q * units_of_tile * depth; n += threads) {
-                    const int64_t k = k0 + n / (Q * units_of_tile), j = column + n % (Q * units_of_tile);
-                    const T *v = k < end && j < a.width ? value_at(a, k) : nullptr;
-                    s.set(base + n / (Q * units_of_tile) * stride<Q> + n % (Q * units_of_tile), v ? v[j] : T(0));
-                }
-                me.barrier();
-                add_slice<T, Q>(me, s, sum);
-                SIMT_UNROLL for (int i = 0; i < mine; i++) SIMT_ROLLED for (int kk = 0; kk < depth; kk++) whole[i] +=
-                    s.get((me.warp() * mine + i) * depth + kk);
-            }
-            SIMT_UNROLL for (int i = 0; i < mine; i++) {
-                const int64_t r = out + me.warp() * mine + i;
-                if (r >= a.rows) continue;
-                T *to = a.parts + (piece * a.rows + r) * (a.width + 1);
-                SIMT_UNROLL for (int q = 0; q < Q; q++) {
-                    const int64_t j = column + q * units_of_tile + me.in_warp();
-                    if (j < a.width) to[j] = sum[i][q];
-                }
-                if (column == 0 && me.in_warp() == 0) to[a.width] = whole[i];
+    struct value {
+        const task &a;
+        SIMT const T *at(int64_t l, int64_t row) const {
+            const problem<T> &p = a.b.p;
+            const int64_t m = step_at(p, row, l);
+            if (m < 0) return nullptr;
+            if (a.reset) return a.b.gates + (l * p.rows + row) * 4 * p.hidden + 3 * p.hidden;
+            return a.input ? p.x + l * p.x_step + row * p.x_row : before_of(a.b, row, m);
+        }
+    };
+    template <class S>
+    struct kernel {
+        typedef task arguments;
+        static constexpr int most = S::threads;
+        SIMT static void run(simt::lane &me, const arguments &a) {
+            const back_problem<T> &b = a.b;
+            const int64_t H = b.hidden, wide = tiles(a.width, S::columns), tall = tiles(a.rows, S::rows);
+            const int64_t all = b.length * b.rows, each = taped(a.G) * H;
+            const int64_t split = a.G == 3 && a.input ? 2 * H - a.base : a.rows;
+            const gradients_of_gates<T, false> e(b.e + a.base, each, {all, a.rows, a.quads_e}, split, H);
+            const product::steps<T, false, value> v({a}, b.p.rows, {all, a.width, a.quads_v});
+            for (int64_t tile = me.block(); tile < a.pieces * wide * tall; tile += me.blocks()) {
+                const int64_t piece = tile / (wide * tall), out = tile / wide % tall * S::rows;
+                const int64_t column = tile % wide * S::columns, first = piece * a.piece;
+                const int64_t end = first + a.piece < all ? first + a.piece : all;
+                T sum[S::M][S::N] = {}, whole = 0;
+                product::add<T, S>(me, e, out, v, column, first, end, sum,
+                                   [&](const simt::shared<T> &s, int of_e, int) {
+                                       if (column != 0 || me.thread() >= S::rows) return;
+                                       SIMT_UNROLL for (int k = 0; k < S::depth; k++) whole +=
+                                           s.get(of_e + k * S::tall + me.thread());
+                                   });
+                T *const parts = a.parts + piece * a.rows * (a.width + 1);
+                product::each_row<S>(me, sum, [&](int i, const T(&numbers)[S::N]) {
+                    const int64_t r = out + i;
+                    SIMT_UNROLL for (int j = 0; j < S::N; j++) {
+                        const int64_t c = column + S::column(me, j);
+                        if (r < a.rows && c < a.width) parts[r * (a.width + 1) + c] = numbers[j];
+                    }
+                });
+                const int64_t r = out + me.thread();
+                if (column == 0 && me.thread() < S::rows && r < a.rows) parts[r * (a.width + 1) + a.width] = whole;
             }
         }
-    }
+    };
 };
 
 // dp_i += e_i c_before, dp_f += e_f c_before, dp_o += e_o c_after of an LSTM: a thread a unit of a piece of the rows.
@@ -496,10 +539,10 @@ struct peepholes_fold {
 };
 
 // The pieces' sums, in order, onto what is there: a thread a number.
-template <class T, int G>
+template <class T>
 struct fold {
     static constexpr int most = threads;
-    typedef typename weights_back<T, G>::arguments arguments;
+    typedef typename weights_back<T>::task arguments;
     SIMT static void run(simt::lane &me, const arguments &a) {
         const int64_t row = a.width + 1, count = a.rows * row;
         for (int64_t n = me.block() * threads + me.thread(); n < count; n += me.blocks() * threads) {

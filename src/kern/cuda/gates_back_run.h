@@ -85,40 +85,44 @@ size_t back_workspace_of(const dpcri_device_recurrent &c) {
     return counted.used;
 }
 
-template <class T, int G>
-int launch_inputs_back(const back_problem<T> &b, void *stream) {
-    typedef inputs_back<T, G> back;
-    const int64_t steps = tiles(b.length * b.rows, items_of_tile);
-    const int64_t products = steps * tiles(b.p.inputs, back::Q * units_of_tile);
-    if (!b.dx) return 0;
-    return simt::launch<back>({blocks_of(products), threads, shared_bytes<T, back::Q>(), false}, stream, b);
+// Do the states that went in lie in quads?
+template <class T>
+bool heard_in_quads(const back_problem<T> &b) {
+    using product::in_quads;
+    return in_quads(b.h0, b.p.heard) && in_quads(b.p.y, b.p.y_step) && in_quads(b.p.y, b.p.y_row);
 }
 
 // W_ih's, or W_hh's: rows base .. base + rows - 1.
 template <class T, int G>
 int launch_rows(const dpcri_device_recurrent &c, const back_space<T> &space, bool input, int64_t base, int64_t rows,
                 bool reset, void *stream) {
-    typedef weights_back<T, G> kernel;
-    const int64_t steps = c.length * c.rows, width = input ? c.inputs : space.b.p.heard;
+    using product::in_quads;
+    typedef weights_back<T> use;
+    const back_problem<T> &b = space.b;
+    const int64_t steps = c.length * c.rows, width = input ? c.inputs : b.p.heard;
     const int64_t piece = tiles(tiles(steps, space.pieces), depth) * depth;
-    const typename kernel::arguments a = {space.b,
-                                          input,
-                                          width,
-                                          tiles(steps, piece),
-                                          piece,
-                                          space.parts,
-                                          static_cast<T *>(input ? c.dw_ih : c.dw_hh),
-                                          static_cast<T *>(input ? c.db_ih : c.db_hh),
-                                          base,
-                                          rows,
-                                          reset};
+    const bool of_x = in_quads(b.p.x, b.p.x_step) && in_quads(b.p.x, b.p.x_row);
+    const typename use::task a = {b,
+                                  G,
+                                  input,
+                                  width,
+                                  tiles(steps, piece),
+                                  piece,
+                                  space.parts,
+                                  static_cast<T *>(input ? c.dw_ih : c.dw_hh),
+                                  static_cast<T *>(input ? c.db_ih : c.db_hh),
+                                  base,
+                                  rows,
+                                  reset,
+                                  in_quads(b.e, b.hidden),
+                                  reset   ? in_quads(b.gates, b.p.hidden)
+                                  : input ? of_x
+                                          : heard_in_quads(b)};
     if (!a.weight && !a.bias) return 0;
-    const int64_t products = a.pieces * tiles(width, wide_of_weight) * tiles(rows, items_of_tile);
-    const int status =
-        simt::launch<kernel>({blocks_of(products), threads, shared_bytes<T, kernel::Q>(), false}, stream, a);
+    const int status = product::launch<use, T>(rows, width, a.pieces, a, stream);
     if (status != 0) return status;
     const int64_t numbers = tiles(rows * (width + 1), threads);
-    return simt::launch<fold<T, G>>({blocks_of(numbers), threads, 0, false}, stream, a);
+    return simt::launch<fold<T>>({blocks_of(numbers), threads, 0, false}, stream, a);
 }
 
 template <class T, int G>
@@ -132,16 +136,17 @@ int launch_weights(const dpcri_device_recurrent &c, const back_space<T> &space, 
 // What the gates were, made again in the place of what goes into them.
 template <class T, int G>
 int launch_gates(const dpcri_device_recurrent &c, const back_problem<T> &b, void *stream) {
-    const int64_t tall = tiles(c.length * c.rows, items_of_tile), wide = tiles(c.hidden, units_of_tile);
-    const int64_t blocks = blocks_of(tall * wide);
     if constexpr (G == 3)
         if (c.reset_before) {
+            const int64_t tall = tiles(c.length * c.rows, items_of_tile), wide = tiles(c.hidden, units_of_tile);
+            const int64_t blocks = blocks_of(tall * wide);
             const int status =
                 simt::launch<reset_values<T, false>>({blocks, threads, shared_bytes<T, 2>(), false}, stream, b);
             if (status != 0) return status;
             return simt::launch<reset_values<T, true>>({blocks, threads, shared_bytes<T, 1>(), false}, stream, b);
         }
-    return simt::launch<gate_values<T, G>>({blocks, threads, shared_bytes<T, G>(), false}, stream, b);
+    return product::launch<gate_values<T, G>, T>(
+        c.length * c.rows, 4 * c.hidden, 1, {b, heard_in_quads(b), product::in_quads(b.p.w_hh, b.p.heard)}, stream);
 }
 
 template <class T>
@@ -234,7 +239,7 @@ int back_run_of(const dpcri_device_recurrent &c, void *workspace, void *stream) 
     const back_problem<T> &b = space.b;
     if (simt::cooperative_blocks<chunks<T, Step>>(threads, shared_bytes<T, 1>()) < 1) return -1;
     int status = simt::clear(workspace, cleared, stream);
-    if (G > 1) {
+    if constexpr (G > 1) {
         if (status == 0) status = launch_inputs<T>(b.p, G * c.hidden, nullptr, stream);
         if (status == 0) status = launch_gates<T, G>(c, b, stream);
     }
@@ -244,7 +249,7 @@ int back_run_of(const dpcri_device_recurrent &c, void *workspace, void *stream) 
     if (c.projected) status = launch_before_chain<T>(c, space, projected, &chain, stream);
     if (status != 0) return status;
     status = launch_chunks_back<T, G, Step>(chain, c.share && !c.reset_before, stream);
-    if (status == 0) status = launch_inputs_back<T, G>(b, stream);
+    if (status == 0) status = launch_inputs_back<T>(b, G, stream);
     if (status == 0) status = launch_weights<T, G>(c, space, true, stream);
     if (status == 0) status = launch_weights<T, G>(c, space, false, stream);
     const bool peepholes = G == 4 && c.peepholes && c.dpeephole;

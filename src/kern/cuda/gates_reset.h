@@ -111,8 +111,15 @@ template <class T, bool last>
 struct reset_values {
     static constexpr int most = threads, Q = last ? 1 : 2;
     typedef back_problem<T> arguments;
+    struct before {
+        const arguments &b;
+        int64_t first;
+        SIMT const T *at(int i) const {
+            const int64_t n = first + i;
+            return n < b.p.length * b.p.rows ? hearing<T>{b}.at(n / b.p.rows, n % b.p.rows) : nullptr;
+        }
+    };
     SIMT static void run(simt::lane &me, const arguments &b) {
-        typedef typename gate_values<T, 3>::rows before;
         const problem<T> &p = b.p;
         const int64_t H = p.hidden, wide = tiles(H, units_of_tile), all = p.length * p.rows;
         for (int64_t tile = me.block(); tile < wide * tiles(all, items_of_tile); tile += me.blocks()) {

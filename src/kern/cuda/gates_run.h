@@ -199,16 +199,24 @@ int launch_numbers(int64_t numbers, const typename Kernel::arguments &a, void *s
     return simt::launch<Kernel>({blocks_of(tiles(numbers, threads)), threads, 0, false}, stream, a);
 }
 
+template <class T>
+int launch_inputs_back(const back_problem<T> &b, int G, void *stream) {
+    using product::in_quads;
+    if (!b.dx) return 0;
+    return product::launch<inputs_back<T>, T>(b.length * b.rows, b.p.inputs, 1,
+                                              {b, G, in_quads(b.e, b.hidden), in_quads(b.p.w_ih, b.p.inputs),
+                                               in_quads(b.dx, b.dx_step) && in_quads(b.dx, b.dx_row)},
+                                              stream);
+}
+
 // to [rows][H] = from [rows][P] W_hr.
 template <class T>
 int launch_unproject(const dpcri_device_recurrent &c, int64_t rows, const T *from, T *to, void *stream) {
-    typedef inputs_back<T, 1> kernel;
     back_problem<T> b = {};
     b.length = rows, b.rows = 1, b.hidden = c.projected, b.e = const_cast<T *>(from);
     b.p.inputs = c.hidden, b.p.w_ih = static_cast<const T *>(c.w_hr);
     b.dx = to, b.dx_step = b.dx_row = c.hidden;
-    const int64_t products = tiles(rows, items_of_tile) * tiles(c.hidden, kernel::Q * units_of_tile);
-    return simt::launch<kernel>({blocks_of(products), threads, shared_bytes<T, kernel::Q>(), false}, stream, b);
+    return launch_inputs_back<T>(b, 1, stream);
 }
 
 // y [length rows][P], y_row apart, = m [length rows][H] W_hr^T; both from where they lie lowest.

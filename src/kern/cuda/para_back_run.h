@@ -97,7 +97,7 @@ int run_para_back(const dpcri_device_recurrent &c, void *workspace, void *stream
     back_space<T> whole = {};
     whole.b = space.b, whole.parts = space.parts, whole.pieces = space.pieces;
     whole.b.hidden = wide.hidden;
-    if (status == 0) status = launch_inputs_back<T, 1>(whole.b, stream);
+    if (status == 0) status = launch_inputs_back<T>(whole.b, 1, stream);
     if (status == 0) status = launch_weights<T, 1>(wide, whole, true, stream);
     return status == 0 ? launch_diagonals<T, Kind>(c, space, stream) : status;
 }

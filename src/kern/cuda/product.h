@@ -52,19 +52,19 @@ struct operand {
     SIMT T value(T v) const { return v; }            // what it counts as
 };
 
-// Lines one behind the other.
+// Lines `stride` apart; from NULL on missing ones.
 template <class T, bool Along>
 struct matrix : operand<T, Along> {
     const T *from;
     int64_t stride;
-    typedef int64_t place;
+    typedef const T *place;
     struct pace {
         int64_t by;
     };
-    SIMT static pace pace_of(int64_t by) { return {by}; }
-    SIMT static place start(int64_t n) { return n; }
-    SIMT static void go(place &n, const pace &p) { n += p.by; }
-    SIMT const T *at(place n) const { return from + n * stride; }
+    SIMT pace pace_of(int64_t by) const { return {from ? by * stride : 0}; }
+    SIMT place start(int64_t n) const { return from ? from + n * stride : nullptr; }
+    SIMT static void go(place &line, const pace &p) { line += p.by; }
+    SIMT static const T *at(place line) { return line; }
     SIMT matrix(const T *numbers, int64_t apart, const operand<T, Along> &o)
         : operand<T, Along>(o), from(numbers), stride(apart) {}
 };
@@ -108,10 +108,8 @@ struct slices {
     const Operand &of;
     const int thread;
     const T *from[lines];
-    int64_t k, end;
 
-    SIMT slices(simt::lane &me, const Operand &o, int64_t first, int64_t k0, int64_t k1)
-        : of(o), thread(me.thread()), k(k0), end(k1) {
+    SIMT slices(simt::lane &me, const Operand &o, int64_t first, int64_t) : of(o), thread(me.thread()) {
         SIMT_UNROLL for (int v = 0; v < lines; v++) {
             const int64_t n = first + line(v);
             from[v] = n < of.lines ? of.at(of.start(n)) : nullptr;
@@ -122,7 +120,8 @@ struct slices {
     SIMT int beside(int v) const { return (thread + v * threads) % 2 * 4 + (thread + v * threads) / (2 * count) * 8; }
     SIMT bool has(int v) const { return quads % threads == 0 || thread + v * threads < quads; }
 
-    SIMT void load(T (&to)[mine][4]) {
+    // The slice from k on, of those before `end`.
+    SIMT void load(int64_t k, int64_t end, int64_t, T (&to)[mine][4]) const {
         SIMT_UNROLL for (int v = 0; v < mine; v++) {
             const T *const line = from[v % lines];
             const int64_t c = k + beside(v);
@@ -135,7 +134,6 @@ struct slices {
                 SIMT_UNROLL for (int j = 0; j < 4; j++) if (c + j < end) to[v][j] = of.value(line[of.lie(c + j)]);
             }
         }
-        k += depth;
     }
     SIMT void set(const simt::shared<T> &s, int base, const T (&from_here)[mine][4]) const {
         SIMT_UNROLL for (int v = 0; v < mine; v++) if (has(v)) SIMT_UNROLL for (int j = 0; j < 4; j++)
@@ -149,33 +147,35 @@ struct slices<T, threads, count, depth, Operand, false> {
     static constexpr int quads = count * depth / 4, mine = (quads + threads - 1) / threads, stride = count + 4;
     const Operand &of;
     const int thread;
-    int64_t first, k, end;
+    int64_t offset;  // of the thread's quad in each line
+    int there;       // numbers of it
     typename Operand::place place[mine];
     typename Operand::pace pace;
 
-    SIMT slices(simt::lane &me, const Operand &o, int64_t number, int64_t k0, int64_t k1)
-        : of(o), thread(me.thread()), first(number + beside()), k(k0), end(k1), pace(o.pace_of(depth)) {
+    SIMT slices(simt::lane &me, const Operand &o, int64_t number, int64_t k)
+        : of(o), thread(me.thread()), offset(o.lie(number + beside())), pace(o.pace_of(depth)) {
+        const int64_t left = o.wide - number - beside();
+        there = left < 0 ? 0 : left < 4 ? (int)left : 4;
         SIMT_UNROLL for (int v = 0; v < mine; v++) place[v] = of.start(k + line(v));
     }
     SIMT int line(int v) const { return (thread + v * threads) / (count / 4); }
     SIMT int beside() const { return thread % (count / 4) * 4; }
     SIMT bool has(int v) const { return quads % threads == 0 || thread + v * threads < quads; }
 
-    SIMT void load(T (&to)[mine][4]) {
+    SIMT void load(int64_t k, int64_t end, int64_t number, T (&to)[mine][4]) {
         SIMT_UNROLL for (int v = 0; v < mine; v++) {
-            const T *const line = has(v) && k + this->line(v) < end && first < of.wide ? of.at(place[v]) : nullptr;
+            const T *const line = has(v) && there > 0 && k + this->line(v) < end ? of.at(place[v]) : nullptr;
             of.go(place[v], pace);
             SIMT_UNROLL for (int j = 0; j < 4; j++) to[v][j] = 0;
             if (!line) continue;
-            if (of.quads && first + 4 <= of.wide) {
-                const simt::four<T> four = simt::load4(line + of.lie(first));
+            if (of.quads && there == 4) {
+                const simt::four<T> four = simt::load4(line + offset);
                 SIMT_UNROLL for (int j = 0; j < 4; j++) to[v][j] = of.value(four.at[j]);
             } else {
-                SIMT_UNROLL for (int j = 0; j < 4; j++) if (first + j < of.wide) to[v][j] =
-                    of.value(line[of.lie(first + j)]);
+                SIMT_UNROLL for (int j = 0; j < 4; j++) if (j < there) to[v][j] =
+                    of.value(line[of.lie(number + beside() + j)]);
             }
         }
-        k += depth;
     }
     SIMT void set(const simt::shared<T> &s, int base, const T (&from_here)[mine][4]) const {
         SIMT_UNROLL for (int v = 0; v < mine; v++) if (has(v)) {
@@ -229,11 +229,11 @@ SIMT void add(simt::lane &me, const A &a, int64_t row, const B &b, int64_t colum
     constexpr int after_a = S::depth * S::tall;
     if (first >= end) return;
     const simt::shared<T> s = me.template array<T>(0, 2 * S::slice);
-    of_a from_a(me, a, row, first, end);
-    of_b from_b(me, b, column, first, end);
+    of_a from_a(me, a, row, first);
+    of_b from_b(me, b, column, first);
     T next_a[of_a::mine][4], next_b[of_b::mine][4];
-    from_a.load(next_a);
-    from_b.load(next_b);
+    from_a.load(first, end, row, next_a);
+    from_b.load(first, end, column, next_b);
     from_a.set(s, 0, next_a);  // the tile before ended with a barrier
     from_b.set(s, after_a, next_b);
     me.barrier();
@@ -241,8 +241,8 @@ SIMT void add(simt::lane &me, const A &a, int64_t row, const B &b, int64_t colum
     SIMT_ROLLED for (int64_t k = first; k < end; k += S::depth) {
         const bool more = k + S::depth < end;
         if (more) {
-            from_a.load(next_a);
-            from_b.load(next_b);
+            from_a.load(k + S::depth, end, row, next_a);
+            from_b.load(k + S::depth, end, column, next_b);
         }
         multiply<T, S>(me, s, base, sum);
         beside(s, base, base + after_a);
@@ -255,7 +255,28 @@ SIMT void add(simt::lane &me, const A &a, int64_t row, const B &b, int64_t colum
     }
 }
 
-// Up to 4 numbers side by side.
+// visit(row, numbers) of each of a thread's rows of the tile, row by row: what is done with numbers in the end is
+// large, and registers have no index, so the next row comes to where the first one was.
+template <class S, class T, class Visit>
+SIMT void each_row(simt::lane &me, T (&sum)[S::M][S::N], const Visit &visit) {
+    SIMT_ROLLED for (int i = 0; i < S::M; i++) {
+        visit(S::row(me, i), sum[0]);
+        SIMT_UNROLL for (int n = 0; n + 1 < S::M; n++) SIMT_UNROLL for (int j = 0; j < S::N; j++) sum[n][j] =
+            sum[n + 1][j];
+    }
+}
+
+// Up to 4 numbers side by side; none counts as zeros.
+template <class T>
+SIMT void take(const T *from, int64_t left, bool quads, T (&to)[4]) {
+    SIMT_UNROLL for (int j = 0; j < 4; j++) to[j] = 0;
+    if (quads && left >= 4) {
+        const simt::four<T> four = simt::load4(from);
+        SIMT_UNROLL for (int j = 0; j < 4; j++) to[j] = four.at[j];
+    } else {
+        SIMT_UNROLL for (int j = 0; j < 4; j++) if (j < left) to[j] = from[j];
+    }
+}
 template <class T>
 SIMT void give(T *to, int64_t left, bool quads, const T (&from)[4]) {
     if (quads && left >= 4) {
