@@ -116,9 +116,9 @@ void bits_are_those_of_any_order_and_batch(void **) {
 }
 
 // Fewer blocks than there is work for: a block goes on with another group.
-void few_blocks_for_many_groups(void **) {
+void few_blocks(int64_t width, bool in_out) {
     using namespace layers;
-    layers_case<float> c({9, 3, 10, DPCRI_CUDA_RELU, 0.25, true});
+    layers_case<float> c({width, 3, 10, DPCRI_CUDA_RELU, 0.25, in_out});
     c.solve(1);
     const std::vector<float> states = c.z;
     const dpcri_device_cell a = c.forward();
@@ -135,18 +135,40 @@ void few_blocks_for_many_groups(void **) {
     assert_int_equal(c.run(c.backward(), 1), DPCRI_CUDA_OK);
     const std::vector<float> gradient = c.gradient;
     const dpcri_device_cell b = c.backward();
-    std::vector<float> e((size_t)(3 * 10 * 9), NAN);
+    std::vector<float> e((size_t)(3 * 10 * width), NAN);
     back_space<float> space = {};
     space.e = e.data(), space.pieces = 1, space.piece = 16;
     p = back_problem_of(b, space);
-    c.gradient = sums;
-    const simt::shape one = {1, gates::threads, gates::shared_bytes<float, 2>(), false};
-    assert_int_equal(simt::launch<slopes<float>>(one, nullptr, {p, false}), 0);
     shape = shape_of<float, 1, homeward<float>>(1, simt::host::config.shared_bytes, &p);
     shape.blocks = 3;
-    assert_int_equal((simt::launch<stack<float, 1, homeward<float>>>(shape, nullptr, p)), 0);
-    assert_int_equal(simt::launch<layers::gradients<float>>(one, nullptr, sums_of(b, p, space)), 0);
-    assert_same(gradient, c.gradient, "a block");
+    const auto one_block = [&](auto of_tile) {
+        typedef decltype(of_tile) tile;
+        const simt::shape one = {1, tile::threads, tile::template shared_bytes<float>(), false};
+        typedef typename slopes<float, true>::kernel<tile> slopes_in_out;
+        typedef typename slopes<float, false>::kernel<tile> slopes_out_in;
+        typedef typename weights_back<float, true>::kernel<tile> sums_in_out;
+        typedef typename weights_back<float, false>::kernel<tile> sums_out_in;
+        e.assign(e.size(), NAN);
+        c.gradient = sums;
+        const auto s = slopes_of(p, false);
+        const auto g = sums_of(b, p, space);
+        assert_int_equal(
+            p.c.in_out ? simt::launch<slopes_in_out>(one, nullptr, s) : simt::launch<slopes_out_in>(one, nullptr, s),
+            0);
+        assert_int_equal((simt::launch<stack<float, 1, homeward<float>>>(shape, nullptr, p)), 0);
+        assert_int_equal(
+            p.c.in_out ? simt::launch<sums_in_out>(one, nullptr, g) : simt::launch<sums_out_in>(one, nullptr, g), 0);
+        assert_same(gradient, c.gradient, "a block");
+    };
+    one_block(product::shapes<float>::low());
+    one_block(product::medium());
+    one_block(product::shapes<float>::large());
+}
+
+// Weights that lie in quads or not, states that do, both orders of W.
+void few_blocks_for_many_groups(void **) {
+    for (const int64_t width : {9, 20, 67})
+        for (const bool in_out : {false, true}) few_blocks(width, in_out);
 }
 
 // A W for all steps and an x of each row, as cells have them.

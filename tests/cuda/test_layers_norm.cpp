@@ -103,15 +103,20 @@ void few_blocks_for_many_groups(void **) {
     space.pieces = 1, space.piece = 16;
     p = back_problem_of(b, space);
     c.gradient = sums;
-    const simt::shape one = {1, gates::threads, gates::shared_bytes<float, 2>(), false};
-    assert_int_equal(simt::launch<slopes<float>>(one, nullptr, {p, false}), 0);
-    assert_int_equal(simt::launch<norms<float>>(one, nullptr, p), 0);
+    typedef product::shapes<float>::low tile;
+    const simt::shape one = {1, tile::threads, tile::shared_bytes<float>(), false};
+    const auto s = slopes_of(p, false);
+    typedef slopes<float, true>::kernel<tile> all_slopes;  // W lies [in][out]
+    assert_true(p.c.in_out);
+    assert_int_equal(simt::launch<all_slopes>(one, nullptr, s), 0);
+    assert_int_equal(simt::launch<norms<float>>({1, gates::threads, 0, false}, nullptr, p), 0);
     shape = shape_of<float, 1, normed_homeward<float>>(1, simt::host::config.shared_bytes, &p);
     shape.blocks = 3;
     assert_int_equal((simt::launch<stack<float, 1, normed_homeward<float>>>(shape, nullptr, p)), 0);
     assert_same(adjoint, c.adjoint, "three blocks");
     const gradients<float>::arguments g = sums_of(b, p, space);
-    assert_int_equal(simt::launch<layers::gradients<float>>(one, nullptr, g), 0);
+    typedef weights_back<float, true>::kernel<tile> of_weights;
+    assert_int_equal(simt::launch<of_weights>(one, nullptr, g), 0);
     assert_int_equal(simt::launch<scales<float>>({1, gates::threads, scales<float>::shared_bytes(), false}, nullptr, g),
                      0);
     assert_same(gradient, c.gradient, "a block");

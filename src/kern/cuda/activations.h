@@ -169,7 +169,7 @@ SIMT T value(int activation, T u) {
 }
 
 // Whether y = act(u) tells act'(u).
-SIMT bool told_by_value(int activation) { return activation != DPCRI_CUDA_GELU && activation != DPCRI_CUDA_SILU; }
+SIMT_BOTH bool told_by_value(int activation) { return activation != DPCRI_CUDA_GELU && activation != DPCRI_CUDA_SILU; }
 
 // act'(u) from y = act(u), where that tells it
 template <class T>

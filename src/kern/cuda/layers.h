@@ -458,8 +458,7 @@ struct onward : unsettled<T> {
     }
 };
 
-// ---- act'(u) of all layers, tiles of 16 rows x 64 units; or, where the adjoints are there, e; of normalised ones u
-// ----
+// ---- act'(u) of all layers; or, where the adjoints are there, e; of normalised ones u ----
 
 // scale act' lambda, in the host's order
 template <class T>
@@ -467,71 +466,81 @@ SIMT T turned(const problem<T> &p, T slope, T lambda) {
     return p.c.residual ? p.c.scale * lambda * slope : lambda * slope;
 }
 
+// Without a residual the state is the activation's value, which may tell act'; else it is told what act gets.
 template <class T>
+SIMT_BOTH bool told(const problem<T> &p) {
+    return !p.c.residual && !p.gamma && !p.two && cells::told_by_value(p.c.activation);
+}
+
+template <class T>
+struct of_slopes {
+    problem<T> p;
+    bool finished;
+    bool quads_z, quads_weight, quads_given, quads_adjoint, quads_to;  // given: x, or the states where they tell
+};
+
+template <class T, bool in_out>
 struct slopes {
-    static constexpr int Q = 2, most = gates::threads;
-    struct arguments {
-        problem<T> p;
-        bool finished;
-    };
-    struct rows {
-        const problem<T> &p;
-        int64_t l, first;
-        SIMT const T *at(int i) const {
-            if (first + i >= p.c.columns) return nullptr;
-            if (l == 0) return p.c.z0 ? p.c.z0 + (first + i) * p.c.z0_row : nullptr;
-            return p.c.z + (l - 1) * p.c.z_step + (first + i) * p.c.z_row;
-        }
-    };
-    // Without a residual the state is the activation's value, which may tell act'; else it is told what act gets.
-    SIMT static bool told(const problem<T> &p) {
-        return !p.c.residual && !p.gamma && !p.two && cells::told_by_value(p.c.activation);
-    }
-    SIMT static void make(simt::lane &me, const problem<T> &p, int64_t l, int64_t first, int64_t u0,
-                          T (&sum)[gates::mine][Q]) {
-        const int64_t w = p.w, out = p.inner, step = gates::units_of_tile;
-        const bool told = slopes::told(p);
-        SIMT_UNROLL for (int i = 0; i < gates::mine; i++) SIMT_UNROLL for (int q = 0; q < Q; q++) {
-            const int64_t row = first + me.warp() * gates::mine + i, u = u0 + q * step + me.in_warp();
-            const T *from = told ? p.c.z + l * p.c.z_step + row * p.c.z_row : p.c.x + l * p.c.x_step + row * p.c.x_row;
-            sum[i][q] = row < p.c.columns && u < out ? from[u] : T(0);
-            if (told) sum[i][q] = cells::slope_of_value(p.c.activation, sum[i][q]);
-        }
-        if (told) return;
-        const T *weight = p.c.weight + l * p.c.weight_step;
-        if (p.c.in_out)
-            gates::multiply_down<T, Q>(me, rows{p, l, first}, weight + u0, out, w, w, 0, out - u0, sum);
-        else
-            gates::multiply<T, Q>(me, rows{p, l, first}, weight + u0 * w, w, step, out - u0, step, sum);
-        if (p.gamma || p.two) return;
-        SIMT_UNROLL for (int i = 0; i < gates::mine; i++) SIMT_UNROLL for (int q = 0; q < Q; q++) sum[i][q] =
-            cells::slope(p.c.activation, sum[i][q]);
-    }
-    SIMT static void run(simt::lane &me, const arguments &a) {
+    typedef of_slopes<T> task;
+    // Four numbers of layer l from unit u on, `left` of which there are, from what act gets there.
+    SIMT static void finish(const task &a, int64_t l, int64_t row, int64_t u, int64_t left, T (&d)[4]) {
         const problem<T> &p = a.p;
-        const int64_t wide = gates::tiles(p.inner, Q * gates::units_of_tile);
-        const int64_t tall = gates::tiles(p.c.columns, gates::items_of_tile);
-        for (int64_t tile = me.block(); tile < p.c.length * wide * tall; tile += me.blocks()) {
-            const int64_t l = tile / (wide * tall), first = tile / wide % tall * gates::items_of_tile;
-            const int64_t u0 = tile % wide * (Q * gates::units_of_tile);
-            T d[gates::mine][Q];
-            make(me, p, l, first, u0, d);
-            SIMT_UNROLL for (int i = 0; i < gates::mine; i++) SIMT_UNROLL for (int q = 0; q < Q; q++) {
-                const int64_t row = first + me.warp() * gates::mine + i;
-                const int64_t u = u0 + q * gates::units_of_tile + me.in_warp();
-                const int64_t at = (l * p.c.columns + row) * p.inner + u;
-                if (row >= p.c.columns || u >= p.inner) continue;
-                if (p.two && !p.gamma) {
-                    const T y = cells::value(p.c.activation, d[i][q]);
-                    p.value[at] = y;
-                    p.e[at] = cells::slope(p.c.activation, d[i][q], y);
-                    continue;
+        const int64_t at = (l * p.c.columns + row) * p.inner + u;
+        if (p.two && !p.gamma) {
+            T y[4];
+            SIMT_UNROLL for (int j = 0; j < 4; j++) {
+                y[j] = cells::value(p.c.activation, d[j]);
+                d[j] = cells::slope(p.c.activation, d[j], y[j]);
+            }
+            product::give(p.value + at, left, a.quads_to, y);
+            product::give(p.e + at, left, a.quads_to, d);
+            return;
+        }
+        if (!p.gamma && !p.two)
+            SIMT_UNROLL for (int j = 0; j < 4; j++) d[j] =
+                told(p) ? cells::slope_of_value(p.c.activation, d[j]) : cells::slope(p.c.activation, d[j]);
+        if (a.finished) {
+            T lambda[4];
+            product::take(p.adjoint + l * p.adjoint_step + row * p.adjoint_row + u, left, a.quads_adjoint, lambda);
+            SIMT_UNROLL for (int j = 0; j < 4; j++) d[j] = turned(p, d[j], lambda[j]);
+        }
+        product::give((p.gamma ? p.normal : p.e) + at, left, a.quads_to, d);
+    }
+    template <class S>
+    struct kernel {
+        typedef task arguments;
+        static constexpr int most = S::threads;
+        SIMT static void run(simt::lane &me, const arguments &a) {
+            const problem<T> &p = a.p;
+            const int64_t rows = p.c.columns, w = p.w, out = p.inner, wide = gates::tiles(out, S::columns);
+            const int64_t each = wide * gates::tiles(rows, S::rows), weights = in_out ? w : out;
+            const bool known = told(p);
+            for (int64_t tile = me.block(); tile < p.c.length * each; tile += me.blocks()) {
+                const int64_t l = tile / each, first = tile % each / wide * S::rows, u0 = tile % wide * S::columns;
+                const T *const given = known ? p.c.z + l * p.c.z_step : p.c.x + l * p.c.x_step;
+                const int64_t given_row = known ? p.c.z_row : p.c.x_row;
+                T sum[S::M][S::N];
+                SIMT_UNROLL for (int i = 0; i < S::M; i++) SIMT_UNROLL for (int j = 0; j < S::N; j += 4) {
+                    const int64_t row = first + S::row(me, i), u = u0 + S::column(me, j);
+                    T four[4];
+                    product::take(given + row * given_row + u, row < rows ? out - u : 0, a.quads_given, four);
+                    SIMT_UNROLL for (int n = 0; n < 4; n++) sum[i][j + n] = four[n];
                 }
-                (p.gamma ? p.normal : p.e)[at] =
-                    a.finished ? turned(p, d[i][q], p.adjoint[l * p.adjoint_step + row * p.adjoint_row + u]) : d[i][q];
+                const product::matrix<T, true> z(l == 0 ? p.c.z0 : p.c.z + (l - 1) * p.c.z_step,
+                                                 l == 0 ? p.c.z0_row : p.c.z_row, {rows, w, a.quads_z});
+                const product::matrix<T, !in_out> weight(p.c.weight + l * p.c.weight_step, in_out ? out : w,
+                                                         {weights, in_out ? out : w, a.quads_weight});
+                product::add<T, S>(me, z, first, weight, u0, 0, known ? 0 : w, sum);
+                product::each_row<S>(me, sum, [&](int i, const T(&numbers)[S::N]) {
+                    SIMT_UNROLL for (int j = 0; j < S::N && first + i < rows; j += 4) {
+                        const int64_t u = u0 + S::column(me, j);
+                        T four[4] = {numbers[j], numbers[j + 1], numbers[j + 2], numbers[j + 3]};
+                        if (u < out) finish(a, l, first + i, u, out - u, four);
+                    }
+                });
             }
         }
-    }
+    };
 };
 
 // ---- back: e at rest; the layer that runs n-th is length - 1 - n ----
@@ -589,24 +598,32 @@ struct homeward : unsettled<T> {
     }
 };
 
-// ---- dW_l += z_{l-1}^T e_l, dx_l += sums of e_l: tiles of 16 inputs x 64 outputs, pieces of the rows ----
+// ---- dW_l += z_{l-1}^T e_l, dx_l += sums of e_l: pieces of the rows ----
 
-// What goes into a W, z_{l-1} or act's values: row r of layer l.
+// What goes into a W, z_{l-1} or act's values, layer by layer.
 template <class T>
 struct going_in {
     const T *first;  // NULL: zeros
     int64_t first_row;
     const T *rest;  // of layer 1
     int64_t step, row;
-    SIMT const T *at(int64_t l, int64_t r) const {
-        if (l == 0) return first ? first + r * first_row : nullptr;
-        return rest + (l - 1) * step + r * row;
+    SIMT product::matrix<T, false> of(int64_t l, const product::operand<T, false> &o) const {
+        return l == 0 ? product::matrix<T, false>(first, first_row, o)
+                      : product::matrix<T, false>(rest + (l - 1) * step, row, o);
     }
+};
+
+// e, times a factor.
+template <class T>
+struct scaled : product::matrix<T, false> {
+    T times;
+    SIMT scaled(const T *e, int64_t apart, T by, const product::operand<T, false> &o)
+        : product::matrix<T, false>(e, apart, o), times(by) {}
+    SIMT T value(T v) const { return times * v; }
 };
 
 template <class T>
 struct gradients {
-    static constexpr int Q = 2, most = gates::threads;
     struct arguments {
         problem<T> p;
         int64_t in, out;  // W's
@@ -617,61 +634,84 @@ struct gradients {
         int64_t lines;                 // rows of `out` numbers that the sums take, W's first
         int64_t pieces, piece;         // and rows of each
         T *weight, *x, *gamma, *beta;  // what they are added to, or NULL
-        T *parts;                      // [pieces][length][lines][out], W's first, then x's; of one piece unread
+        T *parts;  // [pieces][length][lines][out], W's first, as W lies, then x's; of one piece unread
+        bool quads_z, quads_e, quads_to;
     };
 
+    // Where number (k, u) of W lies.
+    SIMT static int64_t lie(const arguments &a, int64_t k, int64_t u) {
+        return a.p.c.in_out ? k * a.out + u : u * a.in + k;
+    }
     // Number (k, u) of layer l, k = in: x's, then gamma's and beta's.
     SIMT static void add(const arguments &a, int64_t l, int64_t k, int64_t u, T sum) {
         T *const to = k < a.in ? a.weight : k == a.in ? a.x : k == a.in + 1 ? a.gamma : a.beta;
-        const int64_t at = a.p.c.in_out ? k * a.out + u : u * a.in + k;
-        if (to) to[k < a.in ? l * a.p.c.weight_step + at : l * a.p.c.x_step + u] += sum;
+        if (to) to[k < a.in ? l * a.p.c.weight_step + lie(a, k, u) : l * a.p.c.x_step + u] += sum;
     }
     SIMT static void give(const arguments &a, int64_t piece, int64_t l, int64_t k, int64_t u, T sum) {
         if (a.pieces == 1)
             add(a, l, k, u, sum);
         else
-            a.parts[((piece * a.p.c.length + l) * a.lines + k) * a.out + u] = sum;
+            a.parts[(piece * a.p.c.length + l) * a.lines * a.out + (k < a.in ? lie(a, k, u) : k * a.out + u)] = sum;
     }
-    SIMT static void run(simt::lane &me, const arguments &a) {
-        const problem<T> &p = a.p;
-        constexpr int across = Q * gates::units_of_tile, depth = gates::depth, items = gates::items_of_tile;
-        const int64_t in = a.in, out = a.out, wide = gates::tiles(out, across), tall = gates::tiles(in, items);
-        const simt::shared<T> s = me.template array<T>(0, items * depth + depth * gates::stride<Q>);
-        const int base = items * depth;
-        for (int64_t tile = me.block(); tile < p.c.length * a.pieces * wide * tall; tile += me.blocks()) {
-            const int64_t l = tile / (wide * tall * a.pieces), piece = tile / (wide * tall) % a.pieces;
-            const int64_t k0 = tile / wide % tall * items, u0 = tile % wide * across, first = piece * a.piece;
-            const int64_t end = first + a.piece < p.c.columns ? first + a.piece : p.c.columns;
-            T sum[gates::mine][Q] = {}, whole[Q] = {};
-            for (int64_t r0 = first; r0 < end; r0 += depth) {
-                me.barrier();
-                for (int n = me.thread(); n < items * depth; n += gates::threads) {
-                    const int k = n % items, r = n / items;
-                    const T *from = r0 + r < end && k0 + k < in ? a.z.at(l, r0 + r) : nullptr;
-                    s.set(k * depth + r, from ? from[k0 + k] : T(0));
+};
+
+// The columns of a tile lie side by side in W: outputs where in_out, else inputs.
+template <class T, bool in_out>
+struct weights_back {
+    typedef gradients<T> sums;
+    typedef typename sums::arguments task;
+    template <class S>
+    struct kernel {
+        typedef task arguments;
+        static constexpr int most = S::threads;
+
+        template <class A, class B>
+        SIMT static void make(simt::lane &me, const task &a, const A &of_a, const B &of_b, int64_t l, int64_t piece,
+                              int64_t row, int64_t column) {
+            const int64_t first = piece * a.piece, columns = a.p.c.columns;
+            const int64_t end = first + a.piece < columns ? first + a.piece : columns;
+            const bool with_x = (in_out ? row : column) == 0;
+            constexpr int outputs = in_out ? S::columns : S::rows, apart = in_out ? S::wide : S::tall;
+            T sum[S::M][S::N] = {}, whole = 0;
+            product::add<T, S>(me, of_a, row, of_b, column, first, end, sum,
+                               [&](const simt::shared<T> &s, int at_a, int at_b) {
+                                   if (!with_x || me.thread() >= outputs) return;
+                                   SIMT_UNROLL for (int k = 0; k < S::depth; k++) whole +=
+                                       s.get((in_out ? at_b : at_a) + k * apart + me.thread());
+                               });
+            const bool adds = a.pieces == 1;
+            const int64_t tall = in_out ? a.in : a.out, wide = in_out ? a.out : a.in;
+            T *const to = !adds      ? a.parts + (piece * a.p.c.length + l) * a.lines * a.out
+                          : a.weight ? a.weight + l * a.p.c.weight_step
+                                     : nullptr;
+            product::each_row<S>(me, sum, [&](int i, const T(&numbers)[S::N]) {
+                const int64_t r = row + i;
+                SIMT_UNROLL for (int j = 0; j < S::N && to && r < tall; j += 4) {
+                    const int64_t c = column + S::column(me, j);
+                    T four[4] = {};
+                    if (adds) product::take<T>(to + r * wide + c, wide - c, a.quads_to, four);
+                    SIMT_UNROLL for (int n = 0; n < 4; n++) four[n] = adds ? four[n] + numbers[j + n] : numbers[j + n];
+                    product::give(to + r * wide + c, wide - c, a.quads_to, four);
                 }
-                for (int n = me.thread(); n < across * depth; n += gates::threads) {
-                    const int64_t r = r0 + n / across, u = u0 + n % across;
-                    s.set(base + n / across * gates::stride<Q> + n % across,
-                          r < end && u < out ? a.times * a.e[l * a.e_step + r * a.e_row + u] : T(0));
-                }
-                me.barrier();
-                gates::add_slice<T, Q>(me, s, sum);
-                if (k0 != 0) continue;
-                SIMT_ROLLED for (int r = 0; r < depth; r++) SIMT_UNROLL for (int q = 0; q < Q; q++) whole[q] +=
-                    s.get(base + r * gates::stride<Q> + q * gates::units_of_tile + me.in_warp());
-            }
-            SIMT_UNROLL for (int q = 0; q < Q; q++) {
-                const int64_t u = u0 + q * gates::units_of_tile + me.in_warp();
-                if (u >= out) continue;
-                SIMT_UNROLL for (int i = 0; i < gates::mine; i++) {
-                    const int64_t k = k0 + me.warp() * gates::mine + i;
-                    if (k < in) give(a, piece, l, k, u, sum[i][q]);
-                }
-                if (k0 == 0 && me.warp() == 0) give(a, piece, l, in, u, whole[q]);
+            });
+            const int64_t u = (in_out ? column : row) + me.thread();
+            if (with_x && me.thread() < outputs && u < a.out) sums::give(a, piece, l, a.in, u, whole);
+        }
+        SIMT static void run(simt::lane &me, const arguments &a) {
+            const int64_t rows = in_out ? a.in : a.out, columns = in_out ? a.out : a.in, steps = a.p.c.columns;
+            const int64_t wide = gates::tiles(columns, S::columns), each = wide * gates::tiles(rows, S::rows);
+            for (int64_t tile = me.block(); tile < a.p.c.length * a.pieces * each; tile += me.blocks()) {
+                const int64_t l = tile / (each * a.pieces), piece = tile / each % a.pieces;
+                const int64_t row = tile % each / wide * S::rows, column = tile % wide * S::columns;
+                const product::matrix<T, false> z = a.z.of(l, {steps, a.in, a.quads_z});
+                const scaled<T> e(a.e + l * a.e_step, a.e_row, a.times, {steps, a.out, a.quads_e});
+                if constexpr (in_out)
+                    make(me, a, z, e, l, piece, row, column);
+                else
+                    make(me, a, e, z, l, piece, row, column);
             }
         }
-    }
+    };
 };
 
 // The pieces' sums, in order, onto what is there: a thread a number.
@@ -680,10 +720,12 @@ struct fold {
     static constexpr int most = gates::threads;
     typedef typename gradients<T>::arguments arguments;
     SIMT static void run(simt::lane &me, const arguments &a) {
-        const int64_t layer = a.lines * a.out, count = a.p.c.length * layer;
+        const int64_t layer = a.lines * a.out, count = a.p.c.length * layer, of_weight = a.in * a.out;
         for (int64_t n = me.block() * most + me.thread(); n < count; n += me.blocks() * most) {
+            const int64_t at = n % layer;
+            const bool turned = at < of_weight && !a.p.c.in_out;  // W's lie as W does
             const T sum = gates::sum_of_pieces(a.parts, a.pieces, count, n);
-            gradients<T>::add(a, n / layer, n % layer / a.out, n % a.out, sum);
+            gradients<T>::add(a, n / layer, turned ? at % a.in : at / a.out, turned ? at / a.in : at % a.out, sum);
         }
     }
 };

@@ -297,15 +297,33 @@ problem<T> back_problem_of(const dpcri_device_cell &c, const back_space<T> &s) {
 }
 
 template <class T>
+of_slopes<T> slopes_of(const problem<T> &p, bool finished) {
+    using product::in_quads;
+    const bool of_z = in_quads(p.c.z, p.c.z_step) && in_quads(p.c.z, p.c.z_row);
+    const bool of_x = in_quads(p.c.x, p.c.x_step) && in_quads(p.c.x, p.c.x_row);
+    const bool of_weight = in_quads(p.c.weight, p.c.weight_step) && in_quads(p.c.weight, p.c.in_out ? p.inner : p.w);
+    const bool of_adjoint = in_quads(p.adjoint, p.adjoint_step) && in_quads(p.adjoint, p.adjoint_row);
+    const bool to = in_quads(p.e, p.inner) && in_quads(p.normal, p.inner) && in_quads(p.value, p.inner);
+    return {p, finished, of_z && in_quads(p.c.z0, p.c.z0_row), of_weight, told(p) ? of_z : of_x, of_adjoint, to};
+}
+
+template <class T>
 int launch_slopes(const problem<T> &p, bool finished, void *stream) {
-    typedef slopes<T> kernel;
-    const int64_t products = p.c.length * gates::tiles(p.c.columns, gates::items_of_tile) *
-                             gates::tiles(p.inner, kernel::Q * gates::units_of_tile);
-    const int status = simt::launch<kernel>(
-        {blocks_of(products), gates::threads, gates::shared_bytes<T, kernel::Q>(), false}, stream, {p, finished});
+    const of_slopes<T> a = slopes_of(p, finished);
+    const int status = p.c.in_out ? product::launch<slopes<T, true>, T>(p.c.columns, p.inner, p.c.length, a, stream)
+                                  : product::launch<slopes<T, false>, T>(p.c.columns, p.inner, p.c.length, a, stream);
     if (status != 0 || !p.gamma) return status;
     const int64_t rows = gates::tiles(p.c.length * p.c.columns, gates::threads / simt::warp_size);
     return simt::launch<norms<T>>({blocks_of(rows), gates::threads, 0, false}, stream, p);
+}
+
+template <class Arguments>
+void lie_in_quads(Arguments *a) {
+    using product::in_quads;
+    a->quads_z =
+        in_quads(a->z.first, a->z.first_row) && in_quads(a->z.rest, a->z.step) && in_quads(a->z.rest, a->z.row);
+    a->quads_e = in_quads(a->e, a->e_step) && in_quads(a->e, a->e_row);
+    a->quads_to = in_quads(a->parts, a->in) && in_quads(a->parts, a->out) && in_quads(a->weight, a->p.c.weight_step);
 }
 
 // dW, db, dgamma and dbeta of the first product, and dW2 and db2.
@@ -322,6 +340,7 @@ typename gradients<T>::arguments sums_of(const dpcri_device_cell &c, const probl
     a.weight = static_cast<T *>(c.weight_gradient), a.x = static_cast<T *>(c.x_gradient);
     a.gamma = static_cast<T *>(c.gamma_gradient), a.beta = static_cast<T *>(c.beta_gradient);
     a.parts = s.parts;
+    lie_in_quads(&a);
     return a;
 }
 template <class T>
@@ -337,19 +356,18 @@ typename gradients<T>::arguments more_sums_of(const dpcri_device_cell &c, const 
     a.pieces = s.pieces, a.piece = s.piece;
     a.weight = static_cast<T *>(c.weight2_gradient), a.x = static_cast<T *>(c.x2_gradient);
     a.parts = s.parts;
+    lie_in_quads(&a);
     return a;
 }
 
 template <class T>
 int launch_sums(const typename gradients<T>::arguments &a, void *stream) {
-    typedef gradients<T> kernel;
     const problem<T> &p = a.p;
     if (!a.weight && !a.x && !a.gamma && !a.beta) return 0;
     const bool normed = a.lines > a.in + 1;
-    const int64_t products = p.c.length * a.pieces * gates::tiles(a.in, gates::items_of_tile) *
-                             gates::tiles(a.out, kernel::Q * gates::units_of_tile);
-    int status = simt::launch<kernel>({blocks_of(products), gates::threads, gates::shared_bytes<T, kernel::Q>(), false},
-                                      stream, a);
+    const int64_t times = p.c.length * a.pieces;
+    int status = p.c.in_out ? product::launch<weights_back<T, true>, T>(a.in, a.out, times, a, stream)
+                            : product::launch<weights_back<T, false>, T>(a.out, a.in, times, a, stream);
     const int64_t columns = p.c.length * a.pieces * gates::tiles(a.out, simt::warp_size);
     if (status == 0 && normed)
         status =
