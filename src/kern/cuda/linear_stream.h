@@ -732,8 +732,8 @@ struct kernel {
 
 // ---- the launcher ----
 
-// The most columns that fill a tile: half the lanes at least, if there are that many and 7 in 8 of them where fewer
-// columns still fill sectors.
+// Columns of a tile: as many as there are, up to at_most; fewer, while they fill sectors, where the last tile would be
+// empty by an eighth of all columns.
 template <class T, int K>
 inline int group_of(int64_t columns, int at_most) {
     int group = 1;
@@ -811,6 +811,7 @@ inline void find_packs(arguments_of<T> *a, bool staged) {
 template <class T, int K, class S, bool Staged>
 inline int launch(const arguments_of<T> &a, int64_t blocks, void *stream) {
     const int64_t shared = layout<T, K, S>::bytes(a.p.group, a.slots);
+    if (shared > usual_shared) return -1;
     return simt::launch<kernel<T, K, S, Staged>>({blocks, S::threads, shared, false}, stream, a);
 }
 

@@ -9,7 +9,7 @@
 //     struct kernel {
 //         typedef ... arguments;                  // plain data, passed by value
 //         static constexpr int most = 256;        // threads of a block at most
-//         static constexpr int together = 4;      // may be left out: blocks that registers leave room for
+//         static constexpr int together = 4;      // may be left out: blocks of a multiprocessor to make room for
 //         SIMT static void run(simt::lane &me, const arguments &a);
 //     };
 //     int status = simt::launch<kernel>({blocks, threads, shared_bytes, cooperative}, stream, arguments);

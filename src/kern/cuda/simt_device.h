@@ -271,9 +271,18 @@ inline cudaError_t allow(int64_t shared_bytes) {
     return cudaFuncSetAttribute(entries<K>::of(), cudaFuncAttributeMaxDynamicSharedMemorySize, (int)room);
 }
 
+// Kernels whose blocks are to lie together want the first-level cache's room for their shared memory: a hint.
+template <class K>
+inline cudaError_t prefer() {
+    return resident<K>::blocks == 0 ? cudaSuccess
+                                    : cudaFuncSetAttribute(entry<K>, cudaFuncAttributePreferredSharedMemoryCarveout,
+                                                           cudaSharedmemCarveoutMaxShared);
+}
+
 template <class K>
 inline int launch(shape s, void *stream, typename K::arguments a) {
     cudaError_t error = allow<K>(s.shared_bytes);
+    if (error == cudaSuccess) error = prefer<K>();
     void *arguments[] = {&a};
     const dim3 blocks((unsigned)s.blocks), threads((unsigned)s.threads);
     if (error == cudaSuccess)
