@@ -303,20 +303,20 @@ struct columns {
         const bool work = me.any(own_step >= 0);
         turned unit[mine];
         T sum[mine][G];
-        int64_t m[mine];
         SIMT_UNROLL for (int i = 0; i < mine; i++) {
-            const int64_t item = t.first + me.warp() * mine + i, row = me.shuffle(t.row, me.warp() * mine + i);
-            m[i] = me.shuffle(own_step, me.warp() * mine + i);
+            const int lane = me.warp() * mine + i;
+            const int64_t m = me.shuffle(own_step, lane), row = me.shuffle(t.row, lane);
             unit[i] = {};
-            if (item < end && u < H) unit[i] = before(me, p, item, row, m[i], u, turn);
+            if (t.first + lane < end && u < H) unit[i] = before(me, p, t.first + lane, row, m, u, turn);
             SIMT_UNROLL for (int q = 0; q < G; q++) sum[i][q] = p.b_hh && u < H ? p.b_hh[q * H + u] : T(0);
         }
         if (work)
             multiply<T, G>(me, rows{p, state_at(p, 0, 0, turn), t.first, end, at}, p.w_hh + t.u0 * H, H, H, H - t.u0, 0,
                            sum);
         SIMT_UNROLL for (int i = 0; i < mine; i++) {
-            const int64_t item = t.first + me.warp() * mine + i, row = me.shuffle(t.row, me.warp() * mine + i);
-            if (item < end && u < H) after(me, p, s, item, row, m[i], u, unit[i], sum[i], turn);
+            const int lane = me.warp() * mine + i;
+            const int64_t m = me.shuffle(own_step, lane), row = me.shuffle(t.row, lane);
+            if (t.first + lane < end && u < H) after(me, p, s, t.first + lane, row, m, u, unit[i], sum[i], turn);
         }
     }
 
