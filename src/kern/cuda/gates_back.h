@@ -476,12 +476,11 @@ struct weights_back {
                 const int64_t column = tile % wide * S::columns, first = piece * a.piece;
                 const int64_t end = first + a.piece < all ? first + a.piece : all;
                 T sum[S::M][S::N] = {}, whole = 0;
-                product::add<T, S>(me, e, out, v, column, first, end, sum,
-                                   [&](const simt::shared<T> &s, int of_e, int) {
-                                       if (column != 0 || me.thread() >= S::rows) return;
-                                       SIMT_UNROLL for (int k = 0; k < S::depth; k++) whole +=
-                                           s.get(of_e + k * S::tall + me.thread());
-                                   });
+                product::add<T, S>(
+                    me, e, out, v, column, first, end, sum, [&](const simt::shared<T> &s, int of_e, int) {
+                        if (column != 0 || me.thread() >= S::rows) return;
+                        SIMT_UNROLL for (int k = 0; k < S::depth; k++) whole += s.get(of_e + k * S::tall + me.thread());
+                    });
                 T *const parts = a.parts + piece * a.rows * (a.width + 1);
                 product::each_row<S>(me, sum, [&](int i, const T(&numbers)[S::N]) {
                     const int64_t r = out + i;

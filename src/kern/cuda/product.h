@@ -49,7 +49,7 @@ struct operand {
     int64_t lines, wide;  // of numbers; numbers of each
     bool quads;           // number 0 of each line lies at a multiple of 16 bytes, and so where each fourth one lies
     SIMT int64_t lie(int64_t c) const { return c; }  // where number c of a line lies
-    SIMT T value(T v) const { return v; }            // what it counts as
+    SIMT T value(T v) const { return v; }  // what it counts as, of 0 a 0; asked for once the slice before is done with
 };
 
 // Lines `stride` apart; from NULL on missing ones.
@@ -129,15 +129,15 @@ struct slices {
             if (!has(v) || !line) continue;
             if (of.quads && c + 4 <= end) {
                 const simt::four<T> four = simt::load4(line + of.lie(c));
-                SIMT_UNROLL for (int j = 0; j < 4; j++) to[v][j] = of.value(four.at[j]);
+                SIMT_UNROLL for (int j = 0; j < 4; j++) to[v][j] = four.at[j];
             } else {
-                SIMT_UNROLL for (int j = 0; j < 4; j++) if (c + j < end) to[v][j] = of.value(line[of.lie(c + j)]);
+                SIMT_UNROLL for (int j = 0; j < 4; j++) if (c + j < end) to[v][j] = line[of.lie(c + j)];
             }
         }
     }
     SIMT void set(const simt::shared<T> &s, int base, const T (&from_here)[mine][4]) const {
         SIMT_UNROLL for (int v = 0; v < mine; v++) if (has(v)) SIMT_UNROLL for (int j = 0; j < 4; j++)
-            s.set(base + (beside(v) + j) * stride + line(v), from_here[v][j]);
+            s.set(base + (beside(v) + j) * stride + line(v), of.value(from_here[v][j]));
     }
 };
 
@@ -170,17 +170,16 @@ struct slices<T, threads, count, depth, Operand, false> {
             if (!line) continue;
             if (of.quads && there == 4) {
                 const simt::four<T> four = simt::load4(line + offset);
-                SIMT_UNROLL for (int j = 0; j < 4; j++) to[v][j] = of.value(four.at[j]);
+                SIMT_UNROLL for (int j = 0; j < 4; j++) to[v][j] = four.at[j];
             } else {
-                SIMT_UNROLL for (int j = 0; j < 4; j++) if (j < there) to[v][j] =
-                    of.value(line[of.lie(number + beside() + j)]);
+                SIMT_UNROLL for (int j = 0; j < 4; j++) if (j < there) to[v][j] = line[of.lie(number + beside() + j)];
             }
         }
     }
     SIMT void set(const simt::shared<T> &s, int base, const T (&from_here)[mine][4]) const {
         SIMT_UNROLL for (int v = 0; v < mine; v++) if (has(v)) {
             simt::four<T> four;
-            SIMT_UNROLL for (int j = 0; j < 4; j++) four.at[j] = from_here[v][j];
+            SIMT_UNROLL for (int j = 0; j < 4; j++) four.at[j] = of.value(from_here[v][j]);
             s.set4(base + line(v) * stride + beside(), four);
         }
     }
