@@ -83,9 +83,36 @@ void tiles_of_any_size(void **) {
     matches<float>({4, 30, 530, DPCRI_CUDA_GELU, 0, true}, 11);  // narrow, two pieces
 }
 
+// A layer is one tile, fetched by threads that make nothing: more layers than buffers, rows beside each other, both
+// layouts of W, and weights that lie between multiples of 16 bytes, which go another way to the same bits.
+void narrow_stacks(void **) {
+    matches<float>({8, 20, 3, DPCRI_CUDA_TANH, 0.25, true}, 1);
+    matches<float>({32, 11, 66, DPCRI_CUDA_RELU, 0, false}, 2);
+    matches<float>({12, 10, 130, DPCRI_CUDA_GELU, 0.25, true}, 3);
+    matches<float>({32, 9, 259, DPCRI_CUDA_TANH, 0, false}, 4);
+    matches<float>({64, 9, 131, DPCRI_CUDA_SIGMOID, 0.25, false}, 5);
+    matches<float>({36, 5, 1, DPCRI_CUDA_TANH, 0.25, false}, 6);
+    matches<double>({32, 9, 130, DPCRI_CUDA_TANH, 0.25, true}, 7);
+    matches<double>({6, 12, 257, DPCRI_CUDA_RELU, 0, false}, 8);
+    for (const bool in_out : {false, true}) {
+        layers_case<float> c({24, 12, 5, DPCRI_CUDA_TANH, 0.25, in_out});
+        c.solve(9);
+        const std::vector<float> states = c.z;
+        std::vector<float> between(c.theta.size() + 1);
+        std::copy(c.theta.begin(), c.theta.end(), between.begin() + 1);
+        dpcri_device_cell a = c.forward();
+        a.x = between.data() + 1 + (static_cast<const float *>(a.x) - c.theta.data());
+        a.weight = between.data() + 1 + (static_cast<const float *>(a.weight) - c.theta.data());
+        c.z.assign(c.z.size(), NAN);
+        assert_int_equal(c.run(a, 10), DPCRI_CUDA_OK);
+        assert_same(states, c.z, "weights between");
+    }
+}
+
 void bits_are_those_of_any_order_and_batch(void **) {
     for (const double scale : {0.0, 0.3}) {
-        layers_case<float> all({37, 4, 40, scale == 0 ? DPCRI_CUDA_TANH : DPCRI_CUDA_SILU, scale, true});
+        layers_case<float> all(
+            {scale == 0 ? 37 : 36, 4, 140, scale == 0 ? DPCRI_CUDA_TANH : DPCRI_CUDA_SILU, scale, true});
         all.solve(0);
         const std::vector<float> states = all.z, sums = all.gradient;
         assert_int_equal(all.run(all.backward(), 1), DPCRI_CUDA_OK);
@@ -274,6 +301,7 @@ int main() {
         cmocka_unit_test(every_activation_is_the_definitions),
         cmocka_unit_test(bits_of_gelu_and_silu_are_the_hosts),
         cmocka_unit_test(tiles_of_any_size),
+        cmocka_unit_test(narrow_stacks),
         cmocka_unit_test(bits_are_those_of_any_order_and_batch),
         cmocka_unit_test(few_blocks_for_many_groups),
         cmocka_unit_test(one_weight_and_inputs_of_rows),

@@ -38,9 +38,11 @@ struct problem {
     int row_warps;  // of a block; its other warps lie along the units
     int group;      // rows of a block
     int units, depth;
-    int stages;    // tiles' buffers, 2 to 8
-    bool vectors;  // are w and inner multiples of 16 bytes?
-    bool along;    // do numbers of one output of W lie side by side?
+    int stages;     // tiles' buffers, 2 to 8
+    bool vectors;   // are w and inner multiples of 16 bytes?
+    bool along;     // do numbers of one output of W lie side by side?
+    int tile, own;  // numbers of a buffer: of W, and what units need of their own
+    bool narrow;    // is a layer one tile, and one product whose units do not meet?
     // Of a stack whose units several blocks share (layers_shared.h): how many, and which of them this one is; what they
     // leave for each other, two buffers by turns, [rows][exchange_row].
     int sharers, sharer;
@@ -114,27 +116,16 @@ template <class T>
 SIMT_BOTH int stride_of(const problem<T> &p) {
     return !p.along ? p.units : p.vectors ? p.depth + simt::wide<T> : p.depth | 1;
 }
-template <class T>
-SIMT_BOTH int tile_numbers(const problem<T> &p) {
-    const int n = stride_of(p) * (p.along ? p.units : p.depth);
-    return (n + simt::wide<T> - 1) / simt::wide<T> * simt::wide<T>;
-}
 // Threads that have rows and units; the others of a block help to fetch.
 template <class T>
 SIMT_BOTH int makers(const problem<T> &p) {
     return p.units * p.row_warps;
 }
-// What M rows of a thread need of their own, in each buffer.
-template <class T, class Way>
-SIMT_BOTH int own_numbers(const problem<T> &p) {
-    return (p.group + p.row_warps - 1) / p.row_warps * makers(p) * Way::fields;
-}
 // The tiles' buffers come first in shared memory, each with what goes with its tile, then the states, or e: two buffers
 // by turns, [rows][w] and [rows][inner]; then what a way settles its layers with, in buffers of its own.
 template <class T, class Way>
 SIMT_BOTH int64_t shared_numbers(const problem<T> &p) {
-    return p.stages * ((int64_t)tile_numbers(p) + own_numbers<T, Way>(p)) + p.group * (p.w + p.inner) +
-           Way::buffers * Way::beside(p, p.group);
+    return (int64_t)p.stages * (p.tile + p.own) + p.group * (p.w + p.inner) + Way::buffers * Way::beside(p, p.group);
 }
 
 // How a block's threads go over a tile, 16 bytes each: line by line, `across` of them a line.
@@ -154,7 +145,7 @@ SIMT course course_of(simt::lane &me, const problem<T> &p) {
 template <class T>
 SIMT void fetch(simt::lane &me, const problem<T> &p, const simt::shared<T> &s, const course &c, const T *weight,
                 const place &at, int buffer) {
-    const int base = buffer * tile_numbers(p), stride = stride_of(p), warps = me.threads() / simt::warp_size;
+    const int base = buffer * p.tile, stride = stride_of(p), warps = me.threads() / simt::warp_size;
     const int64_t in = inputs_of(p, at.n), out = outputs_of(p, at.n);
     const int tall = in - at.k0 < p.depth ? (int)(in - at.k0) : p.depth;
     const int wide = out - at.u0 < p.units ? (int)(out - at.u0) : p.units;
@@ -233,7 +224,7 @@ SIMT void multiply_as(const simt::shared<T> &s, int tile, int stride, const int 
 template <class T, int M, bool deep>
 SIMT void multiply(const problem<T> &p, const simt::shared<T> &s, int buffer, int u, const int (&rows)[M], int tall,
                    T (&sum)[M]) {
-    const int base = buffer * tile_numbers(p), stride = stride_of(p);
+    const int base = buffer * p.tile, stride = stride_of(p);
     if (p.along && p.vectors)
         multiply_as<T, M, true, true, deep>(s, base + u * stride, 1, rows, tall, sum);
     else if (p.vectors)
@@ -278,12 +269,11 @@ struct stack {
     // Of the numbers at rest: row, and output or input.
     SIMT static int at_rest(const arguments &p, int turn, int row) {
         const int inner = p.group * (int)p.w;
-        return p.stages * (tile_numbers(p) + own_numbers<T, Way>(p)) +
-               (turn ? inner + row * (int)p.inner : row * (int)p.w);
+        return p.stages * (p.tile + p.own) + (turn ? inner + row * (int)p.inner : row * (int)p.w);
     }
     // Of what this thread needs of its own: number f of row i.
     SIMT static int at_own(simt::lane &me, const arguments &p, int buffer, int f, int i) {
-        return p.stages * tile_numbers(p) + buffer * own_numbers<T, Way>(p) + (f * M + i) * makers(p) + me.thread();
+        return p.stages * p.tile + buffer * p.own + (f * M + i) * makers(p) + me.thread();
     }
 
     // What pass n settles with.
@@ -333,7 +323,90 @@ struct stack {
         me.copy_close();
     }
 
+    // A narrow stack: some threads make units, the others fetch tiles, and neither has much to think about.
+    struct post {
+        bool makes, fetches;
+        int u, line, k, lines;  // of a maker its unit; of others where in a tile they begin, 16 bytes, and lines on
+    };
+    SIMT static post post_of(simt::lane &me, const arguments &p, const share &mine) {
+        const int w = (int)p.w, across = w / simt::wide<T>, t = me.thread() - makers(p);
+        post a = {};
+        a.u = me.thread() % p.units;
+        a.makes = t < 0 && a.u < w && mine.there[0];
+        a.lines = (me.threads() - makers(p)) / across;
+        a.fetches = t >= 0 && t < a.lines * across;
+        a.line = t / across, a.k = t % across * simt::wide<T>;
+        return a;
+    }
+    SIMT static void ask_narrow(simt::lane &me, const arguments &p, const simt::shared<T> &s, const share &mine,
+                                const post &at, int64_t n, int buffer) {
+        if (at.fetches) {
+            const int w = (int)p.w, stride = stride_of(p);
+            const T *from = Way::weight(p, n) + at.line * w + at.k;
+            int to = buffer * p.tile + at.line * stride + at.k;
+            for (int line = at.line; line < w; line += at.lines, from += at.lines * w, to += at.lines * stride)
+                me.copy_async_wide(s, to, from);
+        }
+        if (at.makes) SIMT_UNROLL for (int i = 0; i < M; i++) SIMT_UNROLL for (int f = 0; f < Way::fields; f++) {
+                if (!mine.there[i]) continue;
+                const T *const from = Way::source(p, n, mine.first + mine.row[i], at.u, f);
+                const int to = at_own(me, p, buffer, f, i);
+                if (from)
+                    me.copy_async(s, to, from);
+                else
+                    s.set(to, T(0));
+            }
+    }
+    SIMT static void run_narrow(simt::lane &me, const arguments &p, int64_t group) {
+        const simt::shared<T> s = me.template array<T>(0, (int)shared_numbers<T, Way>(p));
+        const share mine = of(me, p, group);
+        const post at = post_of(me, p, mine);
+        const int u = at.u, w = (int)p.w, stages = p.stages;
+        const int64_t length = Way::passes(p);
+        int buffer = 0, now = at_rest(p, 0, 0), next = at_rest(p, 1, 0);
+        T own[M][Way::fields] = {}, sum[M] = {}, carry[M] = {};
+        me.barrier();  // the group before has been read
+        for (int i = 0; i + 1 < stages; i++) {
+            if (i < length) ask_narrow(me, p, s, mine, at, i, i);
+            me.copy_close();
+        }
+        if (at.makes)
+            SIMT_UNROLL for (int i = 0; i < M; i++) if (mine.there[i])
+                s.set(now + mine.row[i] * w + u, Way::begin(me, p, mine.first + mine.row[i], u, carry[i]));
+        SIMT_ROLLED for (int64_t n = 0; n < length; n++) {
+            me.copy_wait_but(stages - 2);
+            me.barrier();  // the tile is there, for all; the one before, and the numbers two layers back, were read
+            if (n + stages - 1 < length)
+                ask_narrow(me, p, s, mine, at, n + stages - 1, buffer == 0 ? stages - 1 : buffer - 1);
+            me.copy_close();
+            if (at.makes) {
+                int rows[M];
+                SIMT_UNROLL for (int i = 0; i < M; i++) {
+                    rows[i] = now + mine.row[i] * w;
+                    if (!mine.there[i]) continue;
+                    SIMT_UNROLL for (int f = 0; f < Way::fields; f++) own[i][f] = s.get(at_own(me, p, buffer, f, i));
+                    sum[i] = Way::start(p, n, mine.first + mine.row[i], u, own[i], true, carry[i]);
+                }
+                if (p.along)
+                    multiply_as<T, M, true, true, deep>(s, buffer * p.tile + u * stride_of(p), 1, rows, w, sum);
+                else
+                    multiply_as<T, M, false, true, deep>(s, buffer * p.tile + u, stride_of(p), rows, w, sum);
+                SIMT_UNROLL for (int i = 0; i < M; i++) {
+                    if (!mine.there[i]) continue;
+                    const T before = s.get(rows[i] + u);
+                    s.set(next + mine.row[i] * w + u,
+                          Way::finish(me, p, n, mine.first + mine.row[i], u, own[i], sum[i], before, carry[i]));
+                }
+            }
+            const int was = now;
+            now = next, next = was;
+            buffer = buffer + 1 == stages ? 0 : buffer + 1;
+        }
+    }
+
     SIMT static void run_group(simt::lane &me, const arguments &p, int64_t group) {
+        if constexpr (!Way::settles && !Way::two && !shared)
+            if (p.narrow) return run_narrow(me, p, group);
         const simt::shared<T> s = me.template array<T>(0, (int)shared_numbers<T, Way>(p));
         const share mine = of(me, p, group);
         const course c = course_of(me, p);

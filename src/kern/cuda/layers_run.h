@@ -59,9 +59,18 @@ int fetchers_of(const problem<T> &p) {
 // Buffers of tiles: 64 KB of them, or what there is room for. Ways that settle ask for what that takes one tile ahead.
 template <class T, class Way>
 void plan_stages(int64_t room, problem<T> *p) {
-    const int64_t bytes = (tile_numbers(*p) + own_numbers<T, Way>(*p)) * (int64_t)sizeof(T), some = ring_bytes / bytes;
+    const int64_t bytes = (p->tile + p->own) * (int64_t)sizeof(T), some = ring_bytes / bytes;
     p->stages = Way::settles ? 2 : some < 3 ? 3 : some > 8 ? 8 : (int)some;
     while (p->stages > 2 && shared_numbers<T, Way>(*p) * (int64_t)sizeof(T) > room) p->stages--;
+}
+
+// What follows from units and depth.
+template <class Way, class T>
+void plan_room(problem<T> *p) {
+    const int numbers = stride_of(*p) * (p->along ? p->units : p->depth);
+    const int rows = (p->group + p->row_warps - 1) / p->row_warps;  // of a thread
+    p->tile = (numbers + simt::wide<T> - 1) / simt::wide<T> * simt::wide<T>;
+    p->own = rows * makers(*p) * Way::fields;
 }
 
 // How a tile of p->units lies, and how deep it is: a multiple of 16 bytes.
@@ -72,6 +81,7 @@ void plan_tile(int64_t bytes, int64_t widest, problem<T> *p) {
     p->along = Way::along(*p);
     p->vectors = p->w % V == 0 && p->inner % V == 0;
     p->depth = (int)(depth < enough ? depth : enough);
+    plan_room<Way>(p);
 }
 
 // As many warps as the width keeps busy, along the units first; the tile is as deep as its bytes allow.
@@ -85,9 +95,33 @@ simt::shape shape_of(int row_warps, int64_t room, problem<T> *p) {
     p->units = (int)unit_warps * simt::warp_size;
     plan_tile<Way>(tile_bytes, widest, p);
     plan_stages<T, Way>(room, p);
-    const int threads = fetchers_of(*p) > makers(*p) ? fetchers_of(*p) : makers(*p);
+    p->narrow = !Way::settles && !Way::two && p->vectors && p->w <= p->units && p->w <= p->depth &&
+                makers(*p) + simt::warp_size <= most_threads && p->c.weight_step % simt::wide<T> == 0 &&
+                (uintptr_t)p->c.weight % 16 == 0;
+    const int fetchers = fetchers_of(*p), makes = makers(*p), room_of_threads = most_threads - makes;
+    const int threads = p->narrow          ? makes + (fetchers < room_of_threads ? fetchers : room_of_threads)
+                        : fetchers > makes ? fetchers
+                                           : makes;
     const int64_t groups = gates::tiles(p->c.columns, p->group);
     return {blocks_of(groups), threads, shared_numbers<T, Way>(*p) * (int64_t)sizeof(T), false};
+}
+
+// Rows that go side by side in a block of a narrow stack, a warp or two each: a thread's rows follow one another, and
+// the warps' do not.
+template <class T>
+int rows_beside(const problem<T> &p) {
+    const int64_t most = p.w <= simt::warp_size ? 4 : 2, wanted = p.c.columns / 64;
+    return (int)(wanted < 1 ? 1 : wanted < most ? wanted : most);
+}
+// Whether the stack is a narrow one of few rows; its shape.
+template <class T, class Way>
+bool shape_narrow(int64_t room, simt::shape *s, problem<T> *p) {
+    if (p->c.columns > many_rows) return false;
+    problem<T> q = *p;
+    *s = shape_of<T, 1, Way>(rows_beside(q), room, &q);
+    if (!q.narrow || s->shared_bytes > room) return false;
+    *p = q;
+    return true;
 }
 
 // Wide rows go alone where four of them do not fit on chip.
@@ -96,6 +130,9 @@ int launch_stack(problem<T> p, bool launched, void *stream) {
     int64_t room = 0;
     const int status = simt::room_of_block(&room);
     if (status != 0) return status;
+    simt::shape narrow = {};
+    if (shape_narrow<T, Way>(room, &narrow, &p))
+        return launched ? simt::launch<stack<T, 1, Way>>(narrow, stream, p) : 0;
     if (p.c.columns > few_rows) {
         const simt::shape four = shape_of<T, 4, Way>(p.c.columns > many_rows ? 2 : 1, room, &p);
         if (four.shared_bytes <= room) return launched ? simt::launch<stack<T, 4, Way>>(four, stream, p) : 0;
@@ -131,7 +168,7 @@ int shape_shared(int64_t *sharers, simt::shape *s, problem<T> *p) {
     plan_tile<Way>(shared_tile_bytes, widest, p);
     p->stages = 2;
     while (p->depth > least_depth && shared_numbers<T, Way>(*p) * (int64_t)sizeof(T) > room)
-        p->depth = p->depth / 2 / simt::wide<T> * simt::wide<T>;
+        p->depth = p->depth / 2 / simt::wide<T> * simt::wide<T>, plan_room<Way>(p);
     *s = {0, most_threads, shared_numbers<T, Way>(*p) * (int64_t)sizeof(T), true};
     if (s->shared_bytes > room) return 0;
     const int64_t strips = gates::tiles(widest, p->units), groups = gates::tiles(p->c.columns, p->group);
@@ -191,6 +228,8 @@ int launch_chunks(chunked<T> a, bool launched, void *stream) {
     int64_t room = 0;
     const int status = simt::room_of_block(&room);
     if (status != 0) return status;
+    simt::shape narrow = {};
+    if (shape_narrow<T, Way>(room, &narrow, &a.p)) return launch_shaped_chunks<T, 1, Way>(a, narrow, launched, stream);
     if (a.p.c.columns > few_rows) {
         const simt::shape four = shape_of<T, 4, Way>(a.p.c.columns > many_rows ? 2 : 1, room, &a.p);
         if (four.shared_bytes <= room) return launch_shaped_chunks<T, 4, Way>(a, four, launched, stream);
