@@ -1,24 +1,28 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
-# run.sh test|sanitize|bench [--again]: builds, proves and measures the CUDA backend on the device of this machine. Each part
+# run.sh test|sanitize|bench|peers [--again]: builds, proves and measures the CUDA backend on the device of this machine. Each part
 # goes step by step: what is done is remembered in build-gpu/steps and not done again (--again: it is), and a part that
 # nears eight minutes stops (exit status 75); the same command goes on. Without a device or nvcc: exit status 77, and why.
 #
 #   test      the backend and the suite; the suite on the device; 10 000 launches
-#   sanitize  compute-sanitizer's memcheck, racecheck and synccheck over a share of the suite
+#   sanitize  compute-sanitizer's memcheck, racecheck and synccheck over a share of the suite, test by test, side by side
 #   bench     bandwidths of linear chains beside a device copy, into bench/results/gpu/chains.csv; cells and recurrent networks
 #             by the loop, overlap and newton, into nonlinear.csv there; stacks of layers, forward and back, into layers.csv;
 #             steps of training, whole, beside the processor's, into training.csv; epochs of recurrent networks' training,
 #             whole, into sequences_NETWORK.csv; whole diffusion samplings by the loop and by sweeps, into sampler.csv
 #
-# DEEPPCR_DEVICE=cuda:N chooses the device. DEEPPCR_GPU_REHEARSE=BUILD goes through the steps with the tests' stand-in of that
-# build, small and measuring nothing, and leaves everything in BUILD/rehearsal. Nothing has been run on a device yet.
+#   peers     what PyTorch and JAX (python3's) take for the same work, into peers.csv and peers_sampler.csv
+#
+# DEEPPCR_DEVICE=cuda:N chooses the device. DEEPPCR_GPU_BUILD=FOLDER takes the programs and the backend in there, made on
+# another machine, and builds nothing; DEEPPCR_COMMIT says of which commit where there is no git. DEEPPCR_GPU_REHEARSE=BUILD
+# goes through the steps with the tests' stand-in of that build, small and measuring nothing, and leaves everything in
+# BUILD/rehearsal.
 set -uo pipefail
 cd "$(dirname "$0")/../.." || exit 1
 part=${1:-}
 rehearse=${DEEPPCR_GPU_REHEARSE:-}
-build=${rehearse:-build-gpu}
-steps=$build/steps
+build=${rehearse:-${DEEPPCR_GPU_BUILD:-build-gpu}}
+steps="build-gpu/steps"
 results=bench/results/gpu
 bytes=1073741824
 launches=10000
@@ -31,8 +35,8 @@ repetitions=21
 [ -z "$rehearse" ] || { steps=$build/rehearsal; results=$steps; bytes=16384; launches=50; longest=4; deepest=3; trained="--layers 2 --beside 1 --widest 64 --most 128"; streams="--limit 32 --length 8"; sampled="--steps 4 --hidden 16 --most 2"; repetitions=1; }
 device=${DEEPPCR_DEVICE:-cuda}
 case $part in
-    test | sanitize | bench) ;;
-    *) echo "usage: bench/gpu/run.sh test|sanitize|bench [--again]" >&2; exit 2 ;;
+    test | sanitize | bench | peers) ;;
+    *) echo "usage: bench/gpu/run.sh test|sanitize|bench|peers [--again]" >&2; exit 2 ;;
 esac
 mkdir -p "$steps"
 [ "${2:-}" != --again ] || rm -f "$steps/$part".*
@@ -64,9 +68,17 @@ step() {
 configure() {
     cmake --log-level=WARNING -S . -B "$build" -DCMAKE_BUILD_TYPE=Release -DDEEPPCR_CUDA=on -DDEEPPCR_BENCH=ON -DDEEPPCR_TESTS=ON
 }
+# One test under a tool; of the suites over forms and lengths a share.
+sanitize_one() {
+    local log=$steps/sanitize.$1.$2.log
+    DEEPPCR_DEVICE=$device DEEPPCR_DEVICE_SHARE=47 DEEPPCR_DEVICE_LAUNCHES=3 \
+        compute-sanitizer --tool "$1" --error-exitcode 1 "$build/test_on_device" "$2" >"$log" 2>&1
+    local status=$?
+    [ $status -eq 0 ] || echo "$1 $2: exit status $status"
+    [ $status -eq 0 ] && grep -qE 'ERROR SUMMARY: 0 errors|RACECHECK SUMMARY: 0 hazards' "$log"
+}
 sanitizer() {
-    DEEPPCR_DEVICE=$device DEEPPCR_DEVICE_SHARE=23 DEEPPCR_DEVICE_LAUNCHES=5 \
-        compute-sanitizer --tool "$1" --error-exitcode 1 "$build/test_on_device"
+    "$build/test_on_device" --list | xargs -P "$(nproc)" -I{} bash -c "sanitize_one $1 {}" && echo "$1: no errors in $("$build/test_on_device" --list | wc -l) tests"
 }
 suite() { DEEPPCR_DEVICE=$device DEEPPCR_DEVICE_LAUNCHES=$1 "$build/test_on_device"; }
 # keep NAME COMMAND...: its lines go to NAME.csv, with date and commit before each.
@@ -76,7 +88,7 @@ keep() {
     mkdir -p "$results"
     "$@" >"$steps/rows.csv" || return
     [ -s "$out" ] || head -1 "$steps/rows.csv" | sed 's/^/date,commit,/' >"$out"
-    tail -n +2 "$steps/rows.csv" | sed "s/^/$(date -u +%F),$(git describe --always --dirty --exclude '*'),/" >>"$out"
+    tail -n +2 "$steps/rows.csv" | sed "s/^/$(date -u +%F),$(git describe --always --dirty --exclude '*' 2>/dev/null || echo "${DEEPPCR_COMMIT:--}"),/" >>"$out"
     echo "$(wc -l <"$out") lines in $out"
 }
 
@@ -120,13 +132,16 @@ prepare() {
 if [ -n "$rehearse" ]; then
     DEEPPCR_CUDA_MODULE=$(cd "$build" && pwd)/stand-ins/libfake_device.so
     export DEEPPCR_CUDA_MODULE
-else
+elif [ -z "${DEEPPCR_GPU_BUILD:-}" ]; then
     prepare
 fi
 answer=$("$build/deeppcr" info --device "$device" 2>&1) || { echo "run.sh: skipped: $answer"; exit 77; }
 echo "$answer" | sed -n '/^devices/,$p'
 
-export -f suite sanitizer keep chains nonlinear layers training sequences sampler
+peers() { keep peers python3 bench/gpu/peers.py --part "$1" --seconds "$2"; }
+peers_sampler() { keep peers_sampler python3 bench/gpu/peers_sampler.py --seconds 60; }
+
+export -f suite sanitizer sanitize_one peers peers_sampler keep chains nonlinear layers training sequences sampler
 export build device results steps bytes launches longest deepest trained streams sampled repetitions
 case $part in
     test)
@@ -147,6 +162,14 @@ case $part in
         for network in mlp resnet; do step "training_$network" 300 bash -c "training $network"; done
         for network in rnn gru lstm paragru; do step "sequences_$network" 200 bash -c "sequences $network"; done
         step sampler 300 bash -c sampler
+        ;;
+    peers)
+        step mlp 120 bash -c "peers mlp 90"
+        step recurrent 150 bash -c "peers recurrent 120"
+        step training 100 bash -c "peers resnet-training 70"
+        step linear 60 bash -c "peers linear 30"
+        step para 60 bash -c "peers para 30"
+        step sampler 100 bash -c peers_sampler
         ;;
 esac
 echo "$part: done"

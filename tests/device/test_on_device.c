@@ -7,6 +7,7 @@
 // suite, not a device.
 //
 //   test_on_device [PATTERN]    the tests whose names match (cmocka's * and ?); default: all
+//   test_on_device --list       the names
 //   DEEPPCR_DEVICE=cuda:N       which one (default cuda)
 //   DEEPPCR_DEVICE_LAUNCHES=N   repeated launches (default 200)
 //   DEEPPCR_DEVICE_SHARE=N      one chain of N of the suites over forms and lengths (default 1: all), for the simulator
@@ -550,19 +551,6 @@ static void an_infinite_end_is_not_converged(void **state) {
 }
 
 int main(int argc, char **argv) {
-    const char *name = getenv("DEEPPCR_DEVICE");
-    dpcr_device_info info = {.size = sizeof info};
-    dpcr_error error = {0};
-    if (dpcr_device_find(name ? name : "cuda", &there, &error) != DPCR_OK) {
-        fprintf(stderr, "test_on_device: %s\n", error.text);
-        return 1;
-    }
-    if (dpcr_device_describe(there, &info, &error) != DPCR_OK) {
-        printf("test_on_device: skipped: %s\n", error.text);
-        return 77;
-    }
-    printf("test_on_device: %s, compute capability %d.%d\n", info.name, info.major, info.minor);
-    if (dpcr_context_create(NULL, &context, &error) != DPCR_OK) return 1;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_form),
         cmocka_unit_test(every_short_length),
@@ -604,6 +592,23 @@ int main(int argc, char **argv) {
         cmocka_unit_test(an_infinite_end_is_not_converged),
         cmocka_unit_test(newtons_way_back_is_a_scan_or_chunks),
     };
+    if (argc > 1 && !strcmp(argv[1], "--list")) {
+        for (size_t i = 0; i < sizeof tests / sizeof *tests; i++) puts(tests[i].name);
+        return 0;
+    }
+    const char *name = getenv("DEEPPCR_DEVICE");
+    dpcr_device_info info = {.size = sizeof info};
+    dpcr_error error = {0};
+    if (dpcr_device_find(name ? name : "cuda", &there, &error) != DPCR_OK) {
+        fprintf(stderr, "test_on_device: %s\n", error.text);
+        return 1;
+    }
+    if (dpcr_device_describe(there, &info, &error) != DPCR_OK) {
+        printf("test_on_device: skipped: %s\n", error.text);
+        return 77;
+    }
+    printf("test_on_device: %s, compute capability %d.%d\n", info.name, info.major, info.minor);
+    if (dpcr_context_create(NULL, &context, &error) != DPCR_OK) return 1;
     if (argc > 1) cmocka_set_test_filter(argv[1]);
     const int failed = cmocka_run_group_tests_name("on_device", tests, NULL, NULL);
     dpcr_context_destroy(context);
