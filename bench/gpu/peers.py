@@ -7,14 +7,14 @@ output.
 
   mlp              z = relu(W_l z + b_l), 1024 layers: eager, graph, compile (16 layers a function, all calls in one
                    graph), jax-scan (jax-scan-16: unrolled by 16)
-  recurrent        torch.nn.GRU, LSTM and RNN on cuDNN; pass `both` gives the gradients of weights and input
+  recurrent        torch.nn.GRU, LSTM and RNN on cuDNN; gradients of weights and input
   resnet-training  784 inputs, 1024 layers of z + tanh(W_l z + b_l)/32, 10 classes, AdamW: a whole step
   linear           x_t = a_t x_{t-1} + b_t, diagonal and dense: jax-associative, jax-scan
   para             ParaGRU's loop: jax-scan
 
 Medians of runs timed one by one, by the device's events (JAX: by the clock, until the result is ready, inputs on the
-device); TF32 is off. A peer named -difference is the time of forward and backward less that of forward; every other
-backward runs alone, what forward leaves for it made outside of the time. Rows come in order of importance, parts in
+device); TF32 is off. The pass `both` is forward and back together; backward runs alone, what forward leaves for it made
+outside of the time, but for a peer named -difference: the time of both less that of forward. Rows come in order of importance, parts in
 stages, each a process of its own, and have --seconds a part: what does not fit, or fails, is said on standard error,
 and the rest goes on. What a part does not take, later ones have. --device cpu --small goes through all rows, tiny,
 without CUDA graphs.
@@ -377,21 +377,19 @@ def mlp_scan(unroll):
     return lambda p, x: jax.lax.scan(layer, x, p, unroll=unroll)[0]
 
 
-@functools.lru_cache(maxsize=1)
 def mlp_jax_forward(n, unroll):
     return timed_jit(mlp_scan(unroll), *mlp_numbers(*n))
 
 
-def mlp_jax_backward(n):
-    both = jax.value_and_grad(lambda p, x: mlp_scan(1)(p, x).sum())
-    return difference(timed_jit(both, *mlp_numbers(*n)), mlp_jax_forward(n, 1))
+def mlp_jax_both(n):
+    return timed_jit(jax.value_and_grad(lambda p, x: mlp_scan(1)(p, x).sum()), *mlp_numbers(*n))
 
 
 def mlp_jax():
     for width, batch in MLPS:
         n = sizes(width, LAYERS, batch)
         row("mlp", *n, "forward", "jax-scan", lambda: mlp_jax_forward(n, 1))
-        row("mlp", *n, "backward", "jax-scan-difference", lambda: mlp_jax_backward(n))
+        row("mlp", *n, "both", "jax-scan", lambda: mlp_jax_both(n))
     for width, batch in MLPS:
         n = sizes(width, LAYERS, batch)
         row("mlp", *n, "forward", "jax-scan-16", lambda: mlp_jax_forward(n, 16))
