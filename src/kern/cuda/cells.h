@@ -67,13 +67,13 @@ SIMT void inner(const T (&w)[K * K], const T *x, const T (&z)[K], T (&u)[K]) {
     }
 }
 
-// z = the step's value at z.
-template <class T, int K>
+// z = the step's value at z. Act: the activation where the code is to hold no other, or -1: p's.
+template <class T, int K, int Act = -1>
 SIMT void advance(const problem<T> &p, const T (&w)[K * K], const T *x, T (&z)[K]) {
     T u[K];
     inner<T, K>(w, x, z, u);
     SIMT_UNROLL for (int i = 0; i < K; i++) {
-        const T y = value(p.activation, u[i]);
+        const T y = value(Act >= 0 ? Act : p.activation, u[i]);
         z[i] = p.residual ? simt::fma(p.scale, y, z[i]) : y;
     }
 }
@@ -112,7 +112,7 @@ struct supply {
     }
 };
 
-template <class T, int K, bool Own, class Each>
+template <class T, int K, bool Own, int Act, class Each>
 SIMT void walk_with(const problem<T> &p, const column<T, K> &c, int64_t first, int64_t end, T (&z)[K],
                     const Each &each) {
     supply<T, K, Own> now = {}, next = {};
@@ -123,7 +123,7 @@ SIMT void walk_with(const problem<T> &p, const column<T, K> &c, int64_t first, i
         next.ask(p, c, m + now.ahead, end);
         SIMT_UNROLL for (int d = 0; d < now.ahead; d++) {
             if (m + d >= end) break;
-            advance<T, K>(p, now.w[Own ? d : 0], now.x[d], z);
+            advance<T, K, Act>(p, now.w[Own ? d : 0], now.x[d], z);
             if (!each(m + d)) return;
         }
         SIMT_UNROLL for (int d = 0; d < now.ahead; d++) {
@@ -132,13 +132,23 @@ SIMT void walk_with(const problem<T> &p, const column<T, K> &c, int64_t first, i
         }
     }
 }
-// Steps first .. end - 1 from z; each(m) after step m: whether to go on.
+// Steps first .. end - 1 from z; each(m) after step m: whether to go on. A step of the usual activations is short, and
+// many of them lie one after another: code of others between them is what they would wait for.
+template <class T, int K, int Act, class Each>
+SIMT void walk_as(const problem<T> &p, const column<T, K> &c, int64_t first, int64_t end, T (&z)[K], const Each &each) {
+    if (p.weight_step != 0)
+        walk_with<T, K, true, Act>(p, c, first, end, z, each);
+    else
+        walk_with<T, K, false, Act>(p, c, first, end, z, each);
+}
 template <class T, int K, class Each>
 SIMT void walk(const problem<T> &p, const column<T, K> &c, int64_t first, int64_t end, T (&z)[K], const Each &each) {
-    if (p.weight_step != 0)
-        walk_with<T, K, true>(p, c, first, end, z, each);
+    if (p.activation == DPCRI_CUDA_RELU)
+        walk_as<T, K, DPCRI_CUDA_RELU>(p, c, first, end, z, each);
+    else if (p.activation == DPCRI_CUDA_TANH)
+        walk_as<T, K, DPCRI_CUDA_TANH>(p, c, first, end, z, each);
     else
-        walk_with<T, K, false>(p, c, first, end, z, each);
+        walk_as<T, K, -1>(p, c, first, end, z, each);
 }
 
 // The same, all of them stored.

@@ -305,9 +305,9 @@ struct stack {
 
     // A tile, and with the first one of a strip what its units need of their own.
     SIMT static void ask(simt::lane &me, const arguments &p, const simt::shared<T> &s, const share &mine,
-                         const course &c, const place &at, int buffer) {
+                         const course &c, const place &at, int unit, int buffer) {
         if (at.n < Way::passes(p)) {
-            const int64_t u = at.u0 + me.thread() % p.units;
+            const int64_t u = at.u0 + unit;
             fetch(me, p, s, c, Way::weight(p, at.n), at, buffer);
             if (at.k0 == 0 && u < outputs_of(p, at.n))
                 SIMT_UNROLL for (int i = 0; i < M; i++) SIMT_UNROLL for (int f = 0; f < Way::fields; f++) {
@@ -417,7 +417,7 @@ struct stack {
         int buffer = 0, turn = 0;
         me.barrier();  // the group before has been read
         for (int i = 0; i + 1 < p.stages; i++) {
-            ask(me, p, s, mine, c, far, i);
+            ask(me, p, s, mine, c, far, unit, i);
             far = after(p, far);
         }
         for (int64_t u = at.u0 + unit; u < p.w; u += p.units * p.sharers)
@@ -439,7 +439,7 @@ struct stack {
             me.barrier();  // the tile is there, for all; the one before, and the numbers two layers back, were read
             const place then = after(p, at);
             const int64_t u = at.u0 + unit, in = inputs_of(p, at.n), out = outputs_of(p, at.n);
-            ask(me, p, s, mine, c, far, buffer == 0 ? p.stages - 1 : buffer - 1);
+            ask(me, p, s, mine, c, far, unit, buffer == 0 ? p.stages - 1 : buffer - 1);
             far = after(p, far);
             if constexpr (Way::settles)
                 if (then.n != at.n && then.n < Way::passes(p))
