@@ -76,7 +76,8 @@ holds "cpu: asked for" "$(field device check mlp --layers 4 --width 2 --device c
 
 # plan: by the rule, measured and remembered there; with auto here or there, transfers counted.
 network="resnet --layers 600 --width 2 --batch 1 --threads 1"
-holds 'overlap: overlapped chunks in one launch on cuda:0 (stand-in on the host)' "$(field sentence plan $network --device cuda)"
+holds 'newton: all sweeps in one launch on cuda:0 (stand-in on the host)' "$(field sentence plan $network --device cuda)"
+holds 'overlap: overlapped chunks in one launch on cuda:0 (stand-in on the host)' "$(field sentence plan ${network/resnet/mlp} --device cuda)"
 holds 'on cuda:0 (stand-in on the host), measured; ' "$(field sentence plan $network --device cuda --measure --budget 0.05 --wisdom "$folder/there.wisdom")"
 holds 'known from an earlier measurement; ' "$(field sentence plan $network --device cuda --planning wisdom --wisdom "$folder/there.wisdom")"
 holds '"measured_seconds":' "$(field candidates plan $network --device cuda --wisdom "$folder/there.wisdom")"

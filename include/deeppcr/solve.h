@@ -92,6 +92,9 @@ typedef struct dpcr_launch {
     int64_t share;
     double barrier, bandwidth;
     double alone_seconds, shared_seconds;
+    // Out, where z is NULL: not 0 where a step adds to its state, so that the chain keeps what it began with; AUTO then
+    // takes newton where it would have taken overlap.
+    int remembers;
 } dpcr_launch;
 
 // What a way back is tried over; all of it lives until rehearsed is called.

@@ -108,6 +108,7 @@ dpcr_status dpcri_narrow_launch(const dpcri_narrow *n, const dpcri_narrow_more *
     if (!launch->z) {
         DPCR_TRY(choose_share(kernels, device.id, &cell, launch, error));
         cell.share = launch->share != 0;
+        launch->remembers = cell.residual;
     }
     if (!launch->z)
         DPCR_TRY(kernels->cell_workspace(device.id, &cell, &launch->bytes, error));

@@ -149,7 +149,15 @@ void dpcri_device_sentence(dpcr_method asked, dpcr_method method, const char *wh
     snprintf(text, bytes, "%s: %s on %s (%.100s)%s", dpcr_method_name(method), what, where, name,
              asked != DPCR_METHOD_AUTO          ? ", asked for"
              : method == DPCR_METHOD_SEQUENTIAL ? ", for it is short or its sequences keep the device busy"
+             : method == DPCR_METHOD_NEWTON     ? ", for its sequences alone leave the device idle, and its steps keep "
+                                                  "what they begin with"
                                                 : ", for its sequences alone leave the device idle");
+}
+
+// Chunks that warm up help a chain that forgets; does this one, for all its steps say?
+static bool remembers(const dpcr_solve_plan *plan) {
+    dpcr_launch launch = launch_of(plan, 0);
+    return plan->steps.launch(plan->steps.user, &launch, NULL) == DPCR_OK && launch.remembers;
 }
 
 // Defaults and workspace. AUTO is left to the loop, and told why, where its own choice has no kernel for these steps,
@@ -174,6 +182,11 @@ static dpcr_status choose(dpcr_solve_plan *plan, const dpcr_device_info *info, c
     plan->device_bandwidth = info->bandwidth;
     dpcri_device_defaults(o, steps->dtype, steps->length, columns, processors);
     if (steps->length == 0 || steps->batch == 0) return DPCR_OK;
+    if (given.method == DPCR_METHOD_AUTO && o->method == DPCR_METHOD_OVERLAP && remembers(plan)) {
+        *o = given;
+        o->method = DPCR_METHOD_NEWTON;
+        dpcri_device_defaults(o, steps->dtype, steps->length, columns, processors);
+    }
     const dpcr_status status = ask_bytes(plan, told, &refused);
     if (status != DPCR_ERROR_UNSUPPORTED || given.method != DPCR_METHOD_AUTO) {
         if (status != DPCR_OK && error) *error = refused;
