@@ -46,6 +46,7 @@ struct problem : chunked<T> {
     T *cells;           // [chunks rows][H]: c
     T *reset, *update;  // [chunks rows][H]: r h and z of a GRU that resets before the product
     int kept_units;     // units of a block that keeps their rows of W_hh on chip (gates_kept.h)
+    int tall;           // warps that lie along items, of a tile that does (gates_tiles.h)
 };
 
 // Where step m of a sequence lies.

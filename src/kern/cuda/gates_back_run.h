@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: MIT
-// The launcher of gates_back.h, gates_alone_back.h and gates_kept_back.h, and of gates_reset.h's and gates_project.h's
-// way back: workspace and launches.
+// The launcher of gates_back.h, gates_alone_back.h, gates_kept_back.h and gates_tiles_back.h, and of gates_reset.h's
+// and gates_project.h's way back: workspace and launches.
 #ifndef DPCRI_CUDA_GATES_BACK_RUN_H
 #define DPCRI_CUDA_GATES_BACK_RUN_H
 
 #include "kern/cuda/gates_alone_back.h"
 #include "kern/cuda/gates_kept_back.h"
 #include "kern/cuda/gates_run.h"
+#include "kern/cuda/gates_tiles_back.h"
 
 namespace gates {
 
@@ -222,6 +223,13 @@ int launch_chunks_back(back_problem<T> b, bool share, void *stream) {
     simt::shape s = {};
     int status = share ? shape_alone<T, alone_backs<T, G>>(&s, b, alone_backs<T, G>::bytes(b)) : 0;
     if (status == 0 && s.blocks > 0) return simt::launch<chunks<T, alone_backs<T, G>>>(s, stream, b);
+    tiles_chosen chosen = {};
+    if (status == 0 && share) status = choose_tiles<T, tiled_backs, G>(b, &chosen);
+    if constexpr (sizeof(T) == 4)
+        if (status == 0 && chosen.shape.blocks > 0) {
+            b.p.tall = chosen.tall;
+            return launch_tiles<T, tiled_backs, G>(chosen, b, stream);
+        }
     if (status == 0 && share) status = shape_kept_back<T, G>(&s, &b);
     if (status != 0) return status;
     if (b.p.kept_units > 0) return simt::launch<chunks<T, kept_backs<T, G>>>(s, stream, b);
@@ -271,6 +279,10 @@ int share_of_back(back_problem<T> b, int64_t *blocks) {
     simt::shape s = {};
     int status = shape_alone<T, alone_backs<T, G>>(&s, b, alone_backs<T, G>::bytes(b));
     *blocks = s.blocks > 0;
+    if (status != 0 || *blocks != 0) return status;
+    tiles_chosen chosen = {};
+    status = choose_tiles<T, tiled_backs, G>(b, &chosen);
+    *blocks = chosen.shape.blocks;
     if (status != 0 || *blocks != 0) return status;
     status = shape_kept_back<T, G>(&s, &b);
     *blocks = b.p.kept_units > 0 ? s.blocks : 0;

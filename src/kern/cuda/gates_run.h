@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// The launcher of gates.h, forward, and of gates_kept.h's, gates_reset.h's and gates_project.h's way forward: workspace
-// and launches.
+// The launcher of gates.h, forward, and of gates_kept.h's, gates_tiles.h's, gates_reset.h's and gates_project.h's way
+// forward: workspace and launches.
 #ifndef DPCRI_CUDA_GATES_RUN_H
 #define DPCRI_CUDA_GATES_RUN_H
 
@@ -8,6 +8,7 @@
 #include "kern/cuda/gates_kept.h"
 #include "kern/cuda/gates_project.h"
 #include "kern/cuda/gates_reset.h"
+#include "kern/cuda/gates_tiles.h"
 #include "kern/cuda/layers_newton_run.h"
 #include "kern/cuda/shapes.h"
 
@@ -170,6 +171,13 @@ int launch_chunks(problem<T> p, bool share, void *stream) {
     simt::shape s = {};
     int status = share ? shape_alone<T, alone<T, G>>(&s, p, alone<T, G>::bytes(p)) : 0;
     if (status == 0 && s.blocks > 0) return simt::launch<chunks<T, alone<T, G>>>(s, stream, p);
+    tiles_chosen chosen = {};
+    if (status == 0 && share) status = choose_tiles<T, tiled, G>(p, &chosen);
+    if constexpr (sizeof(T) == 4)
+        if (status == 0 && chosen.shape.blocks > 0) {
+            p.tall = chosen.tall;
+            return launch_tiles<T, tiled, G>(chosen, p, stream);
+        }
     if (status == 0 && share) status = shape_kept<T, G>(&s, &p);
     if (status != 0) return status;
     if (p.kept_units > 0) return simt::launch<chunks<T, kept<T, G>>>(s, stream, p);
@@ -388,6 +396,10 @@ int share_of(problem<T> p, int64_t *blocks) {
     simt::shape s = {};
     int status = shape_alone<T, alone<T, G>>(&s, p, alone<T, G>::bytes(p));
     *blocks = s.blocks > 0;
+    if (status != 0 || *blocks != 0) return status;
+    tiles_chosen chosen = {};
+    status = choose_tiles<T, tiled, G>(p, &chosen);
+    *blocks = chosen.shape.blocks;
     if (status != 0 || *blocks != 0) return status;
     status = shape_kept<T, G>(&s, &p);
     *blocks = p.kept_units > 0 ? s.blocks : 0;
