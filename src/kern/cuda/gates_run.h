@@ -21,10 +21,15 @@ namespace gates {
 
 using shapes::blocks_of;
 
-// Steps a chunk where none are named: from the length alone, up to 512 columns a sequence.
-inline int64_t usual_chunk(int64_t length) {
-    const int64_t n = (length + 511) >> 9;
-    return n < 64 ? 64 : n;
+// Steps a chunk where none are named: from length and width alone, so that bits are those of any batch, up to 512
+// columns a sequence. Steps of wide layers take what their arithmetic does, so chunks grow, and fewer steps are
+// warm-up, while one sequence's still fill a device.
+inline int64_t usual_chunk(const dpcri_device_recurrent &c) {
+    constexpr int64_t wide = 256, filled = 1 << 17;
+    int64_t n = (c.length + 511) >> 9;
+    if (n < 64) n = 64;
+    while (c.hidden >= wide && n < c.length && c.hidden * tiles(c.length, 2 * n) >= filled) n *= 2;
+    return n;
 }
 
 // Sizes, and the rules of a solve.
@@ -46,7 +51,7 @@ template <class T>
 void plan_chunks(const dpcri_device_recurrent &c, int parts, bool scaled, cells::cut *workspace, size_t *cleared,
                  chunked<T> *p) {
     plan_rules<T>(c, 3, p);
-    p->chunk = c.way == DPCRI_DEVICE_LOOP ? c.length : c.chunk > 0 ? c.chunk : usual_chunk(c.length);
+    p->chunk = c.way == DPCRI_DEVICE_LOOP ? c.length : c.chunk > 0 ? c.chunk : usual_chunk(c);
     if (p->chunk > c.length) p->chunk = c.length;
     p->warm_up = c.warm_up > 0 ? c.warm_up : cells::usual_warm_up;
     if (p->warm_up > c.length) p->warm_up = c.length;

@@ -293,12 +293,12 @@ void consider_tiles(int which, int64_t items, int64_t hidden, int64_t room, tile
 
 constexpr int64_t least_tiled_items = 9, least_tiled = 32;
 
-// Do tiles with W_hh on chip serve such numbers?
+// Do tiles with W_hh on chip serve such numbers? All of a workspace lies as `starts` does.
 template <class T>
 bool may_tile(const chunked<T> &p) {
     const int64_t items = p.chunks * p.rows;
     return sizeof(T) == 4 && p.hidden % 4 == 0 && p.hidden >= least_tiled && items >= least_tiled_items &&
-           items <= 1 << 30 && p.hidden <= 1 << 14;
+           items <= 1 << 30 && p.hidden <= 1 << 14 && reinterpret_cast<uintptr_t>(p.starts) % 16 == 0;
 }
 
 // The shape of what goes; no blocks: W_hh does not fit.
