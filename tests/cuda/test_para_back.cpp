@@ -225,7 +225,8 @@ void what_is_there_is_added_to(void **) {
     assert_int_equal(dpcri_cuda_recurrent_run(c, w.data(), w.size(), nullptr), DPCRI_CUDA_ARGUMENT);
 }
 
-// The sums' pieces are of W_ih alone: all memory is linear in the units, and wide layers are summed in pieces too.
+// The sums' pieces are of W_ih alone: all memory is linear in the units, and wide layers are summed in pieces too, of
+// more rows than narrow ones.
 void memory_is_linear_in_units(void **) {
     for (const dpcri_device_gates kind : unmixed)
         for (const dpcr_dtype dtype : {DPCR_F32, DPCR_F64}) {
@@ -237,7 +238,8 @@ void memory_is_linear_in_units(void **) {
                 const size_t bytes = dpcri_cuda_recurrent_workspace(c);
                 assert_true(bytes > 0 && (before == 0 || bytes <= 2 * before));
                 before = bytes;
-                assert_int_equal(gates::pieces_of(gates::gates_as_units(c, gates::gates_of(kind)), 1, c.inputs), 3);
+                const int64_t pieces = gates::pieces_of(gates::gates_as_units(c, gates::gates_of(kind)), 1, c.inputs);
+                assert_true(pieces >= 3 && pieces <= 22 && (c.hidden > 1024 || pieces == 22));
             }
         }
 }

@@ -126,7 +126,9 @@ void matches(const size &z, int shape) {
     if (shape == 1) status = product::launch_shape<used, T, product::medium>(z.m, z.n, 1, t, nullptr);
     if (shape == 2)
         status = product::launch_shape<used, T, typename product::shapes<T>::large>(z.m, z.n, 1, t, nullptr);
-    if (shape == 3) status = product::launch<used, T>(z.m, z.n, 1, t, nullptr);
+    if (shape == 3)
+        status = product::launch_shape<used, T, typename product::shapes<T>::small>(z.m, z.n, 1, t, nullptr);
+    if (shape == 4) status = product::launch<used, T>(z.m, z.n, 1, t, nullptr);
     assert_int_equal(status, 0);
     for (size_t i = 0; i < want.size(); i++)
         if (std::memcmp(&want[i], &c[i], sizeof(T)) != 0)
@@ -150,7 +152,7 @@ void products_are_the_loop(void **) {
                           {33, 66, 8, 41, 3, true},   {20, 40, 16, 17, 1, false}};
     uint64_t seed = 0;
     for (const size &z : sizes)
-        for (int shape = 0; shape < 4; shape++) {
+        for (int shape = 0; shape < 5; shape++) {
             order(seed++, 2);
             every_order<T>(z, shape);
         }
@@ -189,13 +191,28 @@ void large_products_take_large_tiles(void **) {
     assert_true(dearer(64, 256, 1024));
 }
 
+// Little matrices of many pieces take the smallest tiles, of which a multiprocessor does several at once.
+void little_products_take_little_tiles(void **) {
+    using product::cost_of;
+    typedef product::shapes<float>::small small;
+    typedef product::shapes<float>::low low;
+    const auto dearer = [](int64_t tall, int64_t wide, int64_t times) {
+        const double each = cost_of<small>(tall, wide, times, 1.7);
+        return each > cost_of<product::medium>(tall, wide, times, 1.3) || each > cost_of<low>(tall, wide, times, 1.6);
+    };
+    assert_false(dearer(20, 20, 1000));
+    assert_false(dearer(480000, 20, 1));
+    assert_true(dearer(16, 2048, 1));
+    assert_true(dearer(4096, 4096, 1));
+}
+
 }  // namespace
 
 int main() {
     const CMUnitTest tests[] = {
         cmocka_unit_test(products_are_the_loop<uint32_t>), cmocka_unit_test(products_are_the_loop<float>),
         cmocka_unit_test(products_are_the_loop<double>),   cmocka_unit_test(blocks_take_several),
-        cmocka_unit_test(large_products_take_large_tiles),
+        cmocka_unit_test(large_products_take_large_tiles), cmocka_unit_test(little_products_take_little_tiles),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);
 }

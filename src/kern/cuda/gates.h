@@ -149,6 +149,44 @@ struct inputs {
     };
 };
 
+// The same of so few inputs that the time is that of writing: a thread four outputs of a row after the other.
+template <class T>
+struct inputs_thin {
+    typedef typename inputs<T>::task arguments;
+    typedef typename inputs<T>::step step;
+    static constexpr int most = threads, most_inputs = 4;
+    SIMT static void run(simt::lane &me, const arguments &a) {
+        const problem<T> &p = a.p;
+        const int64_t all = p.length * p.rows;
+        const int wide = (int)tiles(a.outputs, 4), at_once = most / wide, o = me.thread() % wide * 4;
+        if (me.thread() >= at_once * wide) return;
+        T start[4] = {}, weight[most_inputs][4] = {};
+        SIMT_UNROLL for (int j = 0; j < 4; j++) {
+            if (o + j >= a.outputs) continue;
+            if (p.b_ih) start[j] = p.b_ih[o + j];
+            if (a.more) start[j] += a.more[o + j];
+            SIMT_UNROLL for (int k = 0; k < most_inputs; k++) if (k < p.inputs) weight[k][j] =
+                p.w_ih[(o + j) * p.inputs + k];
+        }
+        const product::steps<T, true, step> x({p.x, p.x_step, p.x_row}, p.rows, {all, p.inputs, false});
+        const int64_t by = me.blocks() * at_once;
+        int64_t n = me.block() * at_once + me.thread() / wide;
+        typename product::steps<T, true, step>::place at = x.start(n);
+        const typename product::steps<T, true, step>::pace pace = x.pace_of(by);
+        for (; n < all; n += by) {
+            const T *const from = x.at(at);
+            T four[4] = {start[0], start[1], start[2], start[3]};
+            SIMT_UNROLL for (int k = 0; k < most_inputs; k++) {
+                if (k >= p.inputs) break;
+                const T v = from[k];
+                SIMT_UNROLL for (int j = 0; j < 4; j++) four[j] = simt::fma(weight[k][j], v, four[j]);
+            }
+            product::give(p.given + n * p.given_row + o, a.outputs - o, a.quads_given, four);
+            x.go(at, pace);
+        }
+    }
+};
+
 // ---- what is cut ----
 
 template <class T>

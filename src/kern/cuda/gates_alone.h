@@ -4,7 +4,8 @@
 //
 // A lane has a unit of an item, with all its gates: h of all units lies on chip, by turns in two places, and a step is
 // one barrier of the item's lanes, of a warp where there are 32. Its own h and c stay in registers, and g is asked for
-// some steps before. A step costs H multiply-adds one after another, and the gates.
+// some steps before. A step costs H multiply-adds one after another, and the gates. Of an RNN of up to 32 units in
+// float a lane's column of W_hh stays in registers.
 //
 // Sums are those of gates.h, term by term: the bits are the same.
 #ifndef DPCRI_CUDA_GATES_ALONE_H
@@ -47,6 +48,26 @@ SIMT bool open_of_group(simt::lane &me, const chunked<T> &p, int64_t n, int64_t 
     return own;
 }
 
+// Numbers of a state on chip: in quads, of which the last is filled up with zeros.
+SIMT_BOTH int in_whole_quads(int64_t hidden) { return (int)(hidden + 3) / 4 * 4; }
+
+// Of so few units that a lane has a number of each: its column of the weights, one gate's, stays in registers, and
+// states are read in quads.
+template <class T, int G>
+constexpr bool in_registers = G == 1 && sizeof(T) == 4;
+template <class T>
+SIMT void take_column(const simt::shared<T> &s, int column, int stride, int tall, T (&weight)[simt::warp_size]) {
+    SIMT_UNROLL for (int k = 0; k < simt::warp_size; k++) weight[k] = k < tall ? s.get(column + k * stride) : T(0);
+}
+template <class T>
+SIMT T multiply_column(const simt::shared<T> &s, const T (&weight)[simt::warp_size], int row, int tall, T sum) {
+    simt::four<T> state[simt::warp_size / 4] = {};
+    SIMT_UNROLL for (int q = 0; q < simt::warp_size / 4; q++) if (4 * q < tall) state[q] = s.get4(row + 4 * q);
+    SIMT_UNROLL for (int q = 0; q < simt::warp_size / 4; q++) if (4 * q < tall) SIMT_UNROLL for (int j = 0; j < 4; j++)
+        sum = simt::fma(weight[4 * q + j], state[q].at[j], sum);
+    return sum;
+}
+
 template <class T, int G>
 struct alone : columns<T, G> {
     typedef columns<T, G> plain;
@@ -57,7 +78,8 @@ struct alone : columns<T, G> {
     SIMT_BOTH static int stride_of(const problem<T> &p) { return G * (int)p.hidden | 1; }
     SIMT_BOTH static int64_t shared_numbers(const problem<T> &p) {
         const int groups = threads / lanes_of_item(p.hidden);
-        return p.hidden * (stride_of(p) + 2 * groups + 1) + ahead * G * threads;
+        return in_whole_quads(p.hidden * stride_of(p)) + in_whole_quads(p.hidden) * (2 * groups + 1) +
+               ahead * G * threads;
     }
 
     static int64_t bytes(const problem<T> &p) { return shared_numbers(p) * (int64_t)sizeof(T); }
@@ -65,20 +87,22 @@ struct alone : columns<T, G> {
     struct block {
         simt::shared<T> s;
         int stride, lanes, groups, group, u;
-        int zeros, states, given;  // zeros: in the place of a state, where a sequence begins
+        int tall, zeros, states, given;  // zeros: in the place of a state, where a sequence begins
     };
     SIMT static block block_of(simt::lane &me, const problem<T> &p) {
         const int H = (int)p.hidden, lanes = lanes_of_item(H), groups = threads / lanes, stride = stride_of(p);
-        const int zeros = H * stride, states = zeros + H, group = me.thread() / lanes;
+        const int tall = in_whole_quads(H), zeros = in_whole_quads(H * stride), states = zeros + tall;
+        const int group = me.thread() / lanes;
         return {me.template array<T>(0, (int)shared_numbers(p)),
                 stride,
                 lanes,
                 groups,
                 group,
                 me.thread() % lanes,
+                tall,
                 zeros,
-                states + group * H,
-                states + 2 * groups * H + me.thread()};
+                states + group * tall,
+                states + 2 * groups * tall + me.thread()};
     }
 
     SIMT static void begin(simt::lane &me, const problem<T> &p) {
@@ -88,7 +112,7 @@ struct alone : columns<T, G> {
         for (int column = me.warp(); column < G * H; column += threads / simt::warp_size)
             for (int k = me.in_warp(); k < H; k += simt::warp_size)
                 me.copy_async(b.s, k * b.stride + column, p.w_hh + (int64_t)column * H + k);
-        for (int k = me.thread(); k < H; k += threads) b.s.set(b.zeros + k, T(0));
+        for (int k = me.thread(); k < b.tall; k += threads) b.s.set(b.zeros + k, T(0));
         me.copy_wait();
     }
 
@@ -133,6 +157,7 @@ struct alone : columns<T, G> {
     }
 
     // Items n, n + me.blocks(), ...: one a group of lanes.
+    template <bool registers>
     SIMT static void go(simt::lane &me, const problem<T> &p, const block &b, const stretch &s, int64_t n, int turn) {
         const int H = (int)p.hidden;
         const int64_t item = n + b.group * me.blocks();
@@ -146,8 +171,10 @@ struct alone : columns<T, G> {
         asked next;
         ask(p, c, 0, next);
         uint32_t fresh = put(b, next);
-        int from = b.states, to = b.states + b.groups * H;
-        if (b.u < H) b.s.set(from + b.u, h);
+        T weight[simt::warp_size];
+        if constexpr (registers) take_column(b.s, b.u < H ? b.u : 0, b.stride, H, weight);
+        int from = b.states, to = b.states + b.groups * b.tall;
+        if (b.u < b.tall) b.s.set(from + b.u, h);
         meet_item(me, b.lanes);
         SIMT_ROLLED for (int64_t n0 = 0; n0 < s.steps; n0 += ahead) {
             ask(p, c, n0 + ahead, next);
@@ -163,12 +190,15 @@ struct alone : columns<T, G> {
                         own.g[q] = b.s.get(b.given + (d * G + q) * threads);
                     }
                     own.cell = anew ? T(0) : cell;
-                    multiply_rows<T, 1, G>(b.s, b.u, H, b.stride, rows, H, sum);
+                    if constexpr (registers)
+                        sum[0][0] = multiply_column(b.s, weight, rows[0], b.tall, sum[0][0]);
+                    else
+                        multiply_rows<T, 1, G>(b.s, b.u, H, b.stride, rows, H, sum);
                     h = plain::pass(p, b.u, own, sum[0], anew ? T(0) : h, after);
                     cell = after;
                     plain::write(p, s, c.row, c.start + n0 + d, b.u, h, cell);
                 }
-                if (b.u < H) b.s.set(to + b.u, h);
+                if (b.u < b.tall) b.s.set(to + b.u, h);
                 meet_item(me, b.lanes);
                 const int other = from;
                 from = to, to = other;
@@ -182,7 +212,12 @@ struct alone : columns<T, G> {
 
     SIMT static void run(simt::lane &me, const problem<T> &p, const stretch &s, int &turn) {
         const block b = block_of(me, p);
-        for (int64_t n = me.block(); n < s.count; n += me.blocks() * b.groups) go(me, p, b, s, s.first + n, turn);
+        for (int64_t n = me.block(); n < s.count; n += me.blocks() * b.groups) {
+            if (in_registers<T, G> && b.lanes == simt::warp_size)
+                go<in_registers<T, G>>(me, p, b, s, s.first + n, turn);
+            else
+                go<false>(me, p, b, s, s.first + n, turn);
+        }
         meet(me);
     }
 };

@@ -25,26 +25,29 @@ struct alone_backs : backs<T, G> {
     SIMT_BOTH static int stride_of(const arguments &b) { return (int)b.hidden | 1; }
     SIMT_BOTH static int64_t shared_numbers(const arguments &b) {
         const int groups = threads / lanes_of_item(b.hidden);
-        return G * b.hidden * (stride_of(b) + 2 * groups) + ahead * numbers * threads;
+        return in_whole_quads(G * b.hidden * stride_of(b)) + in_whole_quads(G * b.hidden) * 2 * groups +
+               ahead * numbers * threads;
     }
     static int64_t bytes(const arguments &b) { return shared_numbers(b) * (int64_t)sizeof(T); }
 
     struct block {
         simt::shared<T> s;
         int stride, lanes, groups, group, u;
-        int columns, taped;
+        int tall, columns, taped;
     };
     SIMT static block block_of(simt::lane &me, const arguments &b) {
-        const int wide = G * (int)b.hidden, lanes = lanes_of_item(b.hidden), groups = threads / lanes;
+        const int tall = in_whole_quads(G * b.hidden), lanes = lanes_of_item(b.hidden), groups = threads / lanes;
         const int stride = stride_of(b), group = me.thread() / lanes;
+        const int columns = in_whole_quads(G * b.hidden * stride);
         return {me.template array<T>(0, (int)shared_numbers(b)),
                 stride,
                 lanes,
                 groups,
                 group,
                 me.thread() % lanes,
-                wide * (stride + group),
-                wide * (stride + 2 * groups) + me.thread()};
+                tall,
+                columns + tall * group,
+                columns + tall * 2 * groups + me.thread()};
     }
 
     SIMT static void begin(simt::lane &me, const arguments &b) {
@@ -55,6 +58,9 @@ struct alone_backs : backs<T, G> {
             for (int u = me.in_warp(); u < H; u += simt::warp_size)
                 me.copy_async(o.s, k * o.stride + u, b.p.w_hh + (int64_t)k * H + u);
         me.copy_wait();
+        // What fills the last quad of the two places of e.
+        const int k = G * H + o.u;
+        if (k < o.tall) SIMT_UNROLL for (int n = 0; n < 2; n++) o.s.set(o.columns + n * o.groups * o.tall + k, T(0));
     }
 
     // A unit of an item through a stretch: at steps low .. high - 1 of it the item has one, m = last - n.
@@ -105,6 +111,7 @@ struct alone_backs : backs<T, G> {
     }
 
     // Items n, n + me.blocks(), ...: one a group of lanes.
+    template <bool registers>
     SIMT static void go(simt::lane &me, const arguments &b, const block &o, const stretch &s, int64_t n, int turn) {
         const int H = (int)b.hidden;
         const int64_t item = n + o.group * me.blocks();
@@ -117,7 +124,9 @@ struct alone_backs : backs<T, G> {
         asked next;
         ask(b, c, o.u, 0, next);
         uint32_t anew = put(o, next);
-        int here = o.columns, there = here + o.groups * G * H;
+        T weight[simt::warp_size];
+        if constexpr (registers) take_column(o.s, o.u < H ? o.u : 0, o.stride, H, weight);
+        int here = o.columns, there = here + o.groups * o.tall;
         SIMT_ROLLED for (int64_t n0 = 0; n0 < s.steps; n0 += ahead) {
             ask(b, c, o.u, n0 + ahead, next);
             const int steps = s.steps - n0 < ahead ? (int)(s.steps - n0) : ahead;
@@ -130,7 +139,11 @@ struct alone_backs : backs<T, G> {
                     plain::write(b, s, c.row, c.last - n0 - d, o.u, e);
                 }
                 meet_item(me, o.lanes);
-                if (is) come = multiply_alone(o.s, o.u, o.stride, here, G * H, G == 3 ? beside : T(0));
+                if constexpr (registers) {
+                    if (is) come = multiply_column(o.s, weight, here, o.tall, T(0));
+                } else if (is) {
+                    come = multiply_alone(o.s, o.u, o.stride, here, G * H, G == 3 ? beside : T(0));
+                }
                 if (is && first) come = 0;
                 const int other = here;
                 here = there, there = other;
@@ -145,7 +158,12 @@ struct alone_backs : backs<T, G> {
 
     SIMT static void run(simt::lane &me, const arguments &b, const stretch &s, int &turn) {
         const block o = block_of(me, b);
-        for (int64_t n = me.block(); n < s.count; n += me.blocks() * o.groups) go(me, b, o, s, s.first + n, turn);
+        for (int64_t n = me.block(); n < s.count; n += me.blocks() * o.groups) {
+            if (in_registers<T, G> && o.lanes == simt::warp_size)
+                go<in_registers<T, G>>(me, b, o, s, s.first + n, turn);
+            else
+                go<false>(me, b, o, s, s.first + n, turn);
+        }
         meet(me);
     }
 };

@@ -4,9 +4,9 @@
 //   gates    what the gates were, of all steps at once, from the states that went in: a plain launch
 //   backs    from the last step, in chunks as the way forward (gates_chunks.h), one cooperative launch:
 //              g = acc + dy,  e = gradients of what the gates' functions got,  acc = what goes beside them + e W_hh
-//   peepholes_back, peepholes_fold
+//   peepholes_back, fold or fold_many
 //            those of an LSTM that has them: plain launches
-//   inputs_back, weights_back, fold
+//   inputs_back, weights_back, fold or fold_many
 //            dx = e_x W_ih;  dW_ih += e_x^T x,  dW_hh += e_h^T h_before,  db += sums of e: plain launches
 //
 // A step's product with W_hh and the next one's gates are one tile's work, so a step is one grid barrier. e has 1, 4 or
@@ -434,6 +434,41 @@ struct inputs_back {
     };
 };
 
+// The same of so few inputs that the time is that of reading e: a thread a row.
+template <class T>
+struct inputs_back_thin {
+    typedef typename inputs_back<T>::task arguments;
+    static constexpr int most = threads, most_inputs = 4, most_numbers = 512, ahead = 16;
+    SIMT static void run(simt::lane &me, const arguments &a) {
+        const back_problem<T> &b = a.b;
+        const int64_t H = b.hidden, I = b.p.inputs, all = b.length * b.rows, K = a.G * H, by = me.blocks() * most;
+        const gradients_of_gates<T, true> e(b.e, taped(a.G) * H, {all, K, a.quads_e}, a.G == 3 ? 2 * H : K, H);
+        for (int64_t n = me.block() * most + me.thread(); n < all; n += by) {
+            const T *const line = e.at(e.start(n));
+            T sum[most_inputs] = {};
+            SIMT_ROLLED for (int64_t k = 0; k < K; k += ahead) {
+                T v[ahead];
+                SIMT_UNROLL for (int q = 0; q < ahead; q += 4) {
+                    SIMT_UNROLL for (int j = 0; j < 4; j++) v[q + j] = 0;
+                    if (a.quads_e && k + q + 4 <= K) {
+                        const simt::four<T> four = simt::load4(line + e.lie(k + q));
+                        SIMT_UNROLL for (int j = 0; j < 4; j++) v[q + j] = four.at[j];
+                    } else {
+                        SIMT_UNROLL for (int j = 0; j < 4; j++) if (k + q + j < K) v[q + j] = line[e.lie(k + q + j)];
+                    }
+                }
+                SIMT_UNROLL for (int q = 0; q < ahead; q++) {
+                    if (k + q >= K) break;
+                    SIMT_UNROLL for (int c = 0; c < most_inputs; c++) if (c < I) sum[c] =
+                        simt::fma(b.p.w_ih[(k + q) * I + c], v[q], sum[c]);
+                }
+            }
+            T *const to = b.dx + n / b.rows * b.dx_step + n % b.rows * b.dx_row;
+            SIMT_UNROLL for (int c = 0; c < most_inputs; c++) if (c < I) to[c] = b.dx_adds ? to[c] + sum[c] : sum[c];
+        }
+    }
+};
+
 // ---- dW += e^T v, db += sums of e: pieces of the rows ----
 
 // dW_ih where `input` (v is x), else dW_hh (the states that went in). Of the bias too: column `width` of a piece.
@@ -496,6 +531,24 @@ struct weights_back {
     };
 };
 
+// give(take(k, row, l)) of the rows k of a piece in order, k step l of a sequence, where there is one; some are asked
+// for together.
+template <class Taken, class T, class Take, class Give>
+SIMT void each_row_of_piece(const problem<T> &p, int64_t first, int64_t piece, const Take &take, const Give &give) {
+    constexpr int ahead = 16 / (int)sizeof(T) * 2;
+    const int64_t rows = p.length * p.rows, end = first + piece < rows ? first + piece : rows;
+    int64_t l = first / p.rows, row = first % p.rows;
+    SIMT_ROLLED for (int64_t k = first; k < end; k += ahead) {
+        Taken of[ahead];
+        SIMT_UNROLL for (int d = 0; d < ahead; d++) {
+            of[d] = {};
+            if (k + d < end) of[d] = take(k + d, row, l);
+            if (++row == p.rows) row = 0, l++;
+        }
+        SIMT_UNROLL for (int d = 0; d < ahead; d++) if (of[d].there) give(of[d]);
+    }
+}
+
 // dp_i += e_i c_before, dp_f += e_f c_before, dp_o += e_o c_after of an LSTM: a thread a unit of a piece of the rows.
 template <class T>
 struct peepholes_back {
@@ -506,49 +559,106 @@ struct peepholes_back {
         T *parts;               // [pieces][3][H]
         T *peepholes;           // what they are added to
     };
-    SIMT static void run(simt::lane &me, const arguments &a) {
+    // Of a row, what the sums take; nothing where the sequence has no step.
+    struct taken {
+        bool there;
+        T e[3], before, after;
+    };
+    SIMT static taken take(const arguments &a, int64_t k, int64_t row, int64_t l, int64_t u) {
         const problem<T> &p = a.b.p;
-        const int64_t H = p.hidden, rows = p.length * p.rows;
-        for (int64_t n = me.block() * threads + me.thread(); n < a.pieces * H; n += me.blocks() * threads) {
-            const int64_t u = n % H, first = n / H * a.piece, end = first + a.piece < rows ? first + a.piece : rows;
-            T sum[3] = {};
-            for (int64_t k = first; k < end; k++) {
-                const int64_t row = k % p.rows, m = step_at(p, row, k / p.rows);
-                if (m < 0) continue;
-                const T before = cell_before(a.b, row, m, u), *e = a.b.e + k * 4 * H + u;
-                sum[0] = simt::fma(e[0], before, sum[0]);
-                sum[1] = simt::fma(e[H], before, sum[1]);
-                sum[2] = simt::fma(e[3 * H], p.kept[k * H + u], sum[2]);
-            }
-            SIMT_UNROLL for (int i = 0; i < 3; i++) a.parts[(n / H * 3 + i) * H + u] = sum[i];
-        }
+        const int64_t H = p.hidden, m = step_at(p, row, l);
+        taken t = {};
+        t.there = m >= 0;
+        if (!t.there) return t;
+        SIMT_UNROLL for (int i = 0; i < 3; i++) t.e[i] = a.b.e[(k * 4 + (i < 2 ? i : 3)) * H + u];
+        t.before = cell_before(a.b, row, m, u);
+        t.after = p.kept[k * H + u];
+        return t;
     }
-};
-
-template <class T>
-struct peepholes_fold {
-    static constexpr int most = threads;
-    typedef typename peepholes_back<T>::arguments arguments;
     SIMT static void run(simt::lane &me, const arguments &a) {
-        const int64_t count = 3 * a.b.p.hidden;
-        for (int64_t n = me.block() * threads + me.thread(); n < count; n += me.blocks() * threads) {
-            a.peepholes[n] += sum_of_pieces(a.parts, a.pieces, count, n);
+        const int64_t H = a.b.p.hidden;
+        for (int64_t n = me.block() * threads + me.thread(); n < a.pieces * H; n += me.blocks() * threads) {
+            T sum[3] = {};
+            each_row_of_piece<taken>(
+                a.b.p, n / H * a.piece, a.piece,
+                [&](int64_t k, int64_t row, int64_t l) { return take(a, k, row, l, n % H); },
+                [&](const taken &t) {
+                    sum[0] = simt::fma(t.e[0], t.before, sum[0]);
+                    sum[1] = simt::fma(t.e[1], t.before, sum[1]);
+                    sum[2] = simt::fma(t.e[2], t.after, sum[2]);
+                });
+            SIMT_UNROLL for (int i = 0; i < 3; i++) a.parts[(n / H * 3 + i) * H + n % H] = sum[i];
         }
     }
 };
 
-// The pieces' sums, in order, onto what is there: a thread a number.
-template <class T>
+// ---- the pieces' sums onto what is there ----
+
+// Sums: arguments with pieces and parts, count(a): numbers of a piece, to(a, n): what number n is added to, or NULL.
+template <class T, class Sums>
 struct fold {
     static constexpr int most = threads;
-    typedef typename weights_back<T>::task arguments;
+    typedef typename Sums::arguments arguments;
     SIMT static void run(simt::lane &me, const arguments &a) {
-        const int64_t row = a.width + 1, count = a.rows * row;
+        const int64_t count = Sums::count(a);
         for (int64_t n = me.block() * threads + me.thread(); n < count; n += me.blocks() * threads) {
-            const int64_t r = a.base + n / row, j = n % row;
-            T *to = j < a.width ? (a.weight ? a.weight + r * a.width + j : nullptr) : a.bias ? a.bias + r : nullptr;
+            T *const to = Sums::to(a, n);
             if (to) *to += sum_of_pieces(a.parts, a.pieces, count, n);
         }
+    }
+};
+
+// Of many pieces: a warp takes each sixteenth, by turns, then the warps' sums follow one another; of up to sixteen the
+// order is fold's.
+template <class T, class Sums>
+struct fold_many {
+    static constexpr int warps = 16, most = warps * simt::warp_size, ahead = 8;
+    typedef typename Sums::arguments arguments;
+    static constexpr int64_t bytes() { return most * (int64_t)sizeof(T); }
+    SIMT static T sum_of(const arguments &a, int64_t count, int64_t n, int warp) {
+        T sum = 0;
+        if (warp < a.pieces) sum = a.parts[warp * count + n];
+        for (int64_t k = warp + warps; k < a.pieces; k += ahead * warps) {
+            T next[ahead];
+            SIMT_UNROLL for (int d = 0; d < ahead; d++) next[d] =
+                k + d * warps < a.pieces ? a.parts[(k + d * warps) * count + n] : T(0);
+            SIMT_UNROLL for (int d = 0; d < ahead; d++) if (k + d * warps < a.pieces) sum += next[d];
+        }
+        return sum;
+    }
+    SIMT static void run(simt::lane &me, const arguments &a) {
+        const int64_t count = Sums::count(a);
+        const simt::shared<T> s = me.template array<T>(0, most);
+        for (int64_t tile = me.block(); tile < tiles(count, simt::warp_size); tile += me.blocks()) {
+            const int64_t n = tile * simt::warp_size + me.in_warp();
+            s.set(me.thread(), n < count ? sum_of(a, count, n, me.warp()) : T(0));
+            me.barrier();
+            T *const to = me.warp() == 0 && n < count ? Sums::to(a, n) : nullptr;
+            if (to) {
+                T sum = s.get(me.in_warp());
+                SIMT_UNROLL for (int w = 1; w < warps; w++) if (w < a.pieces) sum +=
+                    s.get(w * simt::warp_size + me.in_warp());
+                *to += sum;
+            }
+            me.barrier();
+        }
+    }
+};
+
+template <class T>
+struct peepholes_sums {
+    typedef typename peepholes_back<T>::arguments arguments;
+    SIMT_BOTH static int64_t count(const arguments &a) { return 3 * a.b.p.hidden; }
+    SIMT static T *to(const arguments &a, int64_t n) { return a.peepholes + n; }
+};
+
+template <class T>
+struct weights_sums {
+    typedef typename weights_back<T>::task arguments;
+    SIMT_BOTH static int64_t count(const arguments &a) { return a.rows * (a.width + 1); }
+    SIMT static T *to(const arguments &a, int64_t n) {
+        const int64_t row = a.width + 1, r = a.base + n / row, j = n % row;
+        return j < a.width ? (a.weight ? a.weight + r * a.width + j : nullptr) : a.bias ? a.bias + r : nullptr;
     }
 };
 

@@ -11,12 +11,20 @@
 
 namespace gates {
 
-using shapes::most_pieces;
-using shapes::rows_of_piece;
-
 // Pieces of the rows that the gradients of weights, `width` columns at most, are summed in: from the shape alone.
 inline int64_t pieces_of(const dpcri_device_recurrent &c, int G, int64_t width) {
-    return shapes::pieces_of(c.length * c.rows, G * c.hidden * (width + 1));
+    return shapes::pieces_of_few(c.length * c.rows, G * c.hidden * (width + 1));
+}
+
+// The pieces' sums onto what is there.
+template <class T, class Sums>
+int launch_fold(const typename Sums::arguments &a, void *stream) {
+    typedef fold_many<T, Sums> many;
+    const int64_t count = Sums::count(a);
+    if (a.pieces > many::warps)
+        return simt::launch<many>({blocks_of(tiles(count, simt::warp_size)), many::most, many::bytes(), false}, stream,
+                                  a);
+    return simt::launch<fold<T, Sums>>({blocks_of(tiles(count, threads)), threads, 0, false}, stream, a);
 }
 
 template <class T>
@@ -71,7 +79,7 @@ back_space<T> back_of(const dpcri_device_recurrent &c, cells::cut *workspace, si
     b.acc = workspace->take<T>(items * H);
     b.beside = workspace->take<T>(G == 1 ? 0 : items * H);
     take_parts(c, G, c.inputs > H ? c.inputs : H, workspace, &space.parts, &space.pieces);
-    space.peepholes = workspace->take<T>(G == 4 && c.peepholes ? most_pieces * 3 * H : 0);
+    space.peepholes = workspace->take<T>(G == 4 && c.peepholes ? shapes::pieces_of_few(steps, 3 * H) * 3 * H : 0);
     space.fused = workspace->take<T>(c.projected ? 4 * H * H : 0);
     space.dm = workspace->take<T>(c.projected ? steps * H : 0);
     space.dh = workspace->take<T>(steps * c.projected);
@@ -121,9 +129,7 @@ int launch_rows(const dpcri_device_recurrent &c, const back_space<T> &space, boo
                                           : heard_in_quads(b)};
     if (!a.weight && !a.bias) return 0;
     const int status = product::launch<use, T>(rows, width, a.pieces, a, stream);
-    if (status != 0) return status;
-    const int64_t numbers = tiles(rows * (width + 1), threads);
-    return simt::launch<fold<T>>({blocks_of(numbers), threads, 0, false}, stream, a);
+    return status == 0 ? launch_fold<T, weights_sums<T>>(a, stream) : status;
 }
 
 template <class T, int G>
@@ -153,14 +159,12 @@ int launch_gates(const dpcri_device_recurrent &c, const back_problem<T> &b, void
 template <class T>
 int launch_peepholes(const dpcri_device_recurrent &c, const back_space<T> &space, void *stream) {
     typedef peepholes_back<T> kernel;
-    const int64_t steps = c.length * c.rows, wanted = tiles(steps, rows_of_piece);
-    const int64_t piece = tiles(steps, wanted < most_pieces ? wanted : most_pieces);
+    const int64_t steps = c.length * c.rows, piece = tiles(steps, shapes::pieces_of_few(steps, 3 * c.hidden));
     const typename kernel::arguments a = {space.b, tiles(steps, piece), piece, space.peepholes,
                                           static_cast<T *>(c.dpeephole)};
-    const int64_t units = tiles(a.pieces * c.hidden, threads), numbers = tiles(3 * c.hidden, threads);
+    const int64_t units = tiles(a.pieces * c.hidden, threads);
     const int status = simt::launch<kernel>({blocks_of(units), threads, 0, false}, stream, a);
-    if (status != 0) return status;
-    return simt::launch<peepholes_fold<T>>({blocks_of(numbers), threads, 0, false}, stream, a);
+    return status == 0 ? launch_fold<T, peepholes_sums<T>>(a, stream) : status;
 }
 
 // ---- an LSTM that projects ----
@@ -221,8 +225,9 @@ template <class T, int G, class Step>
 int launch_chunks_back(back_problem<T> b, bool share, void *stream) {
     typedef chunks<T, Step> kernel;
     simt::shape s = {};
-    int status = share ? shape_alone<T, alone_backs<T, G>>(&s, b, alone_backs<T, G>::bytes(b)) : 0;
-    if (status == 0 && s.blocks > 0) return simt::launch<chunks<T, alone_backs<T, G>>>(s, stream, b);
+    typedef chunks<T, alone_backs<T, G>> by_itself;
+    int status = share ? shape_alone<T, by_itself>(&s, b, alone_backs<T, G>::bytes(b)) : 0;
+    if (status == 0 && s.blocks > 0) return simt::launch<by_itself>(s, stream, b);
     tiles_chosen chosen = {};
     if (status == 0 && share) status = choose_tiles<T, tiled_backs, G>(b, &chosen);
     if constexpr (sizeof(T) == 4)
@@ -277,7 +282,7 @@ struct back_kinds {
 template <class T, int G>
 int share_of_back(back_problem<T> b, int64_t *blocks) {
     simt::shape s = {};
-    int status = shape_alone<T, alone_backs<T, G>>(&s, b, alone_backs<T, G>::bytes(b));
+    int status = shape_alone<T, chunks<T, alone_backs<T, G>>>(&s, b, alone_backs<T, G>::bytes(b));
     *blocks = s.blocks > 0;
     if (status != 0 || *blocks != 0) return status;
     tiles_chosen chosen = {};

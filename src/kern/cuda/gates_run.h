@@ -45,7 +45,6 @@ void plan_rules(const dpcri_device_recurrent &c, int usual_sweeps, chunked<T> *p
     p->most_sweeps = c.max_sweeps > 0 ? c.max_sweeps : usual_sweeps;
     if (p->most_sweeps > cells::most_sweeps) p->most_sweeps = cells::most_sweeps;
 }
-
 // What chunks need besides their own; parts: state in units of H. What is cleared comes first.
 template <class T>
 void plan_chunks(const dpcri_device_recurrent &c, int parts, bool scaled, cells::cut *workspace, size_t *cleared,
@@ -127,16 +126,21 @@ template <class T>
 int launch_inputs(const problem<T> &p, int64_t outputs, const T *more, void *stream) {
     using product::in_quads;
     const bool quads = in_quads(p.x, p.x_step) && in_quads(p.x, p.x_row) && in_quads(p.w_ih, p.inputs);
-    return product::launch<inputs<T>, T>(p.length * p.rows, outputs, 1,
-                                         {p, outputs, more, quads, in_quads(p.given, p.given_row)}, stream);
+    const typename inputs<T>::task a = {p, outputs, more, quads, in_quads(p.given, p.given_row)};
+    typedef inputs_thin<T> thin;
+    if (p.inputs <= thin::most_inputs && tiles(outputs, 4) <= threads) {
+        const int64_t each = threads / tiles(outputs, 4);
+        return simt::launch<thin>({shapes::streaming_blocks(p.length * p.rows, each), threads, 0, false}, stream, a);
+    }
+    return product::launch<inputs<T>, T>(p.length * p.rows, outputs, 1, a, stream);
 }
 
 // Items that a group of lanes takes one after the other, at most: beyond it they go side by side through gates.h.
 constexpr int64_t most_rounds = 4;
 
-// Blocks that take items of their own with all of `Step`'s weights, `bytes`, on chip; none where they do not fit or
+// Blocks of `Kernel` that take items of their own with all weights, `bytes`, on chip; none where they do not fit or
 // items are too many.
-template <class T, class Step>
+template <class T, class Kernel>
 int shape_alone(simt::shape *s, const chunked<T> &p, int64_t bytes) {
     const int64_t items = p.chunks * p.rows, groups = threads / lanes_of_item(p.hidden);
     int64_t room = 0;
@@ -144,7 +148,7 @@ int shape_alone(simt::shape *s, const chunked<T> &p, int64_t bytes) {
     if (p.hidden > threads) return 0;
     const int status = simt::room_of_block(&room);
     if (status != 0 || bytes > room) return status;
-    const int64_t blocks = simt::cooperative_blocks<chunks<T, Step>>(threads, bytes);
+    const int64_t blocks = simt::cooperative_blocks<Kernel>(threads, bytes);
     if (items <= most_rounds * groups * blocks) s->blocks = items < blocks ? items : blocks;
     return 0;
 }
@@ -174,8 +178,9 @@ template <class T, int G, class Step>
 int launch_chunks(problem<T> p, bool share, void *stream) {
     typedef chunks<T, Step> kernel;
     simt::shape s = {};
-    int status = share ? shape_alone<T, alone<T, G>>(&s, p, alone<T, G>::bytes(p)) : 0;
-    if (status == 0 && s.blocks > 0) return simt::launch<chunks<T, alone<T, G>>>(s, stream, p);
+    typedef chunks<T, alone<T, G>> by_itself;
+    int status = share ? shape_alone<T, by_itself>(&s, p, alone<T, G>::bytes(p)) : 0;
+    if (status == 0 && s.blocks > 0) return simt::launch<by_itself>(s, stream, p);
     tiles_chosen chosen = {};
     if (status == 0 && share) status = choose_tiles<T, tiled, G>(p, &chosen);
     if constexpr (sizeof(T) == 4)
@@ -216,10 +221,13 @@ template <class T>
 int launch_inputs_back(const back_problem<T> &b, int G, void *stream) {
     using product::in_quads;
     if (!b.dx) return 0;
-    return product::launch<inputs_back<T>, T>(b.length * b.rows, b.p.inputs, 1,
-                                              {b, G, in_quads(b.e, b.hidden), in_quads(b.p.w_ih, b.p.inputs),
-                                               in_quads(b.dx, b.dx_step) && in_quads(b.dx, b.dx_row)},
-                                              stream);
+    const typename inputs_back<T>::task a = {b, G, in_quads(b.e, b.hidden), in_quads(b.p.w_ih, b.p.inputs),
+                                             in_quads(b.dx, b.dx_step) && in_quads(b.dx, b.dx_row)};
+    typedef inputs_back_thin<T> thin;
+    const int64_t rows = b.length * b.rows;
+    if (b.p.inputs <= thin::most_inputs && G * b.hidden <= thin::most_numbers)
+        return simt::launch<thin>({blocks_of(tiles(rows, threads)), threads, 0, false}, stream, a);
+    return product::launch<inputs_back<T>, T>(rows, b.p.inputs, 1, a, stream);
 }
 
 // to [rows][H] = from [rows][P] W_hr.
@@ -399,7 +407,7 @@ int kinds<T>::fits(const dpcri_device_recurrent &c) {
 template <class T, int G>
 int share_of(problem<T> p, int64_t *blocks) {
     simt::shape s = {};
-    int status = shape_alone<T, alone<T, G>>(&s, p, alone<T, G>::bytes(p));
+    int status = shape_alone<T, chunks<T, alone<T, G>>>(&s, p, alone<T, G>::bytes(p));
     *blocks = s.blocks > 0;
     if (status != 0 || *blocks != 0) return status;
     tiles_chosen chosen = {};

@@ -5,10 +5,10 @@
 //   para_backs  from the last step, in chunks as the way forward (gates_chunks.h), one cooperative launch, a thread a
 //               unit of an item: the gates again from the state before, e = gradients of what their functions got,
 //               and what goes on: the transposed Jacobian, a number or a block of 2 x 2, times what came
-//   inputs_back, weights_back, fold
+//   inputs_back, weights_back, fold or fold_many
 //               dx = e W_ih, dW_ih += e^T x, db += sums of e: gates_back.h's, whose units are here all gates of all
 //               units
-//   diagonals_back, diagonals_fold
+//   diagonals_back, fold or fold_many
 //               da += e h_before, dC_f += e_f c_before, dC_o += e_o c_after: plain launches, rows in pieces of a number
 //               that the shape alone says, and the pieces by their index
 //
@@ -143,43 +143,53 @@ struct diagonals_back {
         T *parts;                  // [pieces][sums][H]
         T *diagonals, *peepholes;  // what they are added to, or NULL
     };
-    SIMT static void run(simt::lane &me, const arguments &a) {
+    // Of a row, what the sums take; nothing where the sequence has no step.
+    struct taken {
+        bool there;
+        T e[3], h, before, after;  // c before the step and after it, of ParaLSTM
+    };
+    SIMT static taken take(const arguments &a, int64_t k, int64_t row, int64_t l, int64_t u) {
         const para_back_problem<T> &b = a.b;
-        const problem<T> &p = b.p;
-        const int64_t H = p.hidden, rows = p.length * p.rows;
+        const int64_t H = b.p.hidden, m = step_at(b.p, row, l);
+        taken t = {};
+        t.there = m >= 0;
+        if (!t.there) return t;
+        const T *const h = before_of(b, row, m), *const e = b.e + k * G * H + u;
+        t.h = h ? h[u] : T(0);
+        t.e[0] = e[0];
+        t.e[1] = e[H];
+        t.e[2] = cell ? e[2 * H] : b.reset_e[k * H + u];
+        t.before = cell ? cell_before(b, row, m, u) : T(0);
+        t.after = cell ? b.p.kept[k * H + u] : T(0);
+        return t;
+    }
+    SIMT static void run(simt::lane &me, const arguments &a) {
+        const int64_t H = a.b.p.hidden;
         for (int64_t n = me.block() * threads + me.thread(); n < a.pieces * H; n += me.blocks() * threads) {
-            const int64_t u = n % H, first = n / H * a.piece, end = first + a.piece < rows ? first + a.piece : rows;
             T sum[sums] = {};
-            for (int64_t k = first; k < end; k++) {
-                const int64_t row = k % p.rows, m = step_at(p, row, k / p.rows);
-                if (m < 0) continue;
-                const T *before = before_of(b, row, m), *e = b.e + k * G * H + u;
-                const T h = before ? before[u] : T(0);
-                sum[0] = simt::fma(e[0], h, sum[0]);
-                sum[1] = simt::fma(e[H], h, sum[1]);
-                sum[2] = simt::fma(cell ? e[2 * H] : b.reset_e[k * H + u], h, sum[2]);
-                if (!cell) continue;
-                sum[sums - 2] = simt::fma(e[0], cell_before(b, row, m, u), sum[sums - 2]);
-                sum[sums - 1] = simt::fma(e[2 * H], p.kept[k * H + u], sum[sums - 1]);
-            }
-            SIMT_UNROLL for (int i = 0; i < sums; i++) a.parts[(n / H * sums + i) * H + u] = sum[i];
+            each_row_of_piece<taken>(
+                a.b.p, n / H * a.piece, a.piece,
+                [&](int64_t k, int64_t row, int64_t l) { return take(a, k, row, l, n % H); },
+                [&](const taken &t) {
+                    SIMT_UNROLL for (int i = 0; i < 3; i++) sum[i] = simt::fma(t.e[i], t.h, sum[i]);
+                    if (!cell) return;
+                    sum[sums - 2] = simt::fma(t.e[0], t.before, sum[sums - 2]);
+                    sum[sums - 1] = simt::fma(t.e[2], t.after, sum[sums - 1]);
+                });
+            SIMT_UNROLL for (int i = 0; i < sums; i++) a.parts[(n / H * sums + i) * H + n % H] = sum[i];
         }
     }
 };
 
-// The pieces' sums, in order, onto what is there: a thread a number.
 template <class T, int Kind>
-struct diagonals_fold {
-    static constexpr int most = threads;
+struct diagonals_sums {
     typedef typename diagonals_back<T, Kind>::arguments arguments;
-    SIMT static void run(simt::lane &me, const arguments &a) {
-        const int64_t H = a.b.p.hidden, count = diagonals_back<T, Kind>::sums * H;
-        for (int64_t n = me.block() * threads + me.thread(); n < count; n += me.blocks() * threads) {
-            T *to = n < 3 * H     ? (a.diagonals ? a.diagonals + n : nullptr)
-                    : a.peepholes ? a.peepholes + (n - 3 * H)
-                                  : nullptr;
-            if (to) *to += sum_of_pieces(a.parts, a.pieces, count, n);
-        }
+    SIMT_BOTH static int64_t count(const arguments &a) { return diagonals_back<T, Kind>::sums * a.b.p.hidden; }
+    SIMT static T *to(const arguments &a, int64_t n) {
+        const int64_t H = a.b.p.hidden;
+        return n < 3 * H     ? (a.diagonals ? a.diagonals + n : nullptr)
+               : a.peepholes ? a.peepholes + (n - 3 * H)
+                             : nullptr;
     }
 };
 

@@ -46,7 +46,8 @@ para_back_space<T> para_back_of(const dpcri_device_recurrent &c, cells::cut *wor
     b.beside = workspace->take<T>(cell ? items * H : 0);
     space.scan = workspace->take<unsigned char>(scan ? (int64_t)scan_bytes<T, Kind>(c) : 0);
     take_parts(wide, 1, c.inputs, workspace, &space.parts, &space.pieces);
-    space.sums = workspace->take<T>(Kind == DPCRI_DEVICE_MINGRU ? 0 : most_pieces * diagonals_back<T, Kind>::sums * H);
+    const int64_t sums = diagonals_back<T, Kind>::sums * H;
+    space.sums = workspace->take<T>(Kind == DPCRI_DEVICE_MINGRU ? 0 : shapes::pieces_of_few(steps, sums) * sums);
     return space;
 }
 
@@ -61,15 +62,14 @@ size_t para_back_workspace_of(const dpcri_device_recurrent &c) {
 template <class T, int Kind>
 int launch_diagonals(const dpcri_device_recurrent &c, const para_back_space<T> &space, void *stream) {
     typedef diagonals_back<T, Kind> kernel;
-    const int64_t steps = c.length * c.rows, wanted = tiles(steps, rows_of_piece);
-    const int64_t piece = tiles(steps, wanted < most_pieces ? wanted : most_pieces);
+    const int64_t steps = c.length * c.rows;
+    const int64_t piece = tiles(steps, shapes::pieces_of_few(steps, kernel::sums * c.hidden));
     const typename kernel::arguments a = {space.b,    tiles(steps, piece),       piece,
                                           space.sums, static_cast<T *>(c.dw_hh), static_cast<T *>(c.dpeephole)};
     if (Kind == DPCRI_DEVICE_MINGRU || (!a.diagonals && !a.peepholes)) return 0;
-    const int64_t units = tiles(a.pieces * c.hidden, threads), numbers = tiles(kernel::sums * c.hidden, threads);
+    const int64_t units = tiles(a.pieces * c.hidden, threads);
     const int status = simt::launch<kernel>({blocks_of(units), threads, 0, false}, stream, a);
-    if (status != 0) return status;
-    return simt::launch<diagonals_fold<T, Kind>>({blocks_of(numbers), threads, 0, false}, stream, a);
+    return status == 0 ? launch_fold<T, diagonals_sums<T, Kind>>(a, stream) : status;
 }
 
 template <class T, int Kind>

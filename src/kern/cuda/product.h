@@ -22,7 +22,8 @@ template <int Rows, int Columns, int Tall, int Wide, int Depth>
 struct shape {
     static constexpr int M = Rows, N = Columns, depth = Depth, threads = Tall * Wide * simt::warp_size;
     static constexpr bool packed = M * N >= 64;  // registers are to leave room for two blocks a multiprocessor
-    static constexpr int rows = Tall * 4 * M, columns = Wide * 8 * N;  // of a tile
+    static constexpr int beside = Tall * Wide < 4 ? 4 / (Tall * Wide) : 1;  // blocks that a multiprocessor does at once
+    static constexpr int rows = Tall * 4 * M, columns = Wide * 8 * N;       // of a tile
     // In shared memory: a's slice, [depth][tall], then b's, [depth][wide]. 4 numbers more than there are, so that what
     // is turned on its way there meets different banks.
     static constexpr int tall = rows + 4, wide = columns + 4, slice = depth * (tall + wide);
@@ -292,13 +293,15 @@ SIMT void give(T *to, int64_t left, bool quads, const T (&from)[4]) {
 typedef shape<4, 4, 4, 2, 16> medium;  // 64 x 64
 template <class T>
 struct shapes {
-    typedef shape<8, 8, 4, 2, 8> large;  // 128 x 128
-    typedef shape<4, 4, 1, 4, 8> low;    // 16 x 128
+    typedef shape<8, 8, 4, 2, 8> large;   // 128 x 128
+    typedef shape<4, 4, 1, 4, 8> low;     // 16 x 128
+    typedef shape<8, 4, 1, 1, 16> small;  // 32 x 32
 };
 template <>
 struct shapes<double> {  // whose numbers take two registers
     typedef medium large;
-    typedef shape<4, 4, 1, 2, 8> low;  // 16 x 64
+    typedef shape<4, 4, 1, 2, 8> low;     // 16 x 64
+    typedef shape<4, 4, 1, 1, 16> small;  // 16 x 32
 };
 
 constexpr int64_t multiprocessors = 132;  // that tiles are dealt out to: of an H100; others are as right
@@ -308,7 +311,8 @@ constexpr int64_t multiprocessors = 132;  // that tiles are dealt out to: of an 
 template <class S>
 double cost_of(int64_t tall, int64_t wide, int64_t times, double each) {
     const int64_t tiles = (tall + S::rows - 1) / S::rows * ((wide + S::columns - 1) / S::columns) * times;
-    return (double)((tiles + multiprocessors - 1) / multiprocessors) * each * S::rows * S::columns;
+    const int64_t at_once = multiprocessors * S::beside;
+    return (double)((tiles + at_once - 1) / at_once * S::beside) * each * S::rows * S::columns;
 }
 
 template <class Kernel>
@@ -330,8 +334,12 @@ template <class Use, class T>
 int launch(int64_t tall, int64_t wide, int64_t times, const typename Use::task &a, void *stream) {
     typedef typename shapes<T>::large large;
     typedef typename shapes<T>::low low;
+    typedef typename shapes<T>::small small;
     const double of_large = cost_of<large>(tall, wide, times, sizeof(T) == 4 ? 1.0 : 1.3);
     const double of_medium = cost_of<medium>(tall, wide, times, 1.3), of_low = cost_of<low>(tall, wide, times, 1.6);
+    const double of_small = cost_of<small>(tall, wide, times, 1.7);
+    if (of_small < of_low && of_small < of_medium && of_small < of_large)
+        return launch_shape<Use, T, small>(tall, wide, times, a, stream);
     if (of_low < of_medium && of_low < of_large) return launch_shape<Use, T, low>(tall, wide, times, a, stream);
     return of_medium < of_large ? launch_shape<Use, T, medium>(tall, wide, times, a, stream)
                                 : launch_shape<Use, T, large>(tall, wide, times, a, stream);

@@ -30,6 +30,16 @@ inline int64_t pieces_of(int64_t rows, int64_t numbers) {
     return fit < 1 ? 1 : fit < most_pieces ? fit : most_pieces;
 }
 
+// The same of few numbers over many rows, as of recurrent layers: as many more pieces as keep a device at work and are
+// soon added up.
+constexpr int64_t most_of_few = 1024, few_rows_of_piece = 64, few_parts = 1 << 21;
+
+inline int64_t pieces_of_few(int64_t rows, int64_t numbers) {
+    const int64_t usual = pieces_of(rows, numbers), wanted = over(rows, few_rows_of_piece), room = few_parts / numbers;
+    const int64_t fit = wanted < room ? wanted : room, more = fit < most_of_few ? fit : most_of_few;
+    return more > usual ? more : usual;
+}
+
 // Of a linear chain's problem what lies where, its steps in the order of the recurrence: a transposed chain has
 // negative strides, and its step m reads the transition of the step behind it; m = 0 has none.
 template <class T, class Problem>
