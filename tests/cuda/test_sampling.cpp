@@ -27,7 +27,7 @@ void assert_bits(float want, float got, const char *what, int64_t n) {
 // Classes: 0 none, 1 one for all rows, 2 of each row.
 void layer_is_the_loop(int64_t rows, int64_t in, int64_t out, int activation, bool residual, int classes,
                        uint64_t seed) {
-    const int64_t apart = 3, x_row = in + apart, y_row = out + apart, kinds = 4, more_row = out + 5;
+    const int64_t apart = in % 4 ? 3 : 4, x_row = in + apart, y_row = out + apart, kinds = 4, more_row = out + 5;
     const std::vector<float> weight = numbers(out * in), bias = numbers(out), x = numbers(rows * x_row),
                              more = numbers(kinds * more_row);
     std::vector<float> y((size_t)(rows * y_row), NAN);
@@ -66,6 +66,10 @@ void layers_are_the_loop(void **) {
     for (const int64_t width : {1, 16, 33, 64})
         for (int classes = 0; classes < 3; classes++)
             layer_is_the_loop(9, width, width, DPCRI_ACT_RELU, true, classes, seed++);
+    // Inputs of whole quads that lie so, slices of them, and many rows.
+    for (const int64_t in : {128, 129, 385, 516, 700})
+        layer_is_the_loop(5, in, 9, DPCRI_ACT_RELU, false, (int)(in % 3), seed++);
+    for (const int64_t width : {36, 261}) layer_is_the_loop(259, width, width, DPCRI_ACT_RELU, true, 2, seed++);
     // SiLU is the host's where that has fma.
     if (dpcri_isa_level() != DPCRI_PORTABLE)
         for (const int64_t width : {7, 32, 50})

@@ -23,9 +23,13 @@ int dpcri_cuda_dense_run(dpcri_device_dense c, void *stream) {
     if (c.activation < 0 || c.activation >= DPCRI_DEVICE_ACTIVATIONS) return DPCRI_CUDA_UNSUPPORTED;
     if (c.rows == 0) return DPCRI_CUDA_OK;
     if (!c.weight || !c.bias || !c.x || !c.y || c.x == c.y) return DPCRI_CUDA_ARGUMENT;
-    const int64_t tiles = gates::tiles(c.rows, gates::items_of_tile) * gates::tiles(c.out, gates::units_of_tile);
-    return simt::launch<kernel>(
-        {streaming_blocks(tiles, 1), kernel::most, gates::shared_bytes<float, kernel::Q>(), false}, stream, c);
+    if (c.rows >= sampling::dense_tiles::least_rows) {
+        const sampling::dense_tiles::task task = {c, product::in_quads(c.x, c.x_row),
+                                                  product::in_quads(c.weight, c.in)};
+        return product::launch<sampling::dense_tiles, float>(c.rows, c.out, 1, task, stream);
+    }
+    const int64_t tiles = over(c.rows, kernel::rows) * over(c.out, kernel::outputs);
+    return simt::launch<kernel>({streaming_blocks(tiles, 1), kernel::most, kernel::shared_bytes(), false}, stream, c);
 }
 
 int dpcri_cuda_denoise_run(dpcri_device_denoise c, void *stream) {
