@@ -429,6 +429,13 @@ struct kernel {
             const int inside = mine ? count : 0, s0 = step(lane);
             const int ahead = radix / Each >> shift;  // steps from one number to the next
             const T *from = base + s0 * by;
+            if (inside == steps && skip == 0) {
+                SIMT_UNROLL for (int i = 0; i < own; i++) {
+                    x[i] = me.template stream_load<1>(from).at[0];
+                    from += ahead * by;
+                }
+                return;
+            }
             SIMT_UNROLL for (int i = 0; i < own; i++) {
                 const int s = s0 + i * ahead;
                 x[i] = s < skip ? T(0) : other;
