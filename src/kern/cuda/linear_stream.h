@@ -44,10 +44,15 @@ template <int Items, int Teams>
 struct geometry {
     static constexpr int items = Items, teams = Teams, node = Items * Teams, threads = radix * Teams;
 };
-// 36 KB of A and b in shared memory, as many that are on their way to registers, and little between runs (apart), leave
-// room for four blocks on a multiprocessor, three where K = 2.
+// 24 to 44 KB of A and b in shared memory, as many that are on their way to registers, and little between runs (apart),
+// leave room for three blocks on a multiprocessor. More, and nvcc (13.0) moves numbers while they are on their way,
+// which waits for them.
 template <class T, int K>
-struct usual : geometry<(K == 1 ? sizeof(T) == 4 ? 176 : 144 : 48) / (int)sizeof(T), 4> {};
+struct usual : geometry<(K == 1           ? sizeof(T) == 4 ? 176 : 144
+                         : sizeof(T) == 4 ? 48
+                                          : 32) /
+                            (int)sizeof(T),
+                        4> {};
 
 // Columns of a tile at most: 64 bytes of b.
 template <class T, int K>
