@@ -754,16 +754,16 @@ struct kernel {
             }
             if constexpr (Staged) {
                 of_b.set_part(h, y);
-                continue;
-            }
-            SIMT_UNROLL for (int i = 0; i < at_once; i++) {
-                if (h * at_once + i < count) {
-                    if (K == 1 || !a.wide_z)
-                        write<1>(me, to, y + i * K);
-                    else
-                        write<K>(me, to, y + i * K);
+            } else {
+                SIMT_UNROLL for (int i = 0; i < at_once; i++) {
+                    if (h * at_once + i < count) {
+                        if (K == 1 || !a.wide_z)
+                            write<1>(me, to, y + i * K);
+                        else
+                            write<K>(me, to, y + i * K);
+                    }
+                    to += p.z_step;
                 }
-                to += p.z_step;
             }
         }
         if constexpr (Staged) store_staged(me, a, at, of_b);
