@@ -11,14 +11,15 @@
 #include "rt/wisdom.h"
 #include "solve/solve_internal.h"
 
-// Where nothing was measured: what one multiprocessor reads from the last cache, a little above what is expected, so
-// that sharing has to be clearly better; a barrier of all blocks; what taking the others' numbers adds to one; a term
-// of a sum, four cycles.
-static const double one_reads = 6e10, usual_barrier = 2e-6, usual_exchange = 1e-6, usual_bandwidth = 3e11,
-                    term = 2.5e-9;
+// What one multiprocessor reads from the last cache by tiles of a layer, and where a whole layer is one, as an H100
+// does (docs/performance/gpu.md). Where nothing was measured: a barrier of all blocks; what taking the others' numbers
+// adds to one; a term of a sum, four cycles.
+static const double one_reads = 1.6e10, one_tile_reads = 8e10, one_tile = 65536, usual_barrier = 2e-6,
+                    usual_exchange = 1e-6, usual_bandwidth = 3e11, term = 2.5e-9;
 
 double dpcri_device_alone_seconds(const dpcri_device_step *step, double bandwidth) {
-    const double reads = bandwidth > 0 ? fmin(bandwidth, one_reads) : one_reads;
+    const double alone = step->bytes <= one_tile ? one_tile_reads : one_reads;
+    const double reads = bandwidth > 0 ? fmin(bandwidth, alone) : alone;
     return fmax(step->bytes / reads, term * (double)step->terms);
 }
 

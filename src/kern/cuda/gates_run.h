@@ -135,8 +135,9 @@ int launch_inputs(const problem<T> &p, int64_t outputs, const T *more, void *str
     return product::launch<inputs<T>, T>(p.length * p.rows, outputs, 1, a, stream);
 }
 
-// Items that a group of lanes takes one after the other, at most: beyond it they go side by side through gates.h.
-constexpr int64_t most_rounds = 4;
+// Items that a group of lanes takes one after the other, at most: beyond it they go side by side through gates.h or, of
+// more than 32 units, which take them all at once on chip, gates_tiles.h.
+SIMT_BOTH constexpr int64_t most_rounds(int64_t hidden) { return hidden <= simt::warp_size ? 16 : 4; }
 
 // Blocks of `Kernel` that take items of their own with all weights, `bytes`, on chip; none where they do not fit or
 // items are too many.
@@ -149,7 +150,7 @@ int shape_alone(simt::shape *s, const chunked<T> &p, int64_t bytes) {
     const int status = simt::room_of_block(&room);
     if (status != 0 || bytes > room) return status;
     const int64_t blocks = simt::cooperative_blocks<Kernel>(threads, bytes);
-    if (items <= most_rounds * groups * blocks) s->blocks = items < blocks ? items : blocks;
+    if (items <= most_rounds(p.hidden) * groups * blocks) s->blocks = items < blocks ? items : blocks;
     return 0;
 }
 

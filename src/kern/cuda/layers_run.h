@@ -84,41 +84,56 @@ void plan_tile(int64_t bytes, int64_t widest, problem<T> *p) {
     plan_room<Way>(p);
 }
 
-// As many warps as the width keeps busy, along the units first; the tile is as deep as its bytes allow.
+// Can a layer be one tile, which others than those that make units fetch?
+template <class T, class Way>
+bool can_be_narrow(const problem<T> &p) {
+    return !Way::settles && !Way::two && p.vectors && p.w <= p.units && makers(p) + simt::warp_size <= most_threads &&
+           p.c.weight_step % simt::wide<T> == 0 && (uintptr_t)p.c.weight % 16 == 0;
+}
+
+// As many warps as the width keeps busy, along the units first; the tile is as deep as its bytes allow, or, where three
+// of such fit on chip, a whole layer.
 template <class T, int M, class Way>
 simt::shape shape_of(int row_warps, int64_t room, problem<T> *p) {
-    const int64_t widest = p->w > p->inner ? p->w : p->inner;
+    const int64_t widest = p->w > p->inner ? p->w : p->inner, size = (int64_t)sizeof(T);
     const int64_t wide = gates::tiles(widest, simt::warp_size), most = most_threads / simt::warp_size / row_warps;
     const int64_t unit_warps = wide < most ? wide : most;
     p->row_warps = row_warps;
     p->group = M * row_warps;
     p->units = (int)unit_warps * simt::warp_size;
     plan_tile<Way>(tile_bytes, widest, p);
+    if (can_be_narrow<T, Way>(*p) && p->depth < p->w) {
+        problem<T> q = *p;
+        plan_tile<Way>(q.w * q.units * size, widest, &q);
+        plan_stages<T, Way>(room, &q);
+        if (q.stages > 2 && shared_numbers<T, Way>(q) * size <= room) *p = q;
+    }
     plan_stages<T, Way>(room, p);
-    p->narrow = !Way::settles && !Way::two && p->vectors && p->w <= p->units && p->w <= p->depth &&
-                makers(*p) + simt::warp_size <= most_threads && p->c.weight_step % simt::wide<T> == 0 &&
-                (uintptr_t)p->c.weight % 16 == 0;
+    p->narrow = can_be_narrow<T, Way>(*p) && p->w <= p->depth;
     const int fetchers = fetchers_of(*p), makes = makers(*p), room_of_threads = most_threads - makes;
     const int threads = p->narrow          ? makes + (fetchers < room_of_threads ? fetchers : room_of_threads)
                         : fetchers > makes ? fetchers
                                            : makes;
     const int64_t groups = gates::tiles(p->c.columns, p->group);
-    return {blocks_of(groups), threads, shared_numbers<T, Way>(*p) * (int64_t)sizeof(T), false};
+    return {blocks_of(groups), threads, shared_numbers<T, Way>(*p) * size, false};
 }
 
 // Rows that go side by side in a block of a narrow stack, a warp or two each: a thread's rows follow one another, and
-// the warps' do not.
+// the warps' do not. `items`: rows of all that goes side by side, of which a block has as many as leave the device
+// busy.
 template <class T>
-int rows_beside(const problem<T> &p) {
-    const int64_t most = p.w <= simt::warp_size ? 4 : 2, wanted = p.c.columns / 64;
+int rows_beside(const problem<T> &p, int64_t items) {
+    constexpr int64_t busy = 264;  // two blocks for each multiprocessor of a large device
+    const int64_t most = p.w <= simt::warp_size ? 4 : p.w <= 2 * simt::warp_size ? 2 : 1, wanted = items / busy;
     return (int)(wanted < 1 ? 1 : wanted < most ? wanted : most);
 }
-// Whether the stack is a narrow one of few rows; its shape.
+// Whether the stack is a narrow one of few rows, which may go `times` times side by side; its shape.
 template <class T, class Way>
-bool shape_narrow(int64_t room, simt::shape *s, problem<T> *p) {
-    if (p->c.columns > many_rows) return false;
+bool shape_narrow(int64_t room, int64_t times, simt::shape *s, problem<T> *p) {
+    const int64_t rows = p->c.columns;
+    if (rows > many_rows || (p->w > 2 * simt::warp_size && rows > few_rows)) return false;
     problem<T> q = *p;
-    *s = shape_of<T, 1, Way>(rows_beside(q), room, &q);
+    *s = shape_of<T, 1, Way>(rows_beside(q, rows * times), room, &q);
     if (!q.narrow || s->shared_bytes > room) return false;
     *p = q;
     return true;
@@ -131,7 +146,7 @@ int launch_stack(problem<T> p, bool launched, void *stream) {
     const int status = simt::room_of_block(&room);
     if (status != 0) return status;
     simt::shape narrow = {};
-    if (shape_narrow<T, Way>(room, &narrow, &p))
+    if (shape_narrow<T, Way>(room, 2, &narrow, &p))
         return launched ? simt::launch<stack<T, 1, Way>>(narrow, stream, p) : 0;
     if (p.c.columns > few_rows) {
         const simt::shape four = shape_of<T, 4, Way>(p.c.columns > many_rows ? 2 : 1, room, &p);
@@ -229,7 +244,8 @@ int launch_chunks(chunked<T> a, bool launched, void *stream) {
     const int status = simt::room_of_block(&room);
     if (status != 0) return status;
     simt::shape narrow = {};
-    if (shape_narrow<T, Way>(room, &narrow, &a.p)) return launch_shaped_chunks<T, 1, Way>(a, narrow, launched, stream);
+    if (shape_narrow<T, Way>(room, a.chunks, &narrow, &a.p))
+        return launch_shaped_chunks<T, 1, Way>(a, narrow, launched, stream);
     if (a.p.c.columns > few_rows) {
         const simt::shape four = shape_of<T, 4, Way>(a.p.c.columns > many_rows ? 2 : 1, room, &a.p);
         if (four.shared_bytes <= room) return launch_shaped_chunks<T, 4, Way>(a, four, launched, stream);

@@ -5,26 +5,21 @@
 // linear.h's fold over nodes at fixed places, with each number read once, into registers. What a step costs there is
 // little; what has to be short is the time from a tile's loads to its stores, for on-chip memory over that time is the
 // speed. A run is `items` steps of one column, a thread's. `teams` runs are a node of level 0, 32 nodes of a level one
-// of the next. A tile is a block's work at a time: 1, 2, 4 .. 32 columns of 32, 16 .. 1 nodes of level 0, so 32 teams
-// threads. There are as many blocks as the device holds; each goes from tile to tile, by tickets:
+// of the next. A tile is a block's work: 1, 2, 4 .. 32 columns of 32, 16 .. 1 nodes of level 0, so 32 teams threads.
 //
-//     put       the thread's numbers, which have been on their way to registers, into shared memory. Columns beside
-//               each other fill sectors of memory by themselves; of fewer ones a lane has read what lies beside its
-//               neighbour's, and a warp sorts it here
+//     load      each thread its run. Columns beside each other fill sectors of memory by themselves; fewer go through
+//               shared memory, a warp's numbers at a time, so that neighbouring lanes read neighbouring numbers
 //     reduce    the run, in order, to a summary (M, v): what it makes of a state, M z + v; the first warp makes the
 //               nodes' of the runs' and announces them before it looks at others
-//     load      the next tile, into registers: it arrives while this one waits
-//     look back the nodes to the left, of all levels together, in notes of words and marks, so that who finds a number
-//               there has it; four nodes that lie beside each other become a bundle, or have been announced as one
-//               where a tile has whole ones; apply bundles and single nodes to z0, largest first. The last tile of a
-//               node of a higher level makes that one of bundles too, before it waits for more
+//     look back the nodes to the left, of all levels together: wait, a flag a thread; read, and four nodes that lie
+//               beside each other become a bundle; apply bundles and single nodes to z0, largest first. The last tile
+//               of a node of a higher level makes that one of bundles too, before it waits for more
 //     apply     the tile's nodes and runs to the left, then the run itself; store
 //
 // Only whole bundles and nodes are composed, each in one way; all else is applied to states in the order of steps. So
 // bits are those of n, K, items and teams: not of who came first, nor of how many columns there are or a tile has.
 //
-// A tile waits for tiles of lower tickets only, and a block finishes its tile before it announces the next one's nodes:
-// the lowest ticket that is not done waits for none. Work a column and step: K^3 + 2 K^2, of which K^3 for K = 1 is one
+// A tile waits for tiles of lower tickets only. Work a column and step: K^3 + 2 K^2, of which K^3 for K = 1 is one
 // product. Memory: a, b and z once each, and (K^2 + K) / (items teams) numbers a step and column for nodes.
 #ifndef DPCRI_CUDA_LINEAR_STREAM_H
 #define DPCRI_CUDA_LINEAR_STREAM_H
@@ -44,15 +39,10 @@ template <int Items, int Teams>
 struct geometry {
     static constexpr int items = Items, teams = Teams, node = Items * Teams, threads = radix * Teams;
 };
-// 24 to 44 KB of A and b in shared memory, as many that are on their way to registers, and little between runs (apart),
-// leave room for three blocks on a multiprocessor. More, and nvcc (13.0) moves numbers while they are on their way,
-// which waits for them.
+// Some 40 KB of A and b, and little between runs (apart), leave room for four blocks on a multiprocessor, three where
+// K = 2 in double.
 template <class T, int K>
-struct usual : geometry<(K == 1           ? sizeof(T) == 4 ? 176 : 144
-                         : sizeof(T) == 4 ? 48
-                                          : 32) /
-                            (int)sizeof(T),
-                        4> {};
+struct usual : geometry<(K == 1 ? 80 : 24) / (int)sizeof(T), 8> {};
 
 // Columns of a tile at most: 64 bytes of b.
 template <class T, int K>
@@ -136,9 +126,7 @@ struct kernel {
     typedef simt::pack<T, 2> two;
     typedef summary<T, K> sum;
     static constexpr int E = K * K, N = E + K, across = 16 / (int)sizeof(T);
-    static constexpr int notes = N * (int)sizeof(T) / 8, across_run = across / K;
-    static constexpr int at_once = S::items % across_run == 0 ? across_run : 1;  // steps of packs
-    static constexpr int most = S::threads, together = 3;
+    static constexpr int most = S::threads, together = K * (int)sizeof(T) <= 8 ? 4 : 3;
     static_assert(simt::warp_size == radix && radix % E == 0 && N % 2 == 0, "widths 1 and 2");
 
     struct place {
@@ -179,54 +167,48 @@ struct kernel {
         SIMT int64_t first_step() const { return tile * each * S::node; }
     };
 
-    // What a thread reads of a tile: its run as memory has it, or its part of what the warp moves (staging).
-    struct raw {
-        T a[S::items * E], b[S::items * K];
-    };
-
-    SIMT static place place_of(simt::lane &me, const arguments &a, uint32_t ticket) {
+    SIMT static void run(simt::lane &me, const arguments &a) {
         const problem<T> &p = a.p;
+        const simt::shared<uint32_t> drawn = me.template array<uint32_t>(0, 1);
+        if (me.thread() == 0) drawn.set(0, me.ticket(p.ticket));
+        me.barrier();
+        const uint32_t ticket = drawn.get(0), groups = (uint32_t)p.groups;
         place at;
         at.group = p.group;
         at.shift = p.shift;
         at.each = radix >> p.shift;
         at.column = me.thread() & (p.group - 1);
         at.run = me.thread() >> p.shift;
-        at.tile = ticket / (uint32_t)p.groups;
-        at.number = ticket % (uint32_t)p.groups;
+        at.tile = ticket / groups;
+        at.number = ticket % groups;
         const int64_t left = p.columns - at.number * p.group;
         at.columns = left < p.group ? (int)left : p.group;
         at.records = me.template array<two>(0, at_byte::bytes(p.group, a.slots) / (int)sizeof(two));
         at.states = me.template array<T>(at_byte::states(p.group), p.group * K);
-        return at;
-    }
 
-    SIMT static void run(simt::lane &me, const arguments &a) {
-        const problem<T> &p = a.p;
-        const simt::shared<uint32_t> drawn = me.template array<uint32_t>(0, 1);
-        const uint32_t tickets = (uint32_t)(p.tiles * p.groups);
-        const bool draws = me.thread() == me.threads() - 1;
-        if (draws) drawn.set(0, me.ticket(p.ticket));
-        me.barrier();
-        uint32_t ticket = drawn.get(0);
-        raw x;
-        if (ticket < tickets) load(me, a, place_of(me, a, ticket), x);
-        SIMT_ROLLED while (ticket < tickets) {
-            const place at = place_of(me, a, ticket);
-            if (draws) ticket = me.ticket(p.ticket);
-            put(me, a, at, x);
-            const sum own = reduce(me, p, at);
-            me.barrier();  // the tile before is done with records
-            if (draws) drawn.set(0, ticket);
-            at.put(at.team(at.run, at.column), own);
-            me.barrier();
-            ticket = drawn.get(0);
-            const state<T, K> z0 = start(me, p, at);
-            if (me.warp() == 0) make_nodes(me, a, at);
-            if (ticket < tickets) load(me, a, place_of(me, a, ticket), x);  // on their way while this tile waits
-            look_back(me, a, at, z0);
-            apply(me, a, at);
+        const state<T, K> z0 = start(me, p, at);  // on its way too
+        sum item[S::items];
+        if constexpr (Staged) {
+            load_staged(me, a, at);
+            get_items(me, p, at, item);
+        } else {
+            load_direct(me, a, at, item);
+            put_items(me, p, at, item);
+            transpose(p, item);
         }
+        if (me.thread() < p.group) SIMT_UNROLL for (int i = 0; i < K; i++) at.states.set(at.column * K + i, z0.x[i]);
+        sum own = item[0];
+        SIMT_UNROLL for (int i = 1; i < S::items; i++) own = compose(own, item[i]);
+        at.put(at.team(at.run, at.column), own);
+        me.barrier();
+        if (me.warp() == 0) make_nodes(me, a, at);
+        look_back(me, a, at);
+        get_items(me, p, at, item);
+        apply(at, item);
+        if constexpr (Staged)
+            store_staged(me, a, at, item);
+        else
+            store_direct(me, a, at, item);
     }
 
     // ---- a, b and z ----
@@ -257,11 +239,10 @@ struct kernel {
         return left < 0 ? 0 : left < most_steps ? (int)left : most_steps;
     }
 
-    template <int Count>
-    SIMT static void transpose(const problem<T> &p, sum (&item)[Count]) {
+    SIMT static void transpose(const problem<T> &p, sum (&item)[S::items]) {
         if constexpr (K > 1) {
             if (!p.transposed) return;
-            SIMT_UNROLL for (int i = 0; i < Count; i++) SIMT_UNROLL for (int r = 0; r < K; r++)
+            SIMT_UNROLL for (int i = 0; i < S::items; i++) SIMT_UNROLL for (int r = 0; r < K; r++)
                 SIMT_UNROLL for (int c = 0; c < r; c++) {
                 const T x = item[i].x[r * K + c];
                 item[i].x[r * K + c] = item[i].x[c * K + r];
@@ -279,59 +260,74 @@ struct kernel {
         }
     }
 
-    // Each numbers of every step; where `All`, of steps 0 .. S::items - 1, else those of skip .. count - 1.
-    template <int Each, int Width, bool All>
-    SIMT static void read_steps(simt::lane &me, T (&to)[S::items * Each], const T *from, int64_t step, int skip,
+    // Count numbers of each item from place `Begin` on; where `All`, of items 0 .. S::items - 1, else those of skip ..
+    // count - 1.
+    template <int Begin, int Count, int Width, bool All>
+    SIMT static void read_items(simt::lane &me, sum (&item)[S::items], const T *from, int64_t step, int skip,
                                 int count) {
         SIMT_UNROLL for (int i = 0; i < S::items; i++) {
-            if (All || (i >= skip && i < count)) read<Each, Width>(me, to + i * Each, from);
+            if (All || (i >= skip && i < count)) read<Count, Width>(me, item[i].x + Begin, from);
             from += step;
         }
     }
-    template <int Each, int Width>
-    SIMT static void read_run(simt::lane &me, T (&to)[S::items * Each], const T *from, int64_t step, int skip,
-                              int count) {
+    template <int Begin, int Count, int Width>
+    SIMT static void read_run(simt::lane &me, sum (&item)[S::items], const T *from, int64_t step, int skip, int count) {
         if (skip == 0 && count == S::items)
-            read_steps<Each, Width, true>(me, to, from, step, skip, count);
+            read_items<Begin, Count, Width, true>(me, item, from, step, skip, count);
         else
-            read_steps<Each, Width, false>(me, to, from, step, skip, count);
+            read_items<Begin, Count, Width, false>(me, item, from, step, skip, count);
     }
 
     static constexpr int pack_of_a = E == 1 ? 1 : across;  // E where a number has 4 bytes
 
-    SIMT static int skipped(const problem<T> &p, int64_t first) { return first == 0 && !p.z0 ? 1 : 0; }
-
-    SIMT static void load_direct(simt::lane &me, const arguments &a, const place &at, raw &x) {
+    SIMT static void load_direct(simt::lane &me, const arguments &a, const place &at, sum (&item)[S::items]) {
         const problem<T> &p = a.p;
         const int64_t first = at.first_step() + at.run * S::items;
-        const int count = at.column < at.columns ? there(p, first, S::items) : 0, skip = skipped(p, first);
+        const int count = at.column < at.columns ? there(p, first, S::items) : 0;
+        const int skip = first == 0 && !p.z0 ? 1 : 0;
         const offsets o = of_column(p, at, at.column);
         if (skip != 0 || count < S::items || !p.a) {
-            SIMT_UNROLL for (int i = 0; i < S::items * E; i++) x.a[i] =
-                T(i % E / K == i % E % K && !(i < E && skip == 1) ? 1 : 0);
-            SIMT_UNROLL for (int i = 0; i < S::items * K; i++) x.b[i] = T(0);
+            SIMT_UNROLL for (int i = 0; i < S::items; i++) {
+                SIMT_UNROLL for (int e = 0; e < E; e++) item[i].x[e] =
+                    T(e / K == e % K && !(i == 0 && skip == 1) ? 1 : 0);
+                SIMT_UNROLL for (int e = E; e < N; e++) item[i].x[e] = T(0);
+            }
         }
         if (p.a) {
             const T *from = p.a + o.a + first * p.a_step;
             if (K == 1 || !a.wide_a)
-                read_run<E, 1>(me, x.a, from, p.a_step, skip, count);
+                read_run<0, E, 1>(me, item, from, p.a_step, skip, count);
             else
-                read_run<E, pack_of_a>(me, x.a, from, p.a_step, skip, count);
+                read_run<0, E, pack_of_a>(me, item, from, p.a_step, skip, count);
         }
         const T *from = p.b + o.b + first * p.b_step;
         if (K == 1 || !a.wide_b)
-            read_run<K, 1>(me, x.b, from, p.b_step, 0, count);
+            read_run<E, K, 1>(me, item, from, p.b_step, 0, count);
         else
-            read_run<K, K>(me, x.b, from, p.b_step, 0, count);
+            read_run<E, K, K>(me, item, from, p.b_step, 0, count);
     }
 
     template <int Width>
-    SIMT static void write(simt::lane &me, T *to, const T *from) {
-        SIMT_UNROLL for (int h = 0; h < K; h += Width) {
-            simt::pack<T, Width> x;
-            SIMT_UNROLL for (int e = 0; e < Width; e++) x.at[e] = from[h + e];
-            me.stream_store(to + h, x);
+    SIMT static void write_run(simt::lane &me, const sum (&item)[S::items], T *to, int64_t step, int count) {
+        SIMT_UNROLL for (int i = 0; i < S::items; i++) {
+            if (i < count) SIMT_UNROLL for (int h = 0; h < K; h += Width) {
+                    simt::pack<T, Width> x;
+                    SIMT_UNROLL for (int e = 0; e < Width; e++) x.at[e] = item[i].x[E + h + e];
+                    me.stream_store(to + h, x);
+                }
+            to += step;
         }
+    }
+
+    SIMT static void store_direct(simt::lane &me, const arguments &a, const place &at, const sum (&item)[S::items]) {
+        const problem<T> &p = a.p;
+        const int64_t first = at.first_step() + at.run * S::items;
+        const int count = at.column < at.columns ? there(p, first, S::items) : 0;
+        T *to = p.z + of_column(p, at, at.column).z + first * p.z_step;
+        if (K == 1 || !a.wide_z)
+            write_run<1>(me, item, to, p.z_step, count);
+        else
+            write_run<K>(me, item, to, p.z_step, count);
     }
 
     // A warp's numbers in shared memory, Each a step and column, run by run. In global memory, where columns and steps
@@ -347,7 +343,7 @@ struct kernel {
         int64_t first;
 
         SIMT staging(simt::lane &me, const problem<T> &p, const place &at, int byte)
-            : lane(me.again(me.in_warp())), group(p.group), shift(p.shift), steps((radix >> p.shift) * S::items) {
+            : lane(me.in_warp()), group(p.group), shift(p.shift), steps((radix >> p.shift) * S::items) {
             const int begin = byte + me.warp() * radix * pad * (int)sizeof(T);
             numbers = me.template array<T>(begin, radix * pad);
             if constexpr (packs) wide = me.template array<simt::pack<T, across>>(begin, radix * pad / across);
@@ -373,28 +369,14 @@ struct kernel {
                 SIMT_UNROLL for (int i = 0; i < own; i++) numbers.set(lane * pad + i, x[i]);
             }
         }
-        // Count numbers of the lane's run from h Count on.
-        template <int Count>
-        SIMT void get_part(int h, T (&x)[Count]) const {
-            if constexpr (packs && Count % across == 0) {
-                SIMT_UNROLL for (int i = 0; i < Count / across; i++) {
-                    const simt::pack<T, across> y = wide.get(lane * (pad / across) + h * (Count / across) + i);
-                    SIMT_UNROLL for (int e = 0; e < across; e++) x[i * across + e] = y.at[e];
+        SIMT void get_run(T (&x)[own]) const {
+            if constexpr (packs) {
+                SIMT_UNROLL for (int h = 0; h < own / across; h++) {
+                    const simt::pack<T, across> y = wide.get(lane * (pad / across) + h);
+                    SIMT_UNROLL for (int e = 0; e < across; e++) x[h * across + e] = y.at[e];
                 }
             } else {
-                SIMT_UNROLL for (int i = 0; i < Count; i++) x[i] = numbers.get(lane * pad + h * Count + i);
-            }
-        }
-        template <int Count>
-        SIMT void set_part(int h, const T (&x)[Count]) const {
-            if constexpr (packs && Count % across == 0) {
-                SIMT_UNROLL for (int i = 0; i < Count / across; i++) {
-                    simt::pack<T, across> y;
-                    SIMT_UNROLL for (int e = 0; e < across; e++) y.at[e] = x[i * across + e];
-                    wide.set(lane * (pad / across) + h * (Count / across) + i, y);
-                }
-            } else {
-                SIMT_UNROLL for (int i = 0; i < Count; i++) numbers.set(lane * pad + h * Count + i, x[i]);
+                SIMT_UNROLL for (int i = 0; i < own; i++) x[i] = numbers.get(lane * pad + i);
             }
         }
         // Does a pack's place follow from that of its first number?
@@ -412,8 +394,22 @@ struct kernel {
                 }
             }
         }
+        SIMT void get_packs(T (&x)[own]) const {
+            SIMT_UNROLL for (int h = 0; h < own / across; h++) {
+                const int f = (h * radix + lane) * across;
+                if (beside()) {
+                    const simt::pack<T, across> y = wide.get(where(f) / across);
+                    SIMT_UNROLL for (int e = 0; e < across; e++) x[h * across + e] = y.at[e];
+                } else {
+                    SIMT_UNROLL for (int e = 0; e < across; e++) x[h * across + e] = numbers.get(where(f + e));
+                }
+            }
+        }
         SIMT void set_singles(const T (&x)[own]) const {
             SIMT_UNROLL for (int i = 0; i < own; i++) numbers.set(where(i * radix + lane), x[i]);
+        }
+        SIMT void get_singles(T (&x)[own]) const {
+            SIMT_UNROLL for (int i = 0; i < own; i++) x[i] = numbers.get(where(i * radix + lane));
         }
 
         SIMT void set_read(const T (&x)[own], bool as_packs) const {
@@ -434,13 +430,6 @@ struct kernel {
             const int inside = mine ? count : 0, s0 = step(lane);
             const int ahead = radix / Each >> shift;  // steps from one number to the next
             const T *from = base + s0 * by;
-            if (inside == steps && skip == 0) {
-                SIMT_UNROLL for (int i = 0; i < own; i++) {
-                    x[i] = me.template stream_load<1>(from).at[0];
-                    from += ahead * by;
-                }
-                return;
-            }
             SIMT_UNROLL for (int i = 0; i < own; i++) {
                 const int s = s0 + i * ahead;
                 x[i] = s < skip ? T(0) : other;
@@ -448,24 +437,19 @@ struct kernel {
                 from += ahead * by;
             }
         }
-        SIMT void write_packs(simt::lane &me, T *base) const {
+        SIMT void write_packs(simt::lane &me, T *base, const T (&x)[own]) const {
             SIMT_UNROLL for (int h = 0; h < own / across; h++) {
-                const int f = (h * radix + lane) * across;
                 simt::pack<T, across> y;
-                if (beside()) {
-                    y = wide.get(where(f) / across);
-                } else {
-                    SIMT_UNROLL for (int e = 0; e < across; e++) y.at[e] = numbers.get(where(f + e));
-                }
-                me.stream_store(base + f, y);
+                SIMT_UNROLL for (int e = 0; e < across; e++) y.at[e] = x[h * across + e];
+                me.stream_store(base + (h * radix + lane) * across, y);
             }
         }
-        SIMT void write_singles(simt::lane &me, T *base, int64_t by, bool mine) const {
+        SIMT void write_singles(simt::lane &me, T *base, int64_t by, bool mine, const T (&x)[own]) const {
             const int inside = mine ? count : 0, ahead = radix / Each >> shift, s0 = step(lane);
             T *to = base + s0 * by;
             SIMT_UNROLL for (int i = 0; i < own; i++) {
                 simt::pack<T, 1> y;
-                y.at[0] = numbers.get(where(i * radix + lane));
+                y.at[0] = x[i];
                 if (s0 + i * ahead < inside) me.stream_store(to, y);
                 to += ahead * by;
             }
@@ -479,91 +463,68 @@ struct kernel {
         return staging<K>(me, p, at, at_byte::b);
     }
 
-    SIMT static bool packs_a(const arguments &a, const place &at, const staging<E> &of_a) {
-        return staging<E>::packs && a.wide_a && of_a.whole(at) && skipped(a.p, of_a.first) == 0;
+    // The thread's run as memory has it. It waits in shared memory: registers are for those who look back.
+    SIMT static void put_items(simt::lane &me, const problem<T> &p, const place &at, const sum (&item)[S::items]) {
+        T x[S::items * E], y[S::items * K];
+        SIMT_UNROLL for (int i = 0; i < S::items * E; i++) x[i] = item[i / E].x[i % E];
+        SIMT_UNROLL for (int i = 0; i < S::items * K; i++) y[i] = item[i / K].x[E + i % K];
+        stage_of_a(me, p, at).set_run(x);
+        stage_of_b(me, p, at).set_run(y);
     }
-    SIMT static bool packs_b(const arguments &a, const place &at, const staging<K> &of_b) {
-        return staging<K>::packs && a.wide_b && of_b.whole(at);
-    }
-
-    SIMT static void load_staged(simt::lane &me, const arguments &a, const place &at, raw &x) {
-        const problem<T> &p = a.p;
-        const staging<E> of_a = stage_of_a(me, p, at);
-        const staging<K> of_b = stage_of_b(me, p, at);
-        if (packs_a(a, at, of_a)) {
-            of_a.read_packs(me, p.a + of_a.first * p.a_step, x.a);
-        } else {
-            const int c = of_a.column(of_a.lane), e = of_a.lane % E;
-            const T *base = p.a ? p.a + of_column(p, at, c).a + of_a.first * p.a_step + e : nullptr;
-            of_a.read_singles(me, base, p.a_step, p.a && c < at.columns, skipped(p, of_a.first),
-                              T(e / K == e % K ? 1 : 0), x.a);
-        }
-        if (packs_b(a, at, of_b)) {
-            of_b.read_packs(me, p.b + of_b.first * p.b_step, x.b);
-        } else {
-            const int c = of_b.column(of_b.lane);
-            const T *base = p.b + of_column(p, at, c).b + of_b.first * p.b_step + of_b.lane % K;
-            of_b.read_singles(me, base, p.b_step, c < at.columns, 0, T(0), x.b);
-        }
-    }
-
-    SIMT static void load(simt::lane &me, const arguments &a, const place &at, raw &x) {
-        if constexpr (Staged)
-            load_staged(me, a, at, x);
-        else
-            load_direct(me, a, at, x);
-    }
-
-    // The runs of the warp into shared memory. They wait there: registers are for the next tile's.
-    SIMT static void put(simt::lane &me, const arguments &a, const place &at, const raw &x) {
-        const staging<E> of_a = stage_of_a(me, a.p, at);
-        const staging<K> of_b = stage_of_b(me, a.p, at);
-        if constexpr (Staged) {
-            me.warp_barrier();  // the tile before has left
-            of_a.set_read(x.a, packs_a(a, at, of_a));
-            of_b.set_read(x.b, packs_b(a, at, of_b));
-            me.warp_barrier();
-        } else {
-            of_a.set_run(x.a);
-            of_b.set_run(x.b);
-        }
-    }
-
-    // Part h of the thread's run, at_once steps.
-    SIMT static void get_steps(const problem<T> &p, const staging<E> &of_a, const staging<K> &of_b, int h,
-                               sum (&item)[at_once]) {
-        T x[at_once * E], y[at_once * K];
-        of_a.get_part(h, x);
-        of_b.get_part(h, y);
-        SIMT_UNROLL for (int i = 0; i < at_once * E; i++) item[i / E].x[i % E] = x[i];
-        SIMT_UNROLL for (int i = 0; i < at_once * K; i++) item[i / K].x[E + i % K] = y[i];
+    SIMT static void get_items(simt::lane &me, const problem<T> &p, const place &at, sum (&item)[S::items]) {
+        T x[S::items * E], y[S::items * K];
+        stage_of_a(me, p, at).get_run(x);
+        stage_of_b(me, p, at).get_run(y);
+        SIMT_UNROLL for (int i = 0; i < S::items * E; i++) item[i / E].x[i % E] = x[i];
+        SIMT_UNROLL for (int i = 0; i < S::items * K; i++) item[i / K].x[E + i % K] = y[i];
         transpose(p, item);
     }
 
-    SIMT static sum reduce(simt::lane &me, const problem<T> &p, const place &at) {
+    SIMT static void load_staged(simt::lane &me, const arguments &a, const place &at) {
+        const problem<T> &p = a.p;
         const staging<E> of_a = stage_of_a(me, p, at);
         const staging<K> of_b = stage_of_b(me, p, at);
-        sum own = {};
-        SIMT_UNROLL for (int h = 0; h < S::items / at_once; h++) {
-            sum item[at_once];
-            get_steps(p, of_a, of_b, h, item);
-            SIMT_UNROLL for (int i = 0; i < at_once; i++) own = h + i == 0 ? item[0] : compose(own, item[i]);
+        const int skip = of_a.first == 0 && !p.z0 ? 1 : 0;
+        const bool packs_a = staging<E>::packs && a.wide_a && of_a.whole(at) && skip == 0;
+        const bool packs_b = staging<K>::packs && a.wide_b && of_b.whole(at);
+        T x[S::items * E] = {}, y[S::items * K] = {};
+        if (packs_a) {
+            of_a.read_packs(me, p.a + of_a.first * p.a_step, x);
+        } else {
+            const int c = of_a.column(of_a.lane), e = of_a.lane % E;
+            const T *base = p.a ? p.a + of_column(p, at, c).a + of_a.first * p.a_step + e : nullptr;
+            of_a.read_singles(me, base, p.a_step, p.a && c < at.columns, skip, T(e / K == e % K ? 1 : 0), x);
         }
-        return own;
+        if (packs_b) {
+            of_b.read_packs(me, p.b + of_b.first * p.b_step, y);
+        } else {
+            const int c = of_b.column(of_b.lane);
+            const T *base = p.b + of_column(p, at, c).b + of_b.first * p.b_step + of_b.lane % K;
+            of_b.read_singles(me, base, p.b_step, c < at.columns, 0, T(0), y);
+        }
+        of_a.set_read(x, packs_a);
+        of_b.set_read(y, packs_b);
+        me.warp_barrier();
     }
 
-    SIMT static void store_staged(simt::lane &me, const arguments &a, const place &at, const staging<K> &of_z) {
+    SIMT static void store_staged(simt::lane &me, const arguments &a, const place &at, const sum (&item)[S::items]) {
         const problem<T> &p = a.p;
+        const staging<K> of_z = stage_of_b(me, p, at);
+        T y[S::items * K];
+        SIMT_UNROLL for (int i = 0; i < S::items * K; i++) y[i] = item[i / K].x[E + i % K];
+        of_z.set_run(y);
         me.warp_barrier();
         if constexpr (staging<K>::packs) {
             if (a.wide_z && of_z.whole(at)) {
-                of_z.write_packs(me, p.z + of_z.first * p.z_step);
+                of_z.get_packs(y);
+                of_z.write_packs(me, p.z + of_z.first * p.z_step, y);
                 return;
             }
         }
+        of_z.get_singles(y);
         const int c = of_z.column(of_z.lane);
         T *base = p.z + of_column(p, at, c).z + of_z.first * p.z_step + of_z.lane % K;
-        of_z.write_singles(me, base, p.z_step, c < at.columns);
+        of_z.write_singles(me, base, p.z_step, c < at.columns, y);
     }
 
     // ---- nodes ----
@@ -573,16 +534,28 @@ struct kernel {
     SIMT static int64_t node_of(const problem<T> &p, int level, int64_t index, int64_t number) {
         return (p.level_start[level] + index) * p.groups + number;
     }
-    SIMT static simt::note *notes_of(const problem<T> &p, int64_t node, int column) {
-        return reinterpret_cast<simt::note *>(p.nodes) + ((node << p.shift) + column) * notes;
+    SIMT static two *numbers_of(const problem<T> &p, int64_t node, int column) {
+        return reinterpret_cast<two *>(p.nodes) + ((node << p.shift) + column) * (N / 2);
+    }
+    // Nodes of level 0 that a tile publishes have one flag: that of the first.
+    SIMT static uint32_t *flag_of(const problem<T> &p, const place &at, int level, int64_t index) {
+        return p.flags + node_of(p, level, level == 0 ? index & ~(int64_t)(at.each - 1) : index, at.number);
     }
 
-    // Node `index` of a level, or bundle of level 0 where tiles have whole ones.
-    SIMT static void announce(simt::lane &me, const problem<T> &p, const place &at, int level, int64_t index,
+    // By the first warp: what its lanes `with` numbers have, nodes from `index` on.
+    SIMT static void announce(simt::lane &me, const problem<T> &p, const place &at, int level, int64_t index, bool with,
                               const sum &s) {
-        uint32_t words[2 * notes];
-        memcpy(words, s.x, sizeof words);
-        me.template post<notes>(notes_of(p, node_of(p, level, index, at.number), at.column), words);
+        if (with) {
+            two *to = numbers_of(p, node_of(p, level, index + (me.thread() >> p.shift), at.number), at.column);
+            SIMT_UNROLL for (int h = 0; h < N / 2; h++) {
+                two x;
+                x.at[0] = s.x[2 * h];
+                x.at[1] = s.x[2 * h + 1];
+                me.peer_store(to + h, x);
+            }
+        }
+        me.warp_barrier();
+        if (me.thread() == 0) me.release(flag_of(p, at, level, index), 1);
     }
 
     // Four nodes beside each other.
@@ -595,24 +568,26 @@ struct kernel {
     // By the first warp, a lane a node of the tile and column, out of the runs' summaries.
     SIMT static void make_nodes(simt::lane &me, const arguments &a, const place &at) {
         const problem<T> &p = a.p;
-        const bool others = publishes(p, at);
         sum s = at.get(at.team(at.run * S::teams, at.column));
         SIMT_UNROLL for (int t = 1; t < S::teams; t++) s =
             compose(s, at.get(at.team(at.run * S::teams + t, at.column)));
-        if (a.lowest == 0 && at.each < bundle && others) announce(me, p, at, 0, at.tile * at.each + at.run, s);
         at.put(at.node(at.run, at.column), s);
-        me.warp_barrier();
+        if (a.lowest == 0 && publishes(p, at))
+            announce(me, p, at, 0, at.tile * at.each, true, s);
+        else
+            me.warp_barrier();
         if (at.run < at.each / bundle) {
             const auto own = [&](int i) { return at.get(at.node(at.run * bundle + i, at.column)); };
-            s = bundle_up(own);
-            if (a.lowest == 0 && others) announce(me, p, at, 0, at.tile * (at.each / bundle) + at.run, s);
-            at.put(at.bundle_of(at.run, at.column), s);
+            at.put(at.bundle_of(at.run, at.column), bundle_up(own));
         }
         me.warp_barrier();
-        if (a.lowest == 1 && others && me.thread() == 0) {
-            s = whole(at, 0, 0, radix);
-            announce(me, p, at, 1, at.tile, s);
-            at.put(at.made(0), s);
+        if (a.lowest == 1 && publishes(p, at)) {
+            const bool with = me.thread() == 0;
+            if (with) {
+                s = whole(at, 0, 0, radix);
+                at.put(at.made(0), s);
+            }
+            announce(me, p, at, 1, at.tile, with, s);
         }
     }
 
@@ -640,52 +615,56 @@ struct kernel {
         return compose(s, next);
     }
 
-    // `count` nodes, 1 .. Count, `next` apart, as soon as they are there.
-    template <int Count>
-    SIMT static void hear(simt::lane &me, const simt::note *from, int64_t next, int count, sum *to) {
-        uint32_t words[Count][2 * notes];
-        me.template hear<notes, Count>(from, next, count, words);
-        SIMT_UNROLL for (int i = 0; i < Count; i++) memcpy(to[i].x, words[i], sizeof to[i].x);
+    SIMT static sum peer_sum(simt::lane &me, const two *from) {
+        sum s;
+        SIMT_UNROLL for (int h = 0; h < N / 2; h++) {
+            const two x = me.peer_load(from + h);
+            s.x[2 * h] = x.at[0];
+            s.x[2 * h + 1] = x.at[1];
+        }
+        return s;
     }
 
-    // Nodes to the left of levels low .. high - 1 into slots, as soon as they are there; a barrier ends it. Those of
-    // high levels come first: they have been there for long.
+    // Nodes to the left of levels low .. high - 1 into slots, as soon as they are there; between barriers.
     SIMT static void fetch(simt::lane &me, const arguments &a, const place &at, int low, int high) {
         const problem<T> &p = a.p;
         const int64_t first = at.tile * at.each;
         // The first warp may still announce.
-        for (int f = me.threads() - 1 - me.thread(); f < (high - low) * (radix / bundle) << p.shift;
-             f += me.threads()) {
+        for (int f = me.threads() - 1 - me.thread(); f < (high - low) * radix; f += me.threads()) {
+            const int level = low + f / radix, i = f % radix;
+            const int64_t end = first >> level * radix_log, begin = end & ~(int64_t)(radix - 1);
+            if (begin + i < end) me.await(flag_of(p, at, level, begin + i), 1);
+        }
+        me.barrier();
+        for (int f = me.thread(); f < (high - low) * (radix / bundle) << p.shift; f += me.threads()) {
             const int c = f & (p.group - 1), q = (f >> p.shift) % (radix / bundle);
-            const int level = high - 1 - (f >> p.shift) / (radix / bundle), to = level - a.lowest;
+            const int level = low + (f >> p.shift) / (radix / bundle);
             const int64_t end = first >> level * radix_log, begin = (end & ~(int64_t)(radix - 1)) + q * bundle;
-            const bool bundled = level == 0 && at.each >= bundle;
-            const int count = end - begin < 1 ? 0 : bundled ? 1 : end - begin < bundle ? (int)(end - begin) : bundle;
-            if (count == 0) continue;
-            const simt::note *from = notes_of(p, node_of(p, level, bundled ? begin / bundle : begin, at.number), c);
-            const int64_t next = (p.groups << p.shift) * notes;
+            const int count = end - begin < bundle ? (int)(end - begin) : bundle;
+            if (count <= 0) continue;
+            const two *from = numbers_of(p, node_of(p, level, begin, at.number), c);
+            const int64_t next = (p.groups << p.shift) * (N / 2);
+            const int to = level - a.lowest;
             // All on their way together, or two where four would not fit into registers.
-            constexpr int ask = K == 1 ? bundle : 2;
+            constexpr bool in_pairs = N * sizeof(T) > 24;
             sum n[bundle];
-            hear<ask>(me, from, next, count < ask ? count : ask, n);
+            SIMT_UNROLL for (int i = 0; i < (in_pairs ? 2 : bundle); i++) if (i < count) n[i] =
+                peer_sum(me, from + i * next);
             if (count == bundle) {
                 const sum left = compose(n[0], n[1]);
-                if constexpr (ask == 2) hear<2>(me, from + 2 * next, next, 2, n + 2);
+                SIMT_UNROLL for (int i = 2; i < bundle && in_pairs; i++) n[i] = peer_sum(me, from + i * next);
                 at.put(at.slot(to, q, c), compose(left, compose(n[2], n[3])));
             } else {
                 at.put(at.slot(to, q, c), n[0]);
                 if (count > 1) at.put(at.slot(to, q + 1, c), n[1]);
-                if (count > 2) {
-                    if constexpr (ask == 2) hear<1>(me, from + 2 * next, next, 1, n + 2);
-                    at.put(at.slot(to, q + 2, c), n[2]);
-                }
+                if (count > 2) at.put(at.slot(to, q + 2, c), in_pairs ? peer_sum(me, from + 2 * next) : n[2]);
             }
         }
         me.barrier();
     }
 
-    // Leaves the states that come into the tile in `states`; z: those before the first step.
-    SIMT static void look_back(simt::lane &me, const arguments &a, const place &at, state<T, K> z) {
+    // Leaves the states that come into the tile in `states`.
+    SIMT static void look_back(simt::lane &me, const arguments &a, const place &at) {
         const problem<T> &p = a.p;
         int level = a.lowest, own = a.lowest == 0 ? at.each : 1;
         int64_t end = at.tile * (a.lowest == 0 ? at.each : 1) + own;  // nodes of the level with the tile's
@@ -694,15 +673,21 @@ struct kernel {
             fetch(me, a, at, level, last ? level + 1 : p.levels);
             if (!last) break;
             end /= radix;
-            if (me.thread() < p.group) {
-                const sum s = whole(at, level, level - a.lowest, own);
-                announce(me, p, at, level + 1, end - 1, s);
-                at.put(at.made(at.column), s);
+            if (me.warp() == 0) {
+                const bool with = me.thread() < p.group;
+                sum s = {};
+                if (with) {
+                    s = whole(at, level, level - a.lowest, own);
+                    at.put(at.made(at.column), s);
+                }
+                announce(me, p, at, level + 1, end - 1, with, s);
             }
             level++;
             own = 1;
         }
         if (me.thread() < p.group) {
+            state<T, K> z;
+            SIMT_UNROLL for (int i = 0; i < K; i++) z.x[i] = at.states.get(at.column * K + i);
             SIMT_ROLLED for (int l = p.levels - 1; l >= a.lowest; l--) {
                 const int left = (int)(at.tile * at.each >> l * radix_log) & (radix - 1);
                 fold(at, l - a.lowest, left / bundle + left % bundle, z);
@@ -726,9 +711,8 @@ struct kernel {
 
     // ---- the run ----
 
-    // The states take b's places where they go through shared memory.
-    SIMT static void apply(simt::lane &me, const arguments &a, const place &at) {
-        const problem<T> &p = a.p;
+    // The states take b's places.
+    SIMT static void apply(const place &at, sum (&item)[S::items]) {
         const int node = at.run / S::teams, team = at.run % S::teams;
         state<T, K> z;
         SIMT_UNROLL for (int i = 0; i < K; i++) z.x[i] = at.states.get(at.column * K + i);
@@ -739,34 +723,10 @@ struct kernel {
             y.step(at.get(at.team(node * S::teams + t, at.column)));
             SIMT_UNROLL for (int i = 0; i < K; i++) z.x[i] = t < team ? y.x[i] : z.x[i];
         }
-        const staging<E> of_a = stage_of_a(me, p, at);
-        const staging<K> of_b = stage_of_b(me, p, at);
-        const int64_t first = at.first_step() + at.run * S::items;
-        const int count = at.column < at.columns ? there(p, first, S::items) : 0;
-        T *to = p.z + of_column(p, at, at.column).z + first * p.z_step;
-        SIMT_UNROLL for (int h = 0; h < S::items / at_once; h++) {
-            sum item[at_once];
-            T y[at_once * K];
-            get_steps(p, of_a, of_b, h, item);
-            SIMT_UNROLL for (int i = 0; i < at_once; i++) {
-                z.step(item[i]);
-                SIMT_UNROLL for (int e = 0; e < K; e++) y[i * K + e] = z.x[e];
-            }
-            if constexpr (Staged) {
-                of_b.set_part(h, y);
-            } else {
-                SIMT_UNROLL for (int i = 0; i < at_once; i++) {
-                    if (h * at_once + i < count) {
-                        if (K == 1 || !a.wide_z)
-                            write<1>(me, to, y + i * K);
-                        else
-                            write<K>(me, to, y + i * K);
-                    }
-                    to += p.z_step;
-                }
-            }
+        SIMT_UNROLL for (int n = 0; n < S::items; n++) {
+            z.step(item[n]);
+            SIMT_UNROLL for (int i = 0; i < K; i++) item[n].x[E + i] = z.x[i];
         }
-        if constexpr (Staged) store_staged(me, a, at, of_b);
     }
 };
 
@@ -796,12 +756,13 @@ inline sizes plan(problem<T> *p) {
     int64_t nodes = 0, count = (p->tiles - 1) * each;  // those to the last tile's left
     for (p->levels = 0; p->levels < lowest || (count > 0 && p->levels < levels_at_most); p->levels++, count /= radix) {
         p->level_start[p->levels] = nodes;
-        if (p->levels >= lowest) nodes += p->levels == 0 && each >= bundle ? count / bundle : count;
+        if (p->levels >= lowest) nodes += count;
     }
     sizes s;
     s.blocks = p->tiles * p->groups;
     nodes *= p->groups;
-    s.cleared = s.bytes = page + (size_t)nodes * (size_t)(p->group * (K * K + K)) * sizeof(T) * 2;  // numbers and marks
+    s.cleared = (((size_t)nodes + 1) * sizeof(uint32_t) + page - 1) / page * page;
+    s.bytes = s.cleared + (size_t)nodes * (size_t)(p->group * (K * K + K)) * sizeof(T);
     return s;
 }
 
@@ -851,9 +812,7 @@ template <class T, int K, class S, bool Staged>
 inline int launch(const arguments_of<T> &a, int64_t blocks, void *stream) {
     const int64_t shared = layout<T, K, S>::bytes(a.p.group, a.slots);
     if (shared > usual_shared) return -1;
-    typedef kernel<T, K, S, Staged> one;
-    const int64_t room = simt::blocks_at_once<one>(S::threads, shared);
-    return simt::launch<one>({room > 0 && room < blocks ? room : blocks, S::threads, shared, false}, stream, a);
+    return simt::launch<kernel<T, K, S, Staged>>({blocks, S::threads, shared, false}, stream, a);
 }
 
 // p->length and p->columns are positive. Status as simt::launch's, -1 where the grid would be too large.
@@ -862,7 +821,8 @@ inline int run(problem<T> p, void *workspace, void *stream) {
     const sizes s = stream::plan<T, K, S, Group>(&p);
     if (s.blocks > INT32_MAX || p.columns > (int64_t)UINT32_MAX - radix) return -1;
     p.ticket = static_cast<uint32_t *>(workspace);
-    p.nodes = reinterpret_cast<T *>(static_cast<unsigned char *>(workspace) + page);
+    p.flags = p.ticket + 1;
+    p.nodes = reinterpret_cast<T *>(static_cast<unsigned char *>(workspace) + s.cleared);
     const int status = simt::clear(workspace, s.cleared, stream);
     if (status != 0) return status;
     arguments_of<T> a = {};

@@ -16,7 +16,6 @@
 //
 // lane:
 //     thread() threads() block() blocks() in_warp() warp()
-//     again(x)                     x, of which a compiler does not know that it is the same in every round of a loop
 //     array<T>(byte, count)        count T of the block's shared memory from that byte on; get(i), set(i, v), and
 //     get_wide(i, x):
 //                                  `wide` numbers from i on, which lies on a multiple of 16 bytes. What it holds at the
@@ -39,10 +38,6 @@
 //     stream_load<N>(p) stream_store(p, v)
 //                                  N numbers side by side, a pack, from and to a place of its alignment; they leave
 //                                  caches before others
-//     post(note, words)            words to other blocks, each with a mark beside it; nothing else is ordered by it
-//     hear(note, apart, count, words)
-//                                  `count` of them, `apart` notes from one to the next, once all their marks are there;
-//                                  notes are zero before they are posted
 //     grid_barrier()               all lanes of all blocks; of cooperative launches alone. What was written before it
 //     is
 //                                  seen behind it, by plain loads and copies too
@@ -79,11 +74,6 @@ struct shape {
 template <class T, int N>
 struct alignas(N * sizeof(T)) pack {
     T at[N];
-};
-
-// Two words, each with its mark, 8 bytes that are seen at once: word, mark, word, mark.
-struct alignas(16) note {
-    uint32_t at[4];
 };
 
 // Numbers that go to and from memory at once.

@@ -96,12 +96,6 @@ struct lane {
     SIMT int64_t block() const { return blockIdx.x; }
     SIMT int64_t blocks() const { return gridDim.x; }
 
-    // What follows from it is computed where it stands, not before a loop and held in registers.
-    SIMT int again(int x) const {
-        asm volatile("" : "+r"(x));
-        return x;
-    }
-
     template <class T>
     SIMT shared<T> array(int64_t byte, int count) const {
         (void)count;
@@ -164,33 +158,6 @@ struct lane {
     SIMT void peer_store(pack<T, N> *to, pack<T, N> value) {
         typedef typename word<sizeof(pack<T, N>)>::type bits;
         __stcg(reinterpret_cast<bits *>(to), as_word<bits>(value));
-    }
-    // A vector's numbers of 8 bytes are seen each at once, in any order (PTX, memory model, vector data types).
-    template <int Notes>
-    SIMT void post(note *to, const uint32_t (&words)[2 * Notes]) {
-        constexpr uint64_t mark = (uint64_t)1 << 32;
-        SIMT_UNROLL for (int h = 0; h < Notes; h++) {
-            const uint64_t x = mark | words[2 * h], y = mark | words[2 * h + 1];
-            asm volatile("st.relaxed.gpu.global.v2.b64 [%0], {%1, %2};" ::"l"(to + h), "l"(x), "l"(y) : "memory");
-        }
-    }
-    template <int Notes, int Count>
-    SIMT void hear(const note *from, int64_t apart, int count, uint32_t (&words)[Count][2 * Notes]) {
-        uint32_t marks;
-        do {
-            uint64_t x[Count][2 * Notes];
-            SIMT_UNROLL for (int i = 0; i < Count; i++) {
-                const note *at = from + (i < count ? i : count - 1) * apart;
-                SIMT_UNROLL for (int h = 0; h < Notes;
-                                 h++) asm volatile("ld.relaxed.gpu.global.v2.b64 {%0, %1}, [%2];" : "=l"(x[i][2 * h]),
-                                                   "=l"(x[i][2 * h + 1]) : "l"(at + h) : "memory");
-            }
-            marks = 1;
-            SIMT_UNROLL for (int i = 0; i < Count; i++) SIMT_UNROLL for (int w = 0; w < 2 * Notes; w++) {
-                words[i][w] = (uint32_t)x[i][w];
-                marks &= (uint32_t)(x[i][w] >> 32);
-            }
-        } while (marks == 0);
     }
     template <int N, class T>
     SIMT pack<T, N> stream_load(const T *from) {
@@ -328,26 +295,18 @@ inline int launch(shape s, void *stream, typename K::arguments a) {
     return (int)error;
 }
 
-// Blocks of a kernel that the device holds at a time; 0 where it does not say.
+// Blocks of a cooperative launch at most; 0 where the device refuses them.
 template <class K>
-inline int64_t blocks_at_once(int threads, int64_t shared_bytes) {
-    int device = 0, processors = 0, each = 0;
-    const bool known = cudaGetDevice(&device) == cudaSuccess && allow<K>(shared_bytes) == cudaSuccess &&
+inline int64_t cooperative_blocks(int threads, int64_t shared_bytes) {
+    int device = 0, processors = 0, each = 0, served = 0;
+    const bool known = cudaGetDevice(&device) == cudaSuccess &&
+                       cudaDeviceGetAttribute(&served, cudaDevAttrCooperativeLaunch, device) == cudaSuccess &&
+                       served != 0 && allow<K>(shared_bytes) == cudaSuccess &&
                        cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device) == cudaSuccess &&
                        cudaOccupancyMaxActiveBlocksPerMultiprocessor(&each, entries<K>::of(), threads,
                                                                      (size_t)shared_bytes) == cudaSuccess;
     if (!known) (void)cudaGetLastError();
     return known ? (int64_t)processors * each : 0;
-}
-
-// Blocks of a cooperative launch at most; 0 where the device refuses them.
-template <class K>
-inline int64_t cooperative_blocks(int threads, int64_t shared_bytes) {
-    int device = 0, served = 0;
-    const bool known = cudaGetDevice(&device) == cudaSuccess &&
-                       cudaDeviceGetAttribute(&served, cudaDevAttrCooperativeLaunch, device) == cudaSuccess;
-    if (!known) (void)cudaGetLastError();
-    return known && served != 0 ? blocks_at_once<K>(threads, shared_bytes) : 0;
 }
 
 // Zeros before what follows on the stream.

@@ -44,7 +44,6 @@ struct settings {
     uint64_t seed = 1;
     int resident = 4;            // blocks at a time; cooperative launches have all of theirs
     int cooperative_blocks = 8;  // of a cooperative launch at most
-    int blocks_at_once = 8;      // the device's answer to that question, which need not be `resident`
     int64_t shared_bytes = 227 << 10;
     int room_error = 0;    // of the question how many those are
     int64_t switches = 0;  // counted: what a test costs
@@ -115,7 +114,6 @@ struct lane {
     int warp() const;
     int64_t block() const;
     int64_t blocks() const;
-    int again(int x) const { return x; }
 
     template <class T>
     shared<T> array(int64_t byte, int count) const {
@@ -169,25 +167,6 @@ struct lane {
         host::check_aligned(to, sizeof *to, line);
         *to = value;
     }
-    template <int Notes>
-    void post(note *to, const uint32_t (&words)[2 * Notes], int line = __builtin_LINE()) {
-        for (int w = 2 * Notes - 1; w >= 0; w--) {  // in any order
-            uint32_t *half = to[w / 2].at + w % 2 * 2;
-            half[0] = words[w];
-            publish(half + 1, 1, line);
-        }
-    }
-    template <int Notes, int Count>
-    void hear(const note *from, int64_t apart, int count, uint32_t (&words)[Count][2 * Notes],
-              int line = __builtin_LINE()) {
-        for (int i = 0; i < Count; i++)
-            for (int w = 0; w < 2 * Notes; w++) {
-                const uint32_t *half = from[(i < count ? i : count - 1) * apart + w / 2].at + w % 2 * 2;
-                host::check_aligned(half, 2 * sizeof *half, line);
-                await(half + 1, 1, line);
-                words[i][w] = half[0];
-            }
-    }
     template <int N, class T>
     pack<T, N> stream_load(const T *from, int line = __builtin_LINE()) {
         host::check_aligned(from, sizeof(pack<T, N>), line);
@@ -240,11 +219,6 @@ inline int room_of_block(int64_t *bytes) {
 template <class K>
 inline int64_t cooperative_blocks(int threads, int64_t shared_bytes) {
     return threads > K::most || shared_bytes > host::config.shared_bytes ? 0 : host::config.cooperative_blocks;
-}
-
-template <class K>
-inline int64_t blocks_at_once(int threads, int64_t shared_bytes) {
-    return threads > K::most || shared_bytes > host::config.shared_bytes ? 0 : host::config.blocks_at_once;
 }
 
 inline int clear(void *memory, size_t bytes, void *stream) {
