@@ -4,7 +4,7 @@
 // Medians of solves timed one by one by the device's events; arrays rotate, so that its caches do not help. CSV on
 // standard output.
 //
-//   bench_gpu_chains [--device cuda:N] [--bytes N] [--repetitions N] [--structure NAME]
+//   bench_gpu_chains [--device cuda:N] [--bytes N] [--repetitions N] [--seconds S] [--structure NAME]
 #include <inttypes.h>
 
 #include "events.h"
@@ -136,7 +136,8 @@ static void run_all(bench *t) {
     for (size_t f = 0; f < sizeof forms / sizeof *forms; f++)
         for (int dtype = DPCR_F32; dtype <= DPCR_F64; dtype++)
             for (int64_t batch = 1; batch <= 64; batch *= 64)
-                for (int transposed = 0; transposed < 2; transposed++)
+                for (int transposed = 0; transposed < 2 && (batch > 1 || forms[f].scheme != DPCR_SCHEME_SEQUENTIAL);
+                     transposed++)
                     time_chain(t, forms[f].structure, forms[f].width, forms[f].scheme, (dpcr_dtype)dtype, batch,
                                transposed);
 }

@@ -18,6 +18,7 @@ typedef struct gpu {
     dpcr_device_info info;
     char command[400];
     int repetitions;
+    double seconds;  // of all runs of a row, about
     void *stream, *events[2];
 } gpu;
 
@@ -27,15 +28,15 @@ static int by_size(const void *a, const void *b) {
 }
 
 // Median seconds of run(argument, set), sets 0..sets-1 by turns, each after prepare(argument, set) where there is one,
-// which is not timed. Ends early, after three runs or more, where they have taken half a second in all; *runs, or NULL,
-// gets how many there were.
+// which is not timed. Ends early, after three runs or more (one that takes half a second is enough), where they have
+// taken the row's seconds in all; *runs, or NULL, gets how many there were.
 static inline double median_after(const gpu *t, void (*prepare)(const gpu *t, const void *argument, int set),
                                   void (*run)(const gpu *t, const void *argument, int set), const void *argument,
                                   int sets, int *runs) {
     double times[MOST], all = 0, last = 0;
     dpcr_error error = {0};
     int count = 0, warm = 3;
-    for (int i = 0; count < t->repetitions && (count < 3 || all < 0.5); i++) {
+    for (int i = 0; count < t->repetitions && (all < t->seconds || (count < 3 && last < 0.5)); i++) {
         if (prepare) prepare(t, argument, i % sets);
         must(t->table->event_record(t->device.id, t->events[0], t->stream, &error), &error);
         run(t, argument, i % sets);
@@ -63,10 +64,11 @@ static const char *value_of(int argc, char **argv, const char *name, const char 
     return otherwise;
 }
 
-// From the program's arguments --device and --repetitions; ends the program where there is no device.
+// From the program's arguments --device, --repetitions and --seconds; ends the program where there is no device.
 static void gpu_open(gpu *t, const char *name, int argc, char **argv) {
     dpcr_error error = {0};
     t->repetitions = atoi(value_of(argc, argv, "--repetitions", "21"));
+    t->seconds = atof(value_of(argc, argv, "--seconds", "0.2"));
     snprintf(t->command, sizeof t->command, "%s", name);
     for (int i = 1; i < argc && strlen(t->command) + strlen(argv[i]) + 2 < sizeof t->command; i++)
         strcat(strcat(t->command, " "), argv[i]);

@@ -7,7 +7,7 @@
 // CSV on standard output.
 //
 //   bench_gpu_layers [--device cuda:N] [--network mlp|resnet|resnet-gelu|resnet-norm|resnet-two] [--longest N]
-//                    [--repetitions N]
+//                    [--repetitions N] [--seconds S]
 #include <inttypes.h>
 #include <stdbool.h>
 
@@ -160,10 +160,10 @@ int main(int argc, char **argv) {
            "repetitions,median_us,times_the_loop\n");
     const bool rehearsed = longest < 1024;
     // The map, then wide layers.
-    for (int64_t layers = rehearsed ? longest : 16; layers <= longest; layers *= layers == 65536 ? 2 : 4)
+    for (int64_t layers = rehearsed ? longest : 16; layers <= longest; layers *= layers < 65536 ? 8 : 2)
         for (int64_t batch = 1; batch <= (rehearsed ? 16 : 64); batch *= rehearsed ? 16 : 64)
             for (int64_t width = 2; width <= (rehearsed ? 32 : 64); width *= 2)
-                time_stack(&t, n, width, layers, batch, time_methods);
+                if (width * batch * layers <= 1 << 26) time_stack(&t, n, width, layers, batch, time_methods);
     for (int64_t batch = 1; batch <= 256 && !rehearsed; batch *= 16)
         for (int64_t width = 128; width <= 256; width *= 2) time_stack(&t, n, width, 1024, batch, time_methods);
     const int64_t widest = rehearsed ? 128 : 4096;

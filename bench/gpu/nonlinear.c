@@ -4,7 +4,7 @@
 // alone and with the pass before it. Medians of solves timed one by one by the device's events, what the forward solve
 // said of itself, and how many times faster than the loop of the same row it was. CSV on standard output.
 //
-//   bench_gpu_nonlinear [--device cuda:N] [--what cells|KIND] [--longest N] [--repetitions N]
+//   bench_gpu_nonlinear [--device cuda:N] [--what cells|KIND] [--longest N] [--repetitions N] [--seconds S]
 #include <inttypes.h>
 #include <stdbool.h>
 

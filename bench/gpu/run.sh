@@ -80,7 +80,13 @@ sanitize_one() {
 sanitizer() {
     "$build/test_on_device" --list | xargs -P "$(nproc)" -I{} bash -c "sanitize_one $1 {}" && echo "$1: no errors in $("$build/test_on_device" --list | wc -l) tests"
 }
-suite() { DEEPPCR_DEVICE=$device DEEPPCR_DEVICE_LAUNCHES=$1 "$build/test_on_device"; }
+# Test by test, side by side.
+suite_one() {
+    local log=$steps/suite.$1.log
+    DEEPPCR_DEVICE=$device "$build/test_on_device" "$1" >"$log" 2>&1 || { cat "$log"; return 1; }
+}
+suite() { "$build/test_on_device" --list | xargs -P "$(nproc)" -I{} bash -c "suite_one {}" && echo "$("$build/test_on_device" --list | wc -l) tests passed"; }
+again() { DEEPPCR_DEVICE=$device DEEPPCR_DEVICE_LAUNCHES=$launches "$build/test_on_device" the_same_bits_again; }
 # keep NAME COMMAND...: its lines go to NAME.csv, with date and commit before each.
 keep() {
     local out=$results/$1.csv
@@ -141,13 +147,12 @@ echo "$answer" | sed -n '/^devices/,$p'
 peers() { keep peers python3 bench/gpu/peers.py --part "$1" --seconds "$2"; }
 peers_sampler() { keep peers_sampler python3 bench/gpu/peers_sampler.py --seconds 60; }
 
-export -f suite sanitizer sanitize_one peers peers_sampler keep chains nonlinear layers training sequences sampler
+export -f suite suite_one again sanitizer sanitize_one peers peers_sampler keep chains nonlinear layers training sequences sampler
 export build device results steps bytes launches longest deepest trained streams sampled repetitions
 case $part in
     test)
-        step suite 300 bash -c 'suite 200'
-        # shellcheck disable=SC2016  # they are expanded there
-        step launches 300 bash -c 'suite "$launches"'
+        step suite 300 bash -c suite
+        step launches 300 bash -c again
         # shellcheck disable=SC2016
         step command_line 60 bash -c '"$build/deeppcr" info --device "$device" --json'
         ;;

@@ -7,7 +7,7 @@
 // were. Noise and start lie on the device before. CSV on standard output.
 //
 //   bench_gpu_sampler [--device cuda:N] [--width N] [--hidden N] [--depth N] [--steps N] [--most N] [--window N]
-//                     [--tolerance 1e-3] [--repetitions N]
+//                     [--tolerance 1e-3] [--repetitions N] [--seconds S]
 //
 // --steps: of both samplers, in place of their own. --most: pictures at once. --tolerance: of a step, of the sweeps.
 #include <inttypes.h>
@@ -46,7 +46,7 @@ static double median_by_host(const gpu *t, const job *j, int *runs) {
     double times[MOST], all = 0;
     dpcr_error error = {0};
     int count = 0;
-    for (int i = 0; count < t->repetitions && (count < 3 || all < 0.5); i++) {
+    for (int i = 0; count < t->repetitions && (count < 3 || all < t->seconds); i++) {
         const double start = now();
         sample(t, j, 0);
         must(dpcr_stream_wait(t->device, t->stream, &error), &error);

@@ -6,6 +6,7 @@
 // output.
 //
 //   bench_gpu_training [--device cuda:N] [--network mlp|resnet] [--layers N] [--widest N] [--most N] [--repetitions N]
+//   [--seconds S]
 //                      [--beside N]
 #include <inttypes.h>
 #include <math.h>

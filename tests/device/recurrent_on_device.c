@@ -231,6 +231,24 @@ static int variants_of_lstm_and_gru(int n) {
     return n;
 }
 
+// Layers whose W_hh blocks share as tiles, of many chunks, and of one unit's tile beside the next; back too. A
+// simulator takes minutes for them.
+static int wide_layers_of_many_chunks(int n) {
+    static const int64_t hidden[] = {132, 260};
+    for (int kind = DPCR_RNN_TANH; kind <= DPCR_LSTM && !getenv("DEEPPCR_DEVICE_SHARE"); kind++)
+        for (int h = 0; h < 2; h++, n++) {
+            network_job job = usual_job((dpcr_recurrent_kind)kind, n);
+            job.options.dtype = DPCR_F32;
+            job.options.hidden = hidden[h];
+            job.options.layers = 1;
+            job.length = 1300;
+            job.batch = 1 + n % 2;
+            job.method = DPCR_METHOD_OVERLAP;
+            run_network(&job);
+        }
+    return n;
+}
+
 static int clipped(int n) {
     for (int variant = 0; variant < 7; variant++)
         for (int m = 0; m < 4; m++, n++) {
@@ -326,6 +344,7 @@ void networks_as_on_the_host(void **state) {
     (void)state;
     int n = widths_and_lengths(0);
     n = variants_of_lstm_and_gru(n);
+    n = wide_layers_of_many_chunks(n);
     n = clipped(n);
     n = projections(n);
     n = sequences_that_begin_within(n);
