@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
 # tables.sh BUILD_DIR: the tables of docs/performance.md and docs/performance/ are what the files of bench/results/ say, every file of
-# bench/results/performance/ is in a page, every one of bench/results/ in the repository, and a figure changed by hand is found.
+# bench/results/performance/ is in a page, docs/performance/gpu.md is what those of bench/results/gpu/ say, every one of
+# bench/results/ in the repository, and a figure changed by hand is found.
 set -u
 build=${1:?usage: tables.sh BUILD_DIR}
 command -v python3 >/dev/null || { echo "tables: skipped: no python3"; exit 77; }
@@ -18,9 +19,10 @@ copies=("$work"/*.md)
 write() { PYTHONDONTWRITEBYTECODE=1 python3 bench/performance_table.py bench/results/performance "${copies[@]}"; }
 told=$(write) || complain "bench/performance_table.py failed"
 case $told in *"as they were"*) complain "tables without a file: $told" ;; esac
+python3 bench/gpu/table.py bench/results/gpu "$work/gpu.md" || complain "bench/gpu/table.py failed"
 for page in "${pages[@]}"; do
     cmp -s "$page" "$work/${page##*/}" ||
-        complain "$page is not what bench/performance.sh --render-only writes: $(diff "$page" "$work/${page##*/}" | sed -n '2p' | cut -c1-160)"
+        complain "$page is not what bench/performance.sh --render-only, or bench/gpu/table.py, writes: $(diff "$page" "$work/${page##*/}" | sed -n '2p' | cut -c1-160)"
 done
 for file in bench/results/performance/*; do
     name=${file##*/}

@@ -128,7 +128,7 @@ DPCR_API dpcr_status dpcr_chain_execute(const dpcr_chain_plan *plan, const dpcr_
 // the default one) and returns. All arrays and the workspace lie on that device and stay as they are until the stream
 // has been waited for (dpcr_stream_wait, or the caller's own means), which also tells what failed there. Nothing is
 // copied, allocated or waited for; a launch that fails leaves DPCR_ERROR_DEVICE and a usable plan. Float results are
-// the host's to rounding, uint32 ones to the bit; the same bits from run to run on one device. Not yet run on a device:
+// the host's to rounding, uint32 ones to the bit; the same bits from run to run on one device.
 // docs/gpu.md.
 DPCR_API dpcr_status dpcr_chain_enqueue(const dpcr_chain_plan *plan, const dpcr_array *a, const dpcr_array *b,
                                         const dpcr_array *z0, const dpcr_array *z, void *workspace,

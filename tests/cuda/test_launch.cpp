@@ -3,7 +3,7 @@
 // structures, widths, types, both directions, shared transitions, in place; refusals; workspaces that end where they
 // say.
 #include "kern/cuda/linear.h"
-#include "kern/cuda/linear_stream.h"
+#include "kern/cuda/linear_stream_run.h"
 #include "launch_case.h"
 
 namespace {

@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "cuda_testing.h"
-#include "kern/cuda/linear_stream.h"
+#include "kern/cuda/linear_stream_run.h"
 #include "linear_problem.h"
 
 namespace {

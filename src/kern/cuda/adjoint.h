@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // The way back through a narrow cell: g_{L-1} = c_{L-1}, g_l = c_l + J_{l+1}^T g_{l+1}, and J_0^T g_0 for z0. The
 // linear chain of linear.h, transposed and from the last step, whose transitions are made from the states as a tile
-// comes in: W and the states are read, a Jacobian is never written. Not yet run on a device. docs/math/backward.md.
+// comes in: W and the states are read, a Jacobian is never written. docs/math/backward.md.
 #ifndef DPCRI_CUDA_ADJOINT_H
 #define DPCRI_CUDA_ADJOINT_H
 

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Batches on a device, of images that lie there as bytes: the order of an epoch, and a batch's rows, normalised. Not
-// yet run on a device.
+// Batches on a device, of images that lie there as bytes: the order of an epoch, and a batch's rows, normalised.
 //
 // The order is train/batches.c's: for i ascending, order[i] and order[j] change places, j = i + a number below count -
 // i of the counter-based generator (base/random.h), which anybody can make by itself. Swaps that share no place may go

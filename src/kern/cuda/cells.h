@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT
 // Narrow cells on a device: u = W_m z + x_m, z' = act(u) or z + scale act(u), columns of width K that mix with no
-// others (a dense cell's sequences, a diagonal one's components). What the kernels over them share. Not yet run on a
-// device.
+// others (a dense cell's sequences, a diagonal one's components). What the kernels over them share.
 //
 // Sums, and float's tanh and sigmoid, are those of kern/narrow.h operation by operation, so that the loop's bits here
 // are those of a CPU that has fma. double's tanh has a formula of its own (2 ulp).

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 // Dropout between the layers of a recurrent network, forward and, over gradients, back, with the host's masks
-// (model/recurrent_dropout.c). Not yet run on a device.
+// (model/recurrent_dropout.c).
 //
 //   y[t][b][i] = x[t][b][i] / (1 - p), or 0 where word i of the stream (t, b) is below p
 //

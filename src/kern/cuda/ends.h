@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// A network's encoder and head on a device, and the cross-entropy behind them. Not yet run on a device.
+// A network's encoder and head on a device, and the cross-entropy behind them.
 //
 //   onward     y = x W + b: tiles of 16 rows x 64 outputs
 //   homeward   dx = dy W^T: tiles of 16 rows x 64 inputs

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// A layer and direction of a recurrent network (RNN, GRU, LSTM of any width) on a device. Not yet run on one.
+// A layer and direction of a recurrent network (RNN, GRU, LSTM of any width) on a device.
 //
 //   inputs   g_m = W_ih x_m + b_ih of all steps, one product, a plain launch
 //   columns  overlapped chunks of h, c <- cell(g_m, W_hh h + b_hh, h, c), one cooperative launch

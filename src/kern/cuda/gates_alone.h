@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 // A layer and direction of RNN, GRU or LSTM (gates.h) so narrow that a block has room for all of W_hh: each block takes
-// items of its own through a stretch, so blocks meet once a stretch and not once a step. Not yet run on a device.
+// items of its own through a stretch, so blocks meet once a stretch and not once a step.
 //
 // A lane has a unit of an item, with all its gates: h of all units lies on chip, by turns in two places, and a step is
 // one barrier of the item's lanes, of a warp where there are 32. Its own h and c stay in registers, and g is asked for

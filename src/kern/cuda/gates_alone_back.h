@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 // The way back through an RNN, GRU or LSTM so narrow that a block has room for all of W_hh, as going forward
-// (gates_alone.h): each block takes items of its own through a stretch. Not yet run on a device.
+// (gates_alone.h): each block takes items of its own through a stretch.
 //
 // A lane has a unit of an item: what has come to its h and c stays in registers, a step's e of all units goes on chip,
 // by turns to two places, and after one barrier of the item's lanes each sums what they make of its h, term by term as

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The way back through a layer and direction of a recurrent network on a device. Not yet run on one.
+// The way back through a layer and direction of a recurrent network on a device.
 //
 //   gates    what the gates were, of all steps at once, from the states that went in: a plain launch
 //   backs    from the last step, in chunks as the way forward (gates_chunks.h), one cooperative launch:

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 // A chain of recurrent states as overlapped chunks that go side by side, in one cooperative launch; the loop is one
-// chunk. What a step is, forward (gates.h) or back (gates_back.h), is a parameter. Not yet run on a device.
+// chunk. What a step is, forward (gates.h) or back (gates_back.h), is a parameter.
 //
 // An item is a chunk of a sequence. Each runs `warm_up` steps from zero (or from the chain's start, where they would
 // begin before it), notes where it starts and runs its chunk. A chunk whose start is not what its neighbour ended with

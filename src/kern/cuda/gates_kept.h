@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 // A layer and direction of RNN, GRU or LSTM over few items (gates.h), whose W_hh stays on chip, spread over the blocks
-// of the one cooperative launch. Not yet run on a device.
+// of the one cooperative launch.
 //
 // A block has all gates of some units, 32 to 128 columns, and their rows of W_hh for the whole launch. A step: every
 // block takes all items' h on chip, a warp some columns of an item or four; then a thread a unit does what follows the

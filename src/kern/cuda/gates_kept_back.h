@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 // The way back through RNN, GRU and LSTM over few items (gates_back.h), whose W_hh stays on chip as going forward
-// (gates_kept.h): a block has some units' columns of it. Not yet run on a device.
+// (gates_kept.h): a block has some units' columns of it.
 //
 // A step: every block takes the items' e on chip, G H numbers each, and a thread a unit of an item sums what they make
 // of its h, term by term as gates_back.h does, and goes on with the step's gates, whose tape it has asked for before

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// LSTMs that project, h = W_hr m, m = o tanh(c), h of P numbers and m of H, forward and back. Not yet run on a device.
+// LSTMs that project, h = W_hr m, m = o tanh(c), h of P numbers and m of H, forward and back.
 //
 // What goes into the gates is W_hh h = (W_hh W_hr) m, so but for the first step, which hears of h0, this is an LSTM
 // of H units with states m and recurrent weights F = W_hh W_hr: gates.h's and gates_back.h's launches, a barrier a step

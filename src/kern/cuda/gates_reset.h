@@ -4,7 +4,7 @@
 //   n = tanh(x_n + W_n (r h) + b_n)        h' = (1 - z) n + z h
 //
 // W_n meets r h, which wants r of all units: a step is two products with all blocks meeting between them, each way. All
-// else is gates.h's and gates_back.h's; of their tape, r, z, n, r h. Not yet run on a device. docs/math/recurrent.md.
+// else is gates.h's and gates_back.h's; of their tape, r, z, n, r h. docs/math/recurrent.md.
 #ifndef DPCRI_CUDA_GATES_RESET_H
 #define DPCRI_CUDA_GATES_RESET_H
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
-// The kernels for CUDA devices, as C sees them. Not yet run on a device: proven on the CPU (tests/cuda) and compiled.
+// The kernels for CUDA devices, as C sees them. Proven on the CPU (tests/cuda) and on a device
+// (docs/gpu.md).
 //
 // Each launcher puts its work on `stream` (a cudaStream_t; NULL is the default stream) of the device that is current
 // and returns at once: no synchronisation, no allocation, no copy to or from the host. What is captured into a graph

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 // Overlapped chunks of a stack of layers of any width (layers.h, layers_norm.h, layers_two.h), all sweeps in one
-// cooperative launch. Not yet run on a device.
+// cooperative launch.
 //
 // An item is a chunk of a group of rows, one block's work as in layers.h. Sweep 1: each runs `warm_up` layers from zero
 // (or from z0, where they would begin before it), notes the states that it starts from, runs and stores its chunk. Then

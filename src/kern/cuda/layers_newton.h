@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 // Newton over a stack of dense layers, or a cell with one W, of any width: all sweeps and the stopping rule in one
-// cooperative launch, in windows of `window` steps. Not yet run on a device.
+// cooperative launch, in windows of `window` steps.
 //
 // A sweep, d_l = z_l^new - z_l and J_l = diag(s_l) W_l, or I + diag(s_l) W_l with the branch's factor in s_l, which is
 // never written:

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 // Layers of layers.h that are normalised: v = n gamma + beta, n = (u - mean) r, r = 1 / sqrt(variance + 1e-5), z' from
-// act(v). Not yet run on a device.
+// act(v).
 //
 //   forward   u of all units stays where the next state will be; then a warp a row takes mean and variance, and v, act
 //             and the state follow: a barrier a layer more
@@ -14,7 +14,7 @@
 #ifndef DPCRI_CUDA_LAYERS_NORM_H
 #define DPCRI_CUDA_LAYERS_NORM_H
 
-#include "kern/cuda/layers.h"
+#include "kern/cuda/layers_sums.h"
 
 namespace layers {
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 // Stacks of layers of few rows, whose units several blocks share (layers.h, layers_norm.h, layers_two.h), forward and
-// back, in one cooperative launch. Not yet run on a device.
+// back, in one cooperative launch.
 //
 // A group is up to 8 rows, a warp each. Of each pass every block makes strips of 32 units, reading no other rows of W
 // than theirs, and leaves them for the others; then all blocks meet, and each takes all units of its rows on chip. The

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 // Two-layer branches in the stacks of layers.h: v = act(W1 z + b1), z' = z + s (W2 v + b2), v `inner` wide, normalised
-// before act where there is a gamma (layers_norm.h). Not yet run on a device.
+// before act where there is a gamma (layers_norm.h).
 //
 //   forward   two passes a layer: v rests in the second buffer, and z stays in the first until z' takes its place
 //   slopes    v and act' of all layers at once, from the states; of normalised ones norms, as layers_norm.h's

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 // Linear chains on a device whose transitions are wider than linear.h holds on chip: z_m = A_m z_{m-1} + b_m, m = 0 ..
-// n-1, states of any width w, in order or by products of many chunks side by side. Not yet run on a device.
+// n-1, states of any width w, in order or by products of many chunks side by side.
 //
 //   loop     X = z0; for each step X = A_m X + b_m: an item is a sequence, or some that share A, as columns of X
 //   chunks   N = ceil(n / C) chunks of C steps each, in three launches:

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: MIT
-// linear_large.h's loop and chunks for csr transitions that all have one pattern: z_m = A_m z_{m-1} + b_m. Not yet run
-// on a device.
+// linear_large.h's loop and chunks for csr transitions that all have one pattern: z_m = A_m z_{m-1} + b_m.
 //
 // X stays in shared memory as there, a thread has some rows of op(A), and the values of a step, which lie side by side
 // in memory whatever the pattern, are on their way while the one before is multiplied with: a barrier a step. Where two

@@ -5,7 +5,7 @@
 #define DPCRI_CUDA_LINEAR_WIDTHS_H
 
 #include "kern/cuda/linear.h"
-#include "kern/cuda/linear_stream.h"
+#include "kern/cuda/linear_stream_run.h"
 
 namespace linear {
 

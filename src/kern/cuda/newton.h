@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 // Newton on narrow cells, fused: states, Jacobians and the linear solve stay on chip, all sweeps and the stopping rule
-// run in one cooperative launch. Not yet run on a device.
+// run in one cooperative launch.
 //
 // A window is `tiles` tiles of threads x items steps of a column, a block each; columns go side by side while there are
 // blocks for them, windows one after the other, each from the state that the one before ended with. A sweep, with

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 // A layer and direction of recurrent cells whose units do not mix (ParaGRU, ParaLSTM, minGRU; formulas in kern/para.h)
-// on a device, forward. Not yet run on one.
+// on a device, forward.
 //
 //   inputs  g_m = W_ih x_m + b_ih of all steps, one product, a plain launch (gates.h)
 //   para    overlapped chunks (gates_chunks.h), one cooperative launch: a thread takes a unit of an item through all

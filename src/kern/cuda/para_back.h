@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The way back through cells whose units do not mix (para.h), on a device. Not yet run on one.
+// The way back through cells whose units do not mix (para.h), on a device.
 //
 //   inputs      what W_ih gave the gates, as on the way forward: a plain launch
 //   para_backs  from the last step, in chunks as the way forward (gates_chunks.h), one cooperative launch, a thread a

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // Newton over time for cells whose units do not mix (para.h): their Jacobians are numbers (ParaGRU, minGRU) or blocks
 // of 2 x 2 (ParaLSTM), so a sweep is a scan of little more than the states, at any width, and no chain has to forget.
-// All sweeps and the stopping rule run in one cooperative launch. Not yet run on a device.
+// All sweeps and the stopping rule run in one cooperative launch.
 //
 // A column is a unit of a sequence, a lane's; a tile is warps x items steps of 32 columns, a block's: a warp has its
 // items in order, a window `tiles` of them, a block each. Groups of columns go side by side while there are blocks for

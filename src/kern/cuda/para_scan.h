@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: MIT
 // The chain of para_back.h by a scan: the way back after newton, whose cost no chain that remembers for long can raise.
-// Not yet run on a device.
 //
 // G_m, what comes to the state after step m, is linear in the one after it, with J of the state (h, or c and h):
 //

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// A diffusion sampler's loop on a device: the layers of its denoiser, and its steps. Not yet run on a device.
+// A diffusion sampler's loop on a device: the layers of its denoiser, and its steps.
 //
 //   dense    y = act(x W^T + b + class), or x + act(..): tiles of 16 rows x 8 outputs, or dense_tiles, of many rows
 //            product.h's, W [out][in] read once a tile of rows, slice by slice; 2 in out flops a row

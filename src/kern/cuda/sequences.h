@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Batches of a sequence model on a device, and what its head reads. Not yet run on a device.
+// Batches of a sequence model on a device, and what its head reads.
 //
 //   gather   labelled sequences of an epoch's order, step by step: x[t][r][:] = data[order[first + r]][t][:]
 //   look     a text as streams side by side: symbols, those that follow, and x = the symbols' rows of the embedding

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// simt.h on a CUDA device. Not yet run on one.
+// simt.h on a CUDA device.
 #ifndef DPCRI_CUDA_SIMT_DEVICE_H
 #define DPCRI_CUDA_SIMT_DEVICE_H
 

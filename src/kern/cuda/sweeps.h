@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// A sampler's sweeps on a device: what follows the evaluation of a window's steps. Not yet run on a device.
+// A sampler's sweeps on a device: what follows the evaluation of a window's steps.
 //
 //   picard   r_l = f_l - z_l;  delta_l = delta_{l-1} + r_l along the window;  z_l += delta_l, the front's z = f;  the
 //            front goes past the leading steps that are within the tolerance; what comes into the window is guessed

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 // What training does to whole vectors on a device: an optimiser's update, gradients scaled by their norm, and those of
-// tied steps summed. Not yet run on a device.
+// tied steps summed.
 //
 // Formulas, and the order of every operation, are those of kern/train_updates.inc, train/clip.c and model/model.c,
 // without fma, so that the bits are the host's: squares are summed in double, in the blocks and parts of kern/device.h.

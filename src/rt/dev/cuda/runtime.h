@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The module's own use of the CUDA runtime. Not yet run on a device.
+// The module's own use of the CUDA runtime.
 #ifndef DPCRI_CUDA_RUNTIME_H
 #define DPCRI_CUDA_RUNTIME_H
 
