@@ -54,8 +54,8 @@ static const struct argp_option common_options[] = {
     {"seed", KEY_SEED, "N", 0, "Seed of all random numbers (default 1)", 0},
     {"threads", KEY_THREADS, "N", 0, "Worker threads (default 0: as many as this process may run on)", 0},
     {"device", KEY_DEVICE, "cpu|cuda|cuda:N|auto", 0,
-     "Where to compute (default cpu); auto: on a CUDA device where there is one and it would be faster; not yet run on "
-     "a GPU; train and eval take no scheme, guess or window there",
+     "Where to compute (default cpu); auto: on a CUDA device where there is one and it would be faster; "
+     "train and eval take no scheme, guess or window there",
      0},
     {"denormals", KEY_DENORMALS, "flush|keep", 0,
      "Numbers below 1.2e-38 (float32; 2.2e-308 in float64) become 0 (default), for many processors are up to ten "

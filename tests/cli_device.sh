@@ -78,6 +78,9 @@ holds "cpu: asked for" "$(field device check mlp --layers 4 --width 2 --device c
 network="resnet --layers 600 --width 2 --batch 1 --threads 1"
 holds 'newton: all sweeps in one launch on cuda:0 (stand-in on the host)' "$(field sentence plan $network --device cuda)"
 holds 'overlap: overlapped chunks in one launch on cuda:0 (stand-in on the host)' "$(field sentence plan ${network/resnet/mlp} --device cuda)"
+holds 'keep what they begin with, and its sequences are many' "$(field sentence plan ${network/batch 1/batch 100} --device cuda)"
+holds 'newton serves no such steps' "$(field sentence plan $network --layer-norm --device cuda)"
+holds 'newton wants more memory than the limit' "$(field sentence plan $network --device cuda --memory-limit 512)"
 holds 'on cuda:0 (stand-in on the host), measured; ' "$(field sentence plan $network --device cuda --measure --budget 0.05 --wisdom "$folder/there.wisdom")"
 holds 'known from an earlier measurement; ' "$(field sentence plan $network --device cuda --planning wisdom --wisdom "$folder/there.wisdom")"
 holds '"measured_seconds":' "$(field candidates plan $network --device cuda --wisdom "$folder/there.wisdom")"
@@ -93,8 +96,8 @@ holds 'us of transfers, here ' "$(DEEPPCR_FAKE_CLOCK=1 field device plan $networ
 holds 'the loop' "$(field sentence plan mlp --layers 4 --width 40 --batch 1 --method sequential --device cuda)"
 holds "a row's units shared by 8 blocks: " "$(field sentence plan mlp --layers 4 --width 640 --batch 1 --device cuda)"
 holds 'a block a row or few: ' "$(field sentence plan mlp --layers 4 --width 90 --batch 1 --device cuda)"
-# Of two blocks each would make ten strips, one after another.
-holds 'a block a row or few: ' "$(field sentence plan mlp --layers 4 --width 640 --batch 32 --device cuda)"
+# Of two blocks each would make three strips, one after another.
+holds 'a block a row or few: ' "$(field sentence plan mlp --layers 4 --width 130 --batch 32 --device cuda)"
 holds 'on the device is not known' "$(field device plan mlp --layers 4 --width 2 --method sequential --device auto)"
 holds 'linear chains' "$(field device plan linear --length 64 --width 2 --device auto)"
 refused 2 'plan mlp and plan resnet of this machine ask a device' plan linear --length 64 --width 2 --device cuda

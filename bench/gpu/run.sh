@@ -10,7 +10,6 @@
 #             by the loop, overlap and newton, into nonlinear.csv there; stacks of layers, forward and back, into layers.csv;
 #             steps of training, whole, beside the processor's, into training.csv; epochs of recurrent networks' training,
 #             whole, into sequences_NETWORK.csv; whole diffusion samplings by the loop and by sweeps, into sampler.csv
-#
 #   peers     what PyTorch and JAX (python3's) take for the same work, into peers.csv and peers_sampler.csv
 #
 # DEEPPCR_DEVICE=cuda:N chooses the device. DEEPPCR_GPU_BUILD=FOLDER takes the programs and the backend in there, made on
@@ -46,7 +45,8 @@ unset DEEPPCR_CUDA_MODULE DEEPPCR_DEVICE_SHARE DEEPPCR_DEVICE_LAUNCHES
 step() {
     local name=$part.$1 limit=$2 status
     shift 2
-    if [ -e "$steps/$name" ]; then
+    local marker=$steps/$name${DEEPPCR_COMMIT:+.$DEEPPCR_COMMIT}
+    if [ -e "$marker" ]; then
         echo "$name: done before"
         return 0
     fi
@@ -61,7 +61,7 @@ step() {
         echo "$name: exit status $status; all of it in $steps/$name.log"
         exit $status
     fi
-    touch "$steps/$name"
+    touch "$marker"
     echo "$name: done, $(tail -1 "$steps/$name.log" | cut -c1-100)"
 }
 
@@ -75,7 +75,9 @@ sanitize_one() {
         compute-sanitizer --tool "$1" --error-exitcode 1 "$build/test_on_device" "$2" >"$log" 2>&1
     local status=$?
     [ $status -eq 0 ] || echo "$1 $2: exit status $status"
-    [ $status -eq 0 ] && grep -qE 'ERROR SUMMARY: 0 errors|RACECHECK SUMMARY: 0 hazards' "$log"
+    grep -qE 'ERROR SUMMARY: 0 errors|RACECHECK SUMMARY: 0 hazards' "$log" && return $status
+    echo "$1 $2: $(tail -1 "$log")"
+    return 1
 }
 sanitizer() {
     "$build/test_on_device" --list | xargs -P "$(nproc)" -I{} bash -c "sanitize_one $1 {}" && echo "$1: no errors in $("$build/test_on_device" --list | wc -l) tests"
@@ -92,10 +94,14 @@ keep() {
     local out=$results/$1.csv
     shift
     mkdir -p "$results"
-    "$@" >"$steps/rows.csv" || return
+    "$@" >"$steps/rows.csv"
+    local status=$?
+    [ -s "$steps/rows.csv" ] || return $status
     [ -s "$out" ] || head -1 "$steps/rows.csv" | sed 's/^/date,commit,/' >"$out"
-    tail -n +2 "$steps/rows.csv" | sed "s/^/$(date -u +%F),$(git describe --always --dirty --exclude '*' 2>/dev/null || echo "${DEEPPCR_COMMIT:--}"),/" >>"$out"
+    # Of a program that was stopped the last row may be half a row.
+    awk -F, 'NR == 1 { n = NF } NR > 1 && NF == n' "$steps/rows.csv" | sed "s/^/$(date -u +%F),$(git describe --always --dirty --exclude '*' 2>/dev/null || echo "${DEEPPCR_COMMIT:--}"),/" >>"$out"
     echo "$(wc -l <"$out") lines in $out"
+    return $status
 }
 
 chains() { keep chains "$build/bench_gpu_chains" --device "$device" --structure "$1" --bytes "$bytes"; }

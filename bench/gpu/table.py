@@ -12,7 +12,7 @@ import sys
 
 
 def read(folder, name, *key):
-    """The rows of a file by the columns of `key`, numbers as numbers."""
+    """The rows of a file by the columns of `key`, numbers as numbers; in float32 where the key does not tell."""
     path = folder / f"{name}.csv"
     rows = {}
     for row in csv.DictReader(path.open()) if path.exists() else ():
@@ -20,6 +20,8 @@ def read(folder, name, *key):
             if column in row:
                 row[column] = int(row[column])
         row["us"] = float(row["median_us"])
+        if "dtype" not in key and row.get("dtype", "float32") != "float32":
+            continue
         rows[tuple(row[k] for k in key)] = row
     return rows
 
@@ -44,7 +46,8 @@ def power(n):
 
 
 def best(rows):
-    there = [row for row in rows if row is not None]
+    """The fastest; what gave up is none of a method's."""
+    there = [row for row in rows if row is not None and row.get("reason") != "fallback"]
     return min(there, key=lambda row: row["us"]) if there else None
 
 
@@ -67,7 +70,7 @@ def mlp(folder):
                 lines.append([back, str(batch), str(width), *(time(ours[m]) for m in ours), *(time(peer[p]) for p in peer),
                               times(peer["eager"], fast), times(peer["graph"], fast)])  # fmt: skip
     return table(["pass", "batch", "width", "loop", "overlap", "newton", "PyTorch eager", "captured", "JAX scan",
-                  "over eager", "over captured"], lines)  # fmt: skip
+                  "best over eager", "best over captured"], lines)  # fmt: skip
 
 
 def maps(folder, network, batch):
@@ -78,9 +81,8 @@ def maps(folder, network, batch):
         cells = []
         for length in lengths:
             row = {m: layers.get((network, width, length, batch, "forward", m)) for m in ("sequential", "overlap", "newton")}
-            failed = row["overlap"] and row["overlap"]["reason"] == "fallback"
-            cells.append("(gave up)" if failed else times(row["sequential"], row["overlap"]))
-            cells[-1] += " / " + times(row["sequential"], row["newton"])
+            cells.append(" / ".join("(gave up)" if row[m] and row[m]["reason"] == "fallback" else times(row["sequential"], row[m])
+                                    for m in ("overlap", "newton")))  # fmt: skip
         lines.append([str(width), *cells])
     return table(["width", *map(power, lengths)], lines)
 
@@ -109,8 +111,8 @@ def samplers(folder):
         fast = best(row.values())
         lines.append([f"{sampler} {steps}", str(batch), *(time(row[m]) for m in row), time(peer["eager"]), time(peer["graph"]),
                       times(peer["eager"], fast), times(peer["graph"], fast)])  # fmt: skip
-    return table(["sampler", "batch", "loop", "picard", "parataa", "PyTorch eager", "captured", "over eager", "over captured"],
-                 lines)  # fmt: skip
+    return table(["sampler", "batch", "loop", "picard", "parataa", "PyTorch eager", "captured", "best over eager",
+                  "best over captured"], lines)  # fmt: skip
 
 
 def gates(folder):
@@ -175,8 +177,8 @@ def bandwidth(folder):
     for structure, width, scheme, dtype, batch in dict.fromkeys(key[:5] for key in rows if key[4] and key[0] != "copy"):
         both = [rows.get((structure, width, scheme, dtype, batch, t)) for t in (0, 1)]
         if scheme == "chunked":
-            lines.append([structure, str(width), dtype, str(batch), *(f"{float(r['gb_per_s']):.0f}" for r in both if r),
-                          *(f"{100 * float(r['of_copy']):.0f} %" for r in both if r)])  # fmt: skip
+            lines.append([structure, str(width), dtype, str(batch), *(f"{float(r['gb_per_s']):.0f}" if r else "–" for r in both),
+                          *(f"{100 * float(r['of_copy']):.0f} %" if r else "–" for r in both)])  # fmt: skip
     return table(["structure", "width", "numbers", "batch", "GB/s", "transposed", "of a copy", "transposed"], lines)
 
 

@@ -9,8 +9,9 @@
 #include "rt/dev/device.h"
 #include "solve/solve_internal.h"
 
-// AUTO is a rule of shape: chunks help where the sequences alone leave lanes idle, and a chain is long enough for some.
-enum { FEW_STEPS = 512, LANES_OF_A_PROCESSOR = 128, PAGE = 256 };
+// AUTO is a rule of shape: chunks help where the sequences alone leave lanes idle, and a chain is long enough for some;
+// newton, which does the more work the more sequences there are, where they are few (docs/performance/gpu.md).
+enum { FEW_STEPS = 512, LANES_OF_A_PROCESSOR = 128, NEWTONS_OF_A_PROCESSOR = 2, PAGE = 256 };
 
 bool dpcri_solve_on_device(const dpcr_solve_options *options) {
     return options->device.type != 0 && options->device.type != DPCR_HOST;
@@ -182,17 +183,24 @@ static dpcr_status choose(dpcr_solve_plan *plan, const dpcr_device_info *info, c
     plan->device_bandwidth = info->bandwidth;
     dpcri_device_defaults(o, steps->dtype, steps->length, columns, processors);
     if (steps->length == 0 || steps->batch == 0) return DPCR_OK;
-    if (given.method == DPCR_METHOD_AUTO && o->method == DPCR_METHOD_OVERLAP && remembers(plan)) {
+    const bool keeps = given.method == DPCR_METHOD_AUTO && o->method == DPCR_METHOD_OVERLAP && remembers(plan);
+    if (keeps) {
+        const bool few = columns <= (int64_t)NEWTONS_OF_A_PROCESSOR * (processors > 0 ? processors : 1);
         *o = given;
-        o->method = DPCR_METHOD_NEWTON;
+        o->method = few ? DPCR_METHOD_NEWTON : DPCR_METHOD_SEQUENTIAL;
+        if (!few) *why = "for its steps keep what they begin with, and its sequences are many";
         dpcri_device_defaults(o, steps->dtype, steps->length, columns, processors);
     }
     const dpcr_status status = ask_bytes(plan, told, &refused);
-    if (status != DPCR_ERROR_UNSUPPORTED || given.method != DPCR_METHOD_AUTO) {
+    const bool other =
+        status == DPCR_ERROR_UNSUPPORTED || (keeps && o->method == DPCR_METHOD_NEWTON && status == DPCR_ERROR_MEMORY);
+    if (!other || given.method != DPCR_METHOD_AUTO) {
         if (status != DPCR_OK && error) *error = refused;
         return status;
     }
-    *why = "for such steps have no other kernel there";
+    *why = !keeps                        ? "for such steps have no other kernel there"
+           : status == DPCR_ERROR_MEMORY ? "for newton wants more memory than the limit"
+                                         : "for its steps keep what they begin with, and newton serves no such steps";
     given.method = DPCR_METHOD_SEQUENTIAL;
     *o = given;
     dpcri_device_defaults(o, steps->dtype, steps->length, columns, processors);

@@ -12,13 +12,13 @@
 #include "solve/solve_internal.h"
 
 // What one multiprocessor reads from the last cache by tiles of a layer, and where a whole layer is one, as an H100
-// does (docs/performance/gpu.md). Where nothing was measured: a barrier of all blocks; what taking the others' numbers
-// adds to one; a term of a sum, four cycles.
-static const double one_reads = 1.6e10, one_tile_reads = 8e10, one_tile = 65536, usual_barrier = 2e-6,
-                    usual_exchange = 1e-6, usual_bandwidth = 3e11, term = 2.5e-9;
+// did: 256 units took 16 us a layer, 64 units 0.85. Where nothing was measured: a barrier of all blocks; what taking
+// the others' numbers adds to one; a term of a sum, four cycles.
+static const double one_reads = 1.6e10, one_tile_reads = 8e10, usual_barrier = 2e-6, usual_exchange = 1e-6,
+                    usual_bandwidth = 3e11, term = 2.5e-9;
 
 double dpcri_device_alone_seconds(const dpcri_device_step *step, double bandwidth) {
-    const double alone = step->bytes <= one_tile ? one_tile_reads : one_reads;
+    const double alone = step->whole ? one_tile_reads : one_reads;
     const double reads = bandwidth > 0 ? fmin(bandwidth, alone) : alone;
     return fmax(step->bytes / reads, term * (double)step->terms);
 }

@@ -300,6 +300,7 @@ typedef struct dpcri_device_step {
     int64_t terms;         // of a unit's sums, all passes together, one after another
     int64_t shared_terms;  // where units are shared: of the sums that a block makes one after another
     double bytes;          // of weights
+    int whole;             // are all of them one tile of one block? (kern/cuda/layers.h, narrow)
     int64_t groups, rows;  // where units are shared: groups of rows, which all read the weights, and rows of one
 } dpcri_device_step;
 double dpcri_device_alone_seconds(const dpcri_device_step *step, double bandwidth);

@@ -204,7 +204,7 @@ static void cell_gradients(const dpcri_device_cell *c, int64_t row) {
 }
 
 static dpcr_status cell_workspace(int id, const dpcri_device_cell *cell, size_t *bytes, dpcr_error *error) {
-    *bytes = 256;
+    *bytes = cell->way == DPCRI_DEVICE_NEWTON ? 512 : 256;
     const char *const refusal = dpcri_device_cell_refusal(cell);
     if (cell->w <= WIDEST && cell->hidden <= WIDEST && !refusal) return DPCR_OK;
     return dpcri_tell(error, DPCR_ERROR_UNSUPPORTED, "cuda:%d: %s", id,

@@ -8,12 +8,12 @@
 //             e_l = scale act'(u_l) lambda_l, which takes the slopes' place
 //   gradients dW_l += z_{l-1}^T e_l, dx_l += sums of e_l over the rows: all layers at once, a plain launch, and fold
 //
-// W comes in tiles of `depth` x `units` numbers, of up to 16 KB, into a ring of `stages` buffers, with what the tile's
-// units need of their own; while one tile is multiplied with, those that follow are on their way, also across the ends
-// of layers, since no W waits for a state. So a layer costs a barrier a tile and w multiply-adds one after another, not
-// the way to memory.
-// 4 w^2 flops a layer and row forward and back together, as many for the gradients; the slopes of what is not told by
-// the state cost 2 w^2 more. W is read from the second cache once a group of rows, each way.
+// W comes in tiles of `depth` x `units` numbers, of up to 16 KB or of a whole narrow layer (up to 73), into a ring of
+// `stages` buffers, with what the tile's units need of their own; while one tile is multiplied with, those that follow
+// are on their way, also across the ends of layers, since no W waits for a state. So a layer costs a barrier a tile and
+// w multiply-adds one after another, not the way to memory. 4 w^2 flops a layer and row forward and back together, as
+// many for the gradients; the slopes of what is not told by the state cost 2 w^2 more. W is read from the second cache
+// once a group of rows, each way.
 //
 // A unit's sum begins with x, or with lambda, and runs over z, or e, in order, as the host's: a row's bits are its own.
 // The rows of a gradient are summed in pieces of a number that the shape alone says, each in order, and the pieces by

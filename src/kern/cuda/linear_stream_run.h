@@ -88,11 +88,15 @@ inline void find_packs(arguments_of<T> *a, bool staged) {
 template <class T, int K, class S, bool Staged>
 inline int launch(const arguments_of<T> &a, int64_t blocks, void *stream) {
     const int64_t shared = layout<T, K, S>::bytes(a.p.group, a.slots);
-    if (shared > usual_shared) return -1;
+    int64_t room = 0;
+    const int status = simt::room_of_block(&room);
+    if (status != 0) return status;
+    if (shared > room) return -1;  // more levels of nodes than 64 KB hold: above 10^8 steps of width 2 in double
     return simt::launch<kernel<T, K, S, Staged>>({blocks, S::threads, shared, false}, stream, a);
 }
 
-// p->length and p->columns are positive. Status as simt::launch's, -1 where the grid would be too large.
+// p->length and p->columns are positive. Status as simt::launch's, -1 where the grid, or
+// what levels of nodes take on chip, would be too large.
 template <class T, int K, class S, int Group>
 inline int run(problem<T> p, void *workspace, void *stream) {
     const sizes s = stream::plan<T, K, S, Group>(&p);

@@ -14,40 +14,38 @@
 //     };
 //     int status = simt::launch<kernel>({blocks, threads, shared_bytes, cooperative}, stream, arguments);
 //
+// clang-format off
 // lane:
 //     thread() threads() block() blocks() in_warp() warp()
-//     array<T>(byte, count)        count T of the block's shared memory from that byte on; get(i), set(i, v), and
-//     get_wide(i, x):
-//                                  `wide` numbers from i on, which lies on a multiple of 16 bytes. What it holds at the
-//                                  start is anything. Between one lane's set and another's get or set stands a
-//                                  barrier
-//     array.get4(i) set4(i, four)  four numbers at once, at a multiple of 16 bytes; load4(p), store4(p, four): of
-//     global memory barrier()                    of the block: every lane, at the same line warp_barrier() of the warp:
-//     every lane of it, at the same line; orders shared memory within the warp shuffle(v, from) shuffle_up(v, n)
-//     shuffle_down(v, n) shuffle_xor(v, n) any(condition)
-//                                  the warp's, full masks only; they order no memory
-//     ticket(counter)              one number for each that asks, ascending from what the counter held
-//     raise(number, v)             number = max(number, v), whoever is first
-//     publish(flag, v)             what this lane wrote, and what others wrote before the last barrier that it shared
-//     with
-//                                  them, is seen by who finds v there with
+//     array<T>(byte, count)         count T of the block's shared memory from that byte on. What it holds at the start
+//                                   is anything. Between one lane's set and another's get or set stands a barrier.
+//                                   get(i) set(i, v); get_wide(i, x): 16 bytes of numbers from i on; get4(i) and
+//                                   set4(i, four): four numbers; these from a multiple of 16 bytes on
+//     load4(p) store4(p, four)      four numbers of global memory, on a multiple of 16 bytes
+//     barrier()                     of the block: every lane, at the same line
+//     warp_barrier()                of the warp: every lane of it, at the same line; orders shared memory within it
+//     shuffle(v, from) shuffle_up(v, n) shuffle_down(v, n) shuffle_xor(v, n) any(condition)
+//                                   the warp's, full masks only; they order no memory
+//     ticket(counter)               one number for each that asks, ascending from what the counter held
+//     raise(number, v)              number = max(number, v), whoever is first
+//     publish(flag, v)              what this lane wrote, and what others wrote before the last barrier that it shared
+//                                   with them, is seen by who finds v there with
 //     acquire(flag)                 and by the lanes that then meet that one at a barrier
-//     await(flag, v)               acquire until it gives v
-//     release(flag, v)             as publish, by the store's own order alone
-//     peer_load(p) peer_store(p,v) numbers that other blocks write or read in the same launch
+//     await(flag, v)                acquire until it gives v
+//     release(flag, v)              as publish, by the store's own order alone
+//     peer_load(p) peer_store(p, v) numbers, and packs, that other blocks write or read in the same launch
 //     stream_load<N>(p) stream_store(p, v)
-//                                  N numbers side by side, a pack, from and to a place of its alignment; they leave
-//                                  caches before others
-//     grid_barrier()               all lanes of all blocks; of cooperative launches alone. What was written before it
-//     is
-//                                  seen behind it, by plain loads and copies too
-//     copy_async(array, i, p)      array[i] = *p, some time before copy_wait() of this lane returns; until then nobody
-//     may touch
-//                                  array[i], and others not before a barrier after that
-//     copy_async_wide(array, i, p) the same of `wide` numbers side by side, 16 bytes: both places lie on a multiple of
-//     16 copy_close() copy_wait_but(n)         what was asked for since the last close is a group; all groups but the n
-//                                  last (0 to 7) have landed
+//                                   N numbers side by side, a pack, from and to a place of its alignment; they leave
+//                                   caches before others
+//     grid_barrier()                all lanes of all blocks; of cooperative launches alone. What was written before it
+//                                   is seen behind it, by plain loads and copies too
+//     copy_async(array, i, p)       array[i] = *p, some time before copy_wait() of this lane returns; until then nobody
+//                                   may touch array[i], and others not before a barrier after that
+//     copy_async_wide(array, i, p)  the same of 16 bytes of numbers; both places lie on a multiple of 16
+//     copy_close()                  what was asked for since the last close is a group
+//     copy_wait_but(n)              all groups but the n last (0 to 7) have landed
 //
+// clang-format on
 // Blocks start in any order, and only some of them at a time: one that waits for another must hold a later ticket.
 #ifndef DPCRI_CUDA_SIMT_H
 #define DPCRI_CUDA_SIMT_H
