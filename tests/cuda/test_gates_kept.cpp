@@ -61,7 +61,7 @@ void blocks_alone(void **) {
     for (const dpcri_device_gates kind : kinds)
         for (const int64_t hidden : {5, 32, 33, 64, 65, 100, 128, 129})
             for (const int most : {1, 2, 8}) {
-                if (hidden <= 32 && most > 2) continue;  // many items
+                if (hidden <= 32 && most > 1) continue;  // many items
                 const int64_t at_once = hidden <= 32 ? 4 : hidden <= 64 ? 2 : 1;
                 const int64_t rows = (hidden <= 32 ? 16 : 4) * most * at_once;
                 trained_case<float> n(kind, hidden > 64 ? 2 : 6, rows + (int64_t)(seed % 2), 3, hidden, 0.9);
