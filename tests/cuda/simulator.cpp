@@ -478,10 +478,6 @@ int64_t place(int64_t byte, int count, int i, int64_t size) {
     return byte + (int64_t)i * size;
 }
 
-void check_quad(uintptr_t byte) {
-    if (byte % 16 != 0) stop_at(current, "four numbers at byte %lld", (long long)byte);
-}
-
 void shuffle(void *value, size_t size, int from, int line) {
     fiber *f = current;
     f->line = line;
@@ -499,10 +495,6 @@ void copy_async(block *home, int64_t byte, const void *from, int size, int line)
     std::memset(home->memory.data() + byte, 0xcd, (size_t)size);
     for (int64_t g = byte / granule; g < (byte + size) / granule; g++) home->shadows[(size_t)g].in_flight = true;
     f->copies.push_back({byte, size, from});
-}
-
-void aligned(int64_t byte) {
-    if (byte % 16 != 0) stop_at(current, "16 bytes at once, from byte %lld on", (long long)byte);
 }
 
 void copy_close() {
@@ -534,9 +526,20 @@ void copy_wait_but(int groups, int line) {
     f->groups.erase(f->groups.begin(), f->groups.begin() + (long)landed);
 }
 
-void check_aligned(const void *p, size_t size, int line) {
+void check_aligned(int64_t byte, size_t alignment, int line) {
     current->line = line;
-    if (reinterpret_cast<uintptr_t>(p) % size != 0) stop_at(current, "%d bytes at an address between", (int)size);
+    if ((uint64_t)byte % alignment != 0)
+        stop_at(current, "numbers at once, from a byte between multiples of %d on", (int)alignment);
+}
+
+void read_shared(const block *home, int64_t byte, void *to, int bytes) {
+    note_read(current, byte, bytes);
+    std::memcpy(to, home->memory.data() + byte, (size_t)bytes);
+}
+
+void write_shared(block *home, int64_t byte, const void *from, int bytes) {
+    note_write(current, byte, bytes, false);
+    std::memcpy(home->memory.data() + byte, from, (size_t)bytes);
 }
 
 enum { refused_shape = 9, refused_shared = 1, refused_cooperative = 720 };  // cudaError_t's numbers
@@ -562,38 +565,14 @@ int launch(const shape &s, int most, kernel_body *body, const void *arguments) {
 
 template <class T>
 T shared<T>::get(int i) const {
-    const int64_t at = host::place(byte, count, i, (int64_t)sizeof(T));
-    host::note_read(host::current, at, (int)sizeof(T));
     T value;
-    std::memcpy(&value, home->memory.data() + at, sizeof(T));
+    host::read_shared(home, host::place(byte, count, i, (int64_t)sizeof(T)), &value, (int)sizeof(T));
     return value;
 }
 
 template <class T>
 void shared<T>::set(int i, T value) const {
-    const int64_t at = host::place(byte, count, i, (int64_t)sizeof(T));
-    host::note_write(host::current, at, (int)sizeof(T), false);
-    std::memcpy(home->memory.data() + at, &value, sizeof(T));
-}
-
-template <class T>
-four<T> shared<T>::get4(int i) const {
-    const int64_t at = host::place(byte, count, i, (int64_t)sizeof(T));
-    four<T> value;
-    (void)host::place(byte, count, i + 3, (int64_t)sizeof(T));
-    host::check_quad((uintptr_t)at);
-    host::note_read(host::current, at, 4 * (int)sizeof(T));
-    std::memcpy(value.at, home->memory.data() + at, 4 * sizeof(T));
-    return value;
-}
-
-template <class T>
-void shared<T>::set4(int i, const four<T> &value) const {
-    const int64_t at = host::place(byte, count, i, (int64_t)sizeof(T));
-    (void)host::place(byte, count, i + 3, (int64_t)sizeof(T));
-    host::check_quad((uintptr_t)at);
-    host::note_write(host::current, at, 4 * (int)sizeof(T), false);
-    std::memcpy(home->memory.data() + at, value.at, 4 * sizeof(T));
+    host::write_shared(home, host::place(byte, count, i, (int64_t)sizeof(T)), &value, (int)sizeof(T));
 }
 
 template struct shared<float>;

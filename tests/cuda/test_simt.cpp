@@ -148,6 +148,50 @@ void copies_land_at_their_wait(void **) {
     }
 }
 
+struct groups {  // copies of 16 bytes, which land group by group
+    struct arguments {
+        const float *in;
+        float *out;
+        int fault;  // 1: to a place between, 2: the next group is read, 3: a wait for all but 8, 4: for all but the
+                    // last 2
+    };
+    static constexpr int most = 32, count = 3;
+    static void run(simt::lane &me, const arguments &a) {
+        const int n = me.threads(), t = me.thread();
+        const simt::shared<float> place = me.array<float>(0, 4 * n * count);
+        for (int g = 0; g < count; g++) {
+            const int at = 4 * (g * n + t);
+            me.copy_async_wide(place, a.fault == 1 && t < n - 1 ? at + 1 : at, a.in + at);
+            me.copy_close();
+        }
+        for (int g = 0; g < count; g++) {
+            me.copy_wait_but(a.fault == 3 ? 8 : a.fault == 4 ? 2 : count - 1 - g);
+            me.barrier();
+            const int at = 4 * ((a.fault == 2 ? (g + 1) % count : g) * n + n - 1 - t);
+            const simt::pack<float, 4> four = place.get<4>(at);
+            for (int i = 0; i < 4; i++) a.out[at + i] = four.at[i];
+        }
+    }
+};
+
+void run_groups(int fault) {
+    alignas(16) float in[4 * 32 * groups::count];
+    float out[4 * 32 * groups::count];
+    for (int i = 0; i < 4 * 32 * groups::count; i++) in[i] = (float)i, out[i] = -1;
+    assert_int_equal(simt::launch<groups>({1, 32, (int64_t)sizeof in, false}, nullptr, {in, out, fault}), 0);
+    assert_memory_equal(in, out, sizeof in);
+}
+
+void copies_land_group_by_group(void **) {
+    for (uint64_t seed = 0; seed < SEEDS; seed++) {
+        order(seed, 1);
+        run_groups(0);
+    }
+    static const char *const words[] = {"between multiples of 16", "while a copy to it is under way",
+                                        "all but 8 groups", "while a copy to it is under way"};
+    for (int fault = 1; fault <= 4; fault++) assert_stops([&] { run_groups(fault); }, words[fault - 1]);
+}
+
 void launches_are_refused_as_a_device_does(void **) {
     uint32_t out[6] = {};
     order(1, 1);
@@ -196,6 +240,7 @@ struct faulty {
         const int t = me.thread(), other = (t + 1) % me.threads();
         const int beside = t / 32 * 32 + (t + 1) % 32;
         const simt::shared<int> numbers = me.array<int>(0, 64);
+        const simt::pack<int, 4> same = {{t, t, t, t}};
         switch (a.is) {
             case SHUFFLE_OF_HALF:
                 if (t % 32 < 16) me.shuffle(t, 0);
@@ -254,14 +299,14 @@ struct faulty {
             case GRID_BARRIER: me.grid_barrier(); break;
             case FLAG_OF_NOBODY: me.await(a.flag, 1); break;
             case PACK_BETWEEN: (void)me.stream_load<2>(a.flag + 1 - (t & 1)); break;
-            case FOUR_OUT_OF_PLACE: numbers.set4(t % 32 + 2 - t % 4, {{t, t, t, t}}); break;
-            case FOUR_OUT_OF_ARRAY: numbers.set4(t + 64 - t % 4, {{t, t, t, t}}); break;
+            case FOUR_OUT_OF_PLACE: numbers.set(t % 32 + 2 - t % 4, same); break;
+            case FOUR_OUT_OF_ARRAY: numbers.set(t + 64 - t % 4, same); break;
             case READ_OF_FOUR:  // of which the last is another's
                 numbers.set(t, t);
-                (void)numbers.get4(t / 4 * 4);
+                (void)numbers.get<4>(t / 4 * 4);
                 break;
             case WRITE_OF_FOUR:
-                if (t % 4 == 0) numbers.set4(t, {{t, t, t, t}});
+                if (t % 4 == 0) numbers.set(t, same);
                 if (t % 4 == 3) numbers.set(t, t);
                 break;
             case ALLOWED_IN_WARP:
@@ -295,7 +340,7 @@ void faults_are_stopped(void **) {
         {LEFT_AT_BARRIER, "barrier"},
         {LEFT_AT_SHUFFLE, "divergent collective"},
         {READ_WITHOUT_BARRIER, "shared byte"},
-        {FOUR_OUT_OF_PLACE, "four numbers at byte"},
+        {FOUR_OUT_OF_PLACE, "between multiples of 16"},
         {FOUR_OUT_OF_ARRAY, "shared array of"},
         {READ_OF_FOUR, "shared byte"},
         {WRITE_OF_FOUR, "race"},
@@ -352,6 +397,7 @@ int main() {
         cmocka_unit_test(tickets_hold_up_any_order),
         cmocka_unit_test(grid_barriers_order_blocks),
         cmocka_unit_test(copies_land_at_their_wait),
+        cmocka_unit_test(copies_land_group_by_group),
         cmocka_unit_test(launches_are_refused_as_a_device_does),
         cmocka_unit_test(faults_are_stopped),
         cmocka_unit_test(waits_by_block_number_are_stopped),

@@ -61,8 +61,9 @@ SIMT void take_column(const simt::shared<T> &s, int column, int stride, int tall
 }
 template <class T>
 SIMT T multiply_column(const simt::shared<T> &s, const T (&weight)[simt::warp_size], int row, int tall, T sum) {
-    simt::four<T> state[simt::warp_size / 4] = {};
-    SIMT_UNROLL for (int q = 0; q < simt::warp_size / 4; q++) if (4 * q < tall) state[q] = s.get4(row + 4 * q);
+    simt::pack<T, 4> state[simt::warp_size / 4] = {};
+    SIMT_UNROLL for (int q = 0; q < simt::warp_size / 4; q++) if (4 * q < tall) state[q] =
+        s.template get<4>(row + 4 * q);
     SIMT_UNROLL for (int q = 0; q < simt::warp_size / 4; q++) if (4 * q < tall) SIMT_UNROLL for (int j = 0; j < 4; j++)
         sum = simt::fma(weight[4 * q + j], state[q].at[j], sum);
     return sum;

@@ -451,7 +451,7 @@ struct inputs_back_thin {
                 SIMT_UNROLL for (int q = 0; q < ahead; q += 4) {
                     SIMT_UNROLL for (int j = 0; j < 4; j++) v[q + j] = 0;
                     if (a.quads_e && k + q + 4 <= K) {
-                        const simt::four<T> four = simt::load4(line + e.lie(k + q));
+                        const simt::pack<T, 4> four = simt::load<4>(line + e.lie(k + q));
                         SIMT_UNROLL for (int j = 0; j < 4; j++) v[q + j] = four.at[j];
                     } else {
                         SIMT_UNROLL for (int j = 0; j < 4; j++) if (k + q + j < K) v[q + j] = line[e.lie(k + q + j)];

@@ -106,7 +106,7 @@ struct held {
                 if (r.there >> v & 1)
                     me.copy_async_wide(b.s, to, from);
                 else
-                    b.s.set4(to, simt::four<T>{});
+                    b.s.set(to, simt::pack<T, 4>{});
                 from += r.apart, to += at_once * room;
             }
         me.copy_close();
@@ -116,7 +116,7 @@ struct held {
     }
 
     SIMT static void read(const simt::shared<T> &s, int at, T (&to)[4]) {
-        const simt::four<T> four = s.get4(at);
+        const simt::pack<T, 4> four = s.template get<4>(at);
         SIMT_UNROLL for (int n = 0; n < 4; n++) to[n] = four.at[n];
     }
     SIMT static void take(const simt::shared<T> &s, int state, const int (&line)[N * L], int beside, int k,

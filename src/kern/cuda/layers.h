@@ -174,9 +174,8 @@ struct factors {
     T weight[count], state[M][count];
     SIMT static void get_line(const simt::shared<T> &s, int from, T (&to)[count]) {
         SIMT_UNROLL for (int v = 0; v < count; v += simt::wide<T>) {
-            T x[simt::wide<T>];
-            s.get_wide(from + v, x);
-            SIMT_UNROLL for (int i = 0; i < simt::wide<T>; i++) to[v + i] = x[i];
+            const auto some = s.template get<simt::wide<T>>(from + v);
+            SIMT_UNROLL for (int i = 0; i < simt::wide<T>; i++) to[v + i] = some.at[i];
         }
     }
     SIMT void get(const simt::shared<T> &s, int tile, int stride, const int (&rows)[M], int k) {

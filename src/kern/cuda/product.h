@@ -129,7 +129,7 @@ struct slices {
             SIMT_UNROLL for (int j = 0; j < 4; j++) to[v][j] = 0;
             if (!has(v) || !line) continue;
             if (of.quads && c + 4 <= end) {
-                const simt::four<T> four = simt::load4(line + of.lie(c));
+                const simt::pack<T, 4> four = simt::load<4>(line + of.lie(c));
                 SIMT_UNROLL for (int j = 0; j < 4; j++) to[v][j] = four.at[j];
             } else {
                 SIMT_UNROLL for (int j = 0; j < 4; j++) if (c + j < end) to[v][j] = line[of.lie(c + j)];
@@ -170,7 +170,7 @@ struct slices<T, threads, count, depth, Operand, false> {
             SIMT_UNROLL for (int j = 0; j < 4; j++) to[v][j] = 0;
             if (!line) continue;
             if (of.quads && there == 4) {
-                const simt::four<T> four = simt::load4(line + offset);
+                const simt::pack<T, 4> four = simt::load<4>(line + offset);
                 SIMT_UNROLL for (int j = 0; j < 4; j++) to[v][j] = four.at[j];
             } else {
                 SIMT_UNROLL for (int j = 0; j < 4; j++) if (j < there) to[v][j] = line[of.lie(number + beside() + j)];
@@ -179,9 +179,9 @@ struct slices<T, threads, count, depth, Operand, false> {
     }
     SIMT void set(const simt::shared<T> &s, int base, const T (&from_here)[mine][4]) const {
         SIMT_UNROLL for (int v = 0; v < mine; v++) if (has(v)) {
-            simt::four<T> four;
+            simt::pack<T, 4> four;
             SIMT_UNROLL for (int j = 0; j < 4; j++) four.at[j] = of.value(from_here[v][j]);
-            s.set4(base + line(v) * stride + beside(), four);
+            s.set(base + line(v) * stride + beside(), four);
         }
     }
 };
@@ -192,7 +192,7 @@ struct slices<T, threads, count, depth, Operand, false> {
 template <class T, int Count>
 SIMT void read(const simt::shared<T> &s, int number, int apart, T (&to)[Count]) {
     SIMT_UNROLL for (int q = 0; q < Count; q += 4) {
-        const simt::four<T> four = s.get4(number + q / 4 * apart);
+        const simt::pack<T, 4> four = s.template get<4>(number + q / 4 * apart);
         SIMT_UNROLL for (int j = 0; j < 4; j++) to[q + j] = four.at[j];
     }
 }
@@ -271,7 +271,7 @@ template <class T>
 SIMT void take(const T *from, int64_t left, bool quads, T (&to)[4]) {
     SIMT_UNROLL for (int j = 0; j < 4; j++) to[j] = 0;
     if (quads && left >= 4) {
-        const simt::four<T> four = simt::load4(from);
+        const simt::pack<T, 4> four = simt::load<4>(from);
         SIMT_UNROLL for (int j = 0; j < 4; j++) to[j] = four.at[j];
     } else {
         SIMT_UNROLL for (int j = 0; j < 4; j++) if (j < left) to[j] = from[j];
@@ -280,9 +280,9 @@ SIMT void take(const T *from, int64_t left, bool quads, T (&to)[4]) {
 template <class T>
 SIMT void give(T *to, int64_t left, bool quads, const T (&from)[4]) {
     if (quads && left >= 4) {
-        simt::four<T> four;
+        simt::pack<T, 4> four;
         SIMT_UNROLL for (int j = 0; j < 4; j++) four.at[j] = from[j];
-        simt::store4(to, four);
+        simt::store(to, four);
     } else {
         SIMT_UNROLL for (int j = 0; j < 4; j++) if (j < left) to[j] = from[j];
     }

@@ -102,7 +102,7 @@ struct dense {
         }
     }
     SIMT static float add(const simt::shared<float> &s, int x, int weight, float sum) {
-        const simt::four<float> of_x_now = s.get4(x), of_weight = s.get4(weight);
+        const simt::pack<float, 4> of_x_now = s.get<4>(x), of_weight = s.get<4>(weight);
         SIMT_UNROLL for (int j = 0; j < 4; j++) sum = simt::fma(of_weight.at[j], of_x_now.at[j], sum);
         return sum;
     }

@@ -19,9 +19,9 @@
 //     thread() threads() block() blocks() in_warp() warp()
 //     array<T>(byte, count)         count T of the block's shared memory from that byte on. What it holds at the start
 //                                   is anything. Between one lane's set and another's get or set stands a barrier.
-//                                   get(i) set(i, v); get_wide(i, x): 16 bytes of numbers from i on; get4(i) and
-//                                   set4(i, four): four numbers; these from a multiple of 16 bytes on
-//     load4(p) store4(p, four)      four numbers of global memory, on a multiple of 16 bytes
+//                                   get(i) set(i, v); get<N>(i) set(i, pack): N numbers from i on, a pack, from a place
+//                                   of its alignment on
+//     load<N>(p) store(p, pack)     the same of global memory
 //     barrier()                     of the block: every lane, at the same line
 //     warp_barrier()                of the warp: every lane of it, at the same line; orders shared memory within it
 //     shuffle(v, from) shuffle_up(v, n) shuffle_down(v, n) shuffle_xor(v, n) any(condition)
@@ -35,8 +35,7 @@
 //     release(flag, v)              as publish, by the store's own order alone
 //     peer_load(p) peer_store(p, v) numbers, and packs, that other blocks write or read in the same launch
 //     stream_load<N>(p) stream_store(p, v)
-//                                   N numbers side by side, a pack, from and to a place of its alignment; they leave
-//                                   caches before others
+//                                   the same, and what is moved leaves caches before other things
 //     grid_barrier()                all lanes of all blocks; of cooperative launches alone. What was written before it
 //                                   is seen behind it, by plain loads and copies too
 //     copy_async(array, i, p)       array[i] = *p, some time before copy_wait() of this lane returns; until then nobody
@@ -68,16 +67,10 @@ struct shape {
     bool cooperative;
 };
 
-// What one access moves, 16 bytes at most; an element of shared arrays too.
+// N numbers that go to and from memory together, 16 bytes at a time; an element of shared arrays too.
 template <class T, int N>
-struct alignas(N * sizeof(T)) pack {
+struct alignas(N * sizeof(T) < 16 ? N * sizeof(T) : 16) pack {
     T at[N];
-};
-
-// Numbers that go to and from memory at once.
-template <class T>
-struct alignas(16) four {
-    T at[4];
 };
 
 }  // namespace simt

@@ -55,19 +55,13 @@ SIMT W as_word(P p) {
     return bits;
 }
 
-template <class T>
-SIMT T number(unsigned bits) {
-    if constexpr (sizeof(T) == sizeof(float) && T(1) / T(2) != T(0)) return __uint_as_float(bits);
-    return (T)bits;
+template <int N, class T>
+SIMT pack<T, N> load(const T *from) {
+    return *reinterpret_cast<const pack<T, N> *>(from);
 }
-
-template <class T>
-SIMT four<T> load4(const T *from) {
-    return *reinterpret_cast<const four<T> *>(from);
-}
-template <class T>
-SIMT void store4(T *to, const four<T> &value) {
-    *reinterpret_cast<four<T> *>(to) = value;
+template <class T, int N>
+SIMT void store(T *to, const pack<T, N> &value) {
+    *reinterpret_cast<pack<T, N> *>(to) = value;
 }
 
 template <class T>
@@ -75,17 +69,14 @@ struct shared {
     T *data;
     SIMT T get(int i) const { return data[i]; }
     SIMT void set(int i, T value) const { data[i] = value; }
-    SIMT void get_wide(int i, T (&to)[wide<T>]) const {
-        if constexpr (sizeof(T) == 4) {
-            const uint4 v = *reinterpret_cast<const uint4 *>(data + i);
-            to[0] = number<T>(v.x), to[1] = number<T>(v.y), to[2] = number<T>(v.z), to[3] = number<T>(v.w);
-        } else {
-            const double2 v = *reinterpret_cast<const double2 *>(data + i);
-            to[0] = v.x, to[1] = v.y;
-        }
+    template <int N>
+    SIMT pack<T, N> get(int i) const {
+        return load<N>(data + i);
     }
-    SIMT four<T> get4(int i) const { return load4(data + i); }
-    SIMT void set4(int i, const four<T> &value) const { store4(data + i, value); }
+    template <int N>
+    SIMT void set(int i, const pack<T, N> &value) const {
+        store(data + i, value);
+    }
 };
 
 struct lane {

@@ -5,7 +5,7 @@
 //
 // Stops the program, with block, thread and line, where
 //     lanes of a warp or a block meet at different lines, or one has left while others wait for it
-//     four numbers that go at once lie at another byte than multiples of 16
+//     numbers that go at once lie at another byte than multiples of their alignment
 //     a number in shared memory is read or overwritten without a barrier after another lane's access, read while a
 //     copy to it is under way, or read though nothing was written there
 //     no resident lane can go on
@@ -57,17 +57,19 @@ block *own_array(int64_t byte, int count, int64_t size);
 // Byte of number i.
 int64_t place(int64_t byte, int count, int i, int64_t size);
 
-// Stops where a quad lies at another number than multiples of 16.
-void check_quad(uintptr_t byte);
-
 // Of `size` bytes, from any lane of the warp.
 void shuffle(void *value, size_t size, int from, int line);
-// Stops where a byte of shared memory, or of global memory, is no multiple of 16.
-void aligned(int64_t byte);
 // Number `byte` of a shared array will be what stands at `from`.
 void copy_async(block *home, int64_t byte, const void *from, int size, int line);
-// Stops unless p is a multiple of `size`.
-void check_aligned(const void *p, size_t size, int line);
+// Stops unless a byte, of shared memory or an address, is a multiple of `alignment`.
+void check_aligned(int64_t byte, size_t alignment, int line);
+template <class P>
+void check_aligned(const void *p, int line) {
+    check_aligned((int64_t) reinterpret_cast<intptr_t>(p), alignof(P), line);
+}
+// Of the block that runs, `bytes` from `byte` on.
+void read_shared(const block *home, int64_t byte, void *to, int bytes);
+void write_shared(block *home, int64_t byte, const void *from, int bytes);
 
 void copy_close();
 void copy_wait_but(int groups, int line);
@@ -86,24 +88,35 @@ struct shared {
 
     T get(int i) const;
     void set(int i, T value) const;
-    void get_wide(int i, T (&to)[wide<T>]) const {
-        host::aligned(host::place(byte, count, i, (int64_t)sizeof(T)));
-        for (int k = 0; k < wide<T>; k++) to[k] = get(i + k);
+    template <int N>
+    pack<T, N> get(int i, int line = __builtin_LINE()) const {
+        pack<T, N> value;
+        host::read_shared(home, place_of<N>(i, line), value.at, (int)sizeof value.at);
+        return value;
     }
-    four<T> get4(int i) const;
-    void set4(int i, const four<T> &value) const;
+    template <int N>
+    void set(int i, const pack<T, N> &value, int line = __builtin_LINE()) const {
+        host::write_shared(home, place_of<N>(i, line), value.at, (int)sizeof value.at);
+    }
+    template <int N>
+    int64_t place_of(int i, int line) const {
+        const int64_t first = host::place(byte, count, i, (int64_t)sizeof(T));
+        (void)host::place(byte, count, i + N - 1, (int64_t)sizeof(T));
+        host::check_aligned(first, alignof(pack<T, N>), line);
+        return first;
+    }
 };
 
-template <class T>
-inline four<T> load4(const T *from) {
-    four<T> value;
-    host::check_quad(reinterpret_cast<uintptr_t>(from));
+template <int N, class T>
+inline pack<T, N> load(const T *from, int line = __builtin_LINE()) {
+    pack<T, N> value;
+    host::check_aligned<pack<T, N>>(from, line);
     std::memcpy(value.at, from, sizeof value.at);
     return value;
 }
-template <class T>
-inline void store4(T *to, const four<T> &value) {
-    host::check_quad(reinterpret_cast<uintptr_t>(to));
+template <class T, int N>
+inline void store(T *to, const pack<T, N> &value, int line = __builtin_LINE()) {
+    host::check_aligned<pack<T, N>>(to, line);
     std::memcpy(to, value.at, sizeof value.at);
 }
 
@@ -159,25 +172,21 @@ struct lane {
     }
     template <class T, int N>
     pack<T, N> peer_load(const pack<T, N> *from, int line = __builtin_LINE()) {
-        host::check_aligned(from, sizeof *from, line);
+        host::check_aligned<pack<T, N>>(from, line);
         return *from;
     }
     template <class T, int N>
     void peer_store(pack<T, N> *to, pack<T, N> value, int line = __builtin_LINE()) {
-        host::check_aligned(to, sizeof *to, line);
+        host::check_aligned<pack<T, N>>(to, line);
         *to = value;
     }
     template <int N, class T>
     pack<T, N> stream_load(const T *from, int line = __builtin_LINE()) {
-        host::check_aligned(from, sizeof(pack<T, N>), line);
-        pack<T, N> p;
-        std::memcpy(&p, from, sizeof p);
-        return p;
+        return load<N>(from, line);
     }
     template <int N, class T>
     void stream_store(T *to, pack<T, N> value, int line = __builtin_LINE()) {
-        host::check_aligned(to, sizeof value, line);
-        std::memcpy(to, &value, sizeof value);
+        store(to, value, line);
     }
 
     void grid_barrier(int line = __builtin_LINE());
@@ -189,8 +198,8 @@ struct lane {
     }
     template <class T>
     void copy_async_wide(const shared<T> &to, int i, const T *from, int line = __builtin_LINE()) {
-        host::aligned(host::place(to.byte, to.count, i, (int64_t)sizeof(T)));
-        host::aligned((int64_t) reinterpret_cast<intptr_t>(from));
+        (void)to.template place_of<wide<T>>(i, line);
+        host::check_aligned<pack<T, wide<T>>>(from, line);
         for (int k = 0; k < wide<T>; k++) copy_async(to, i + k, from + k, line);
     }
     void copy_close() { host::copy_close(); }
