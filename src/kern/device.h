@@ -468,8 +468,9 @@ typedef struct dpcri_device_kernels {
     dpcr_status (*cell_workspace)(int id, const dpcri_device_cell *cell, size_t *bytes, dpcr_error *error);
     dpcr_status (*cell)(int id, const dpcri_device_cell *cell, void *workspace, size_t bytes, void *stream,
                         dpcr_error *error);
-    // How many blocks of the device share the units of a cell's rows with `share`; 0: none, one has all.
-    dpcr_status (*cell_share)(int id, const dpcri_device_cell *cell, int64_t *blocks, dpcr_error *error);
+    // How many blocks of the device share the units of a cell's rows with `share`; 0: none, one has all. *whole: not 0
+    // where a block that has all takes a layer's weights as one tile.
+    dpcr_status (*cell_share)(int id, const dpcri_device_cell *cell, int64_t *blocks, int *whole, dpcr_error *error);
     dpcr_status (*recurrent_workspace)(int id, const dpcri_device_recurrent *layer, size_t *bytes, dpcr_error *error);
     dpcr_status (*recurrent)(int id, const dpcri_device_recurrent *layer, void *workspace, size_t bytes, void *stream,
                              dpcr_error *error);

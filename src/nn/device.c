@@ -68,22 +68,16 @@ static dpcri_device_cell cell_of(const dpcri_narrow *n, const dpcri_narrow_more 
 // Strips of 32 units that one of `blocks` makes, one after another.
 static int64_t turns(int64_t units, int64_t blocks) { return (units + 32 * blocks - 1) / (32 * blocks); }
 
-// Whether a layer is one tile of a block's, as kern/cuda/layers_run.h has it of few rows.
-static bool is_whole(const dpcri_device_cell *cell) {
-    const int64_t size = (int64_t)dpcr_dtype_size(cell->dtype), across = 16 / size;
-    return !cell->gamma && cell->hidden == 0 && cell->w <= 128 && cell->w * cell->w * size <= 72 << 10 &&
-           cell->w % across == 0 && cell->weight_step % across == 0 && (uintptr_t)cell->weight % 16 == 0;
-}
-
 // How many blocks share a row, where that pays: as kern/cuda/layers_shared.h goes, and layers.h alone.
 static dpcr_status choose_share(const dpcri_device_kernels *kernels, int id, const dpcri_device_cell *cell,
                                 dpcr_launch *launch, dpcr_error *error) {
     const int64_t inner = cell->hidden > 0 ? cell->hidden : cell->w;
     int64_t blocks = 0;
+    int whole = 0;
     launch->share = 0;
     launch->alone_seconds = launch->shared_seconds = 0;
     if (!kernels->cell_share || cell->diagonal) return DPCR_OK;
-    const dpcr_status status = kernels->cell_share(id, cell, &blocks, error);
+    const dpcr_status status = kernels->cell_share(id, cell, &blocks, &whole, error);
     if (status != DPCR_OK || blocks == 0) return status;
     const int64_t second = cell->hidden > 0 ? inner : 0;  // terms of a two-layer branch's other product
     const dpcri_device_step step = {
@@ -91,7 +85,7 @@ static dpcr_status choose_share(const dpcri_device_kernels *kernels, int id, con
         .terms = cell->w + second,
         .shared_terms = cell->w * turns(inner, blocks) + second * turns(cell->w, blocks),
         .bytes = (double)(cell->w * inner) * (cell->hidden > 0 ? 2 : 1) * (double)dpcr_dtype_size(cell->dtype),
-        .whole = is_whole(cell),
+        .whole = whole,
         .groups = (cell->rows + 7) / 8,
         .rows = cell->rows < 8 ? cell->rows : 8};
     launch->alone_seconds = dpcri_device_alone_seconds(&step, launch->bandwidth);

@@ -9,10 +9,14 @@ extern template struct layers::kinds<double>;
 
 namespace {
 
-int64_t blocks_of(const dpcri_device_cell &c) {
+int64_t blocks_of(const dpcri_device_cell &c, int *whole) {
     int64_t blocks = -1;
-    assert_int_equal(dpcri_cuda_cell_share(c, &blocks), DPCRI_CUDA_OK);
+    assert_int_equal(dpcri_cuda_cell_share(c, &blocks, whole), DPCRI_CUDA_OK);
     return blocks;
+}
+int64_t blocks_of(const dpcri_device_cell &c) {
+    int whole = -1;
+    return blocks_of(c, &whole);
 }
 
 template <class T>
@@ -133,8 +137,33 @@ void only_the_loop_of_wide_layers(void **) {
     assert_int_equal(blocks_of(wide.forward()), 3);
     simt::host::config.room_error = 46;
     int64_t blocks = -1;
-    assert_int_equal(dpcri_cuda_cell_share(wide.forward(), &blocks), 46);
+    int whole = -1;
+    assert_int_equal(dpcri_cuda_cell_share(wide.forward(), &blocks, &whole), 46);
     simt::host::config.room_error = 0;
+}
+
+// Whether one block takes a layer as one tile: what the ways are priced by.
+template <class T>
+int whole(const layers_form &form, int64_t room = 227 << 10) {
+    layers_case<T> c(form);
+    const device d(8, room);
+    int forward = -1, back = -1;
+    (void)blocks_of(c.forward(), &forward);
+    (void)blocks_of(c.backward(), &back);
+    assert_int_equal(forward, back);
+    return forward;
+}
+
+void whole_layers(void **) {
+    assert_int_equal(whole<float>({64, 2, 1, DPCRI_CUDA_TANH, 0, true}), 1);
+    assert_int_equal(whole<float>({128, 2, 32, DPCRI_CUDA_TANH, 0.5, false}), 1);
+    assert_int_equal(whole<float>({128, 2, 33, DPCRI_CUDA_TANH, 0.5, false}), 1);  // four rows a thread
+    assert_int_equal(whole<double>({64, 2, 1, DPCRI_CUDA_TANH, 0, true}), 1);
+    assert_int_equal(whole<float>({132, 2, 1, DPCRI_CUDA_TANH, 0, true}), 0);            // too wide
+    assert_int_equal(whole<float>({126, 2, 1, DPCRI_CUDA_TANH, 0, true}), 0);            // no fours
+    assert_int_equal(whole<float>({128, 2, 1, DPCRI_CUDA_TANH, 0, true}, 96 << 10), 0);  // of a smaller device
+    assert_int_equal(whole<float>({64, 2, 1, DPCRI_CUDA_TANH, 0, true, true}), 0);       // normalised
+    assert_int_equal(whole<float>({64, 2, 1, DPCRI_CUDA_TANH, 0.5, true, false, 64}), 0);
 }
 
 }  // namespace
@@ -148,6 +177,7 @@ int main() {
         cmocka_unit_test(cells_of_one_weight),
         cmocka_unit_test(what_is_not_finite_is_its_rows),
         cmocka_unit_test(only_the_loop_of_wide_layers),
+        cmocka_unit_test(whole_layers),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);
 }

@@ -343,8 +343,8 @@ static dpcr_status cell(int id, const dpcri_device_cell *given, void *workspace,
     return LAUNCHED(CELL, cell, given);
 }
 
-static dpcr_status cell_share(int id, const dpcri_device_cell *cell, int64_t *blocks, dpcr_error *error) {
-    return fake_kernels.cell_share(id, cell, blocks, error);
+static dpcr_status cell_share(int id, const dpcri_device_cell *cell, int64_t *blocks, int *whole, dpcr_error *error) {
+    return fake_kernels.cell_share(id, cell, blocks, whole, error);
 }
 
 static dpcr_status barriers(int id, int64_t count, void *stream, dpcr_error *error) {

@@ -212,13 +212,14 @@ static dpcr_status cell_workspace(int id, const dpcri_device_cell *cell, size_t 
 }
 
 // As the backend does on a device of eight blocks; nothing runs otherwise for it.
-static dpcr_status cell_share(int id, const dpcri_device_cell *c, int64_t *blocks, dpcr_error *error) {
+static dpcr_status cell_share(int id, const dpcri_device_cell *c, int64_t *blocks, int *whole, dpcr_error *error) {
     const int64_t strips = (inner_of(c) > c->w ? inner_of(c) + 31 : c->w + 31) / 32, groups = (c->rows + 7) / 8;
     const bool loop = c->backward || c->way == DPCRI_DEVICE_LOOP;
     (void)id;
     (void)error;
     *blocks = c->diagonal || !loop || groups == 0 ? 0 : strips < 8 / groups ? strips : 8 / groups;
     if (*blocks < 2) *blocks = 0;
+    *whole = !c->gamma && c->hidden == 0 && c->w <= 64 && c->w % 4 == 0;
     return DPCR_OK;
 }
 

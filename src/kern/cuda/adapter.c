@@ -113,12 +113,12 @@ static dpcr_status cell_workspace(int id, const dpcri_device_cell *cell, size_t 
     return fits == DPCRI_CUDA_OK ? check_together(id, blocks, error) : told_of_cell(id, cell, fits, 0, error);
 }
 
-static dpcr_status cell_share(int id, const dpcri_device_cell *cell, int64_t *blocks, dpcr_error *error) {
+static dpcr_status cell_share(int id, const dpcri_device_cell *cell, int64_t *blocks, int *whole, dpcr_error *error) {
     int before = 0;
-    *blocks = 0;
+    *blocks = *whole = 0;
     int code = dpcri_cuda_enter(id, &before);
     if (code == 0) {
-        code = dpcri_cuda_cell_share(*cell, blocks);
+        code = dpcri_cuda_cell_share(*cell, blocks, whole);
         dpcri_cuda_leave(id, before);
     }
     return told_of_cell(id, cell, code, 0, error);

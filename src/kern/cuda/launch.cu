@@ -190,11 +190,12 @@ int dpcri_cuda_cell_fits(dpcri_device_cell c) {
     return fits == -1 ? DPCRI_CUDA_UNSUPPORTED : fits;  // layers_run.h's: no cooperative launch
 }
 
-int dpcri_cuda_cell_share(dpcri_device_cell c, int64_t *blocks) {
-    *blocks = 0;
+int dpcri_cuda_cell_share(dpcri_device_cell c, int64_t *blocks, int *whole) {
+    *blocks = *whole = 0;
     if (check(c) != DPCRI_CUDA_OK || !wide(c) || c.length == 0 || c.rows == 0) return DPCRI_CUDA_OK;
     if (!c.backward && c.way != DPCRI_DEVICE_LOOP) return DPCRI_CUDA_OK;
-    return c.dtype == DPCR_F32 ? layers::kinds<float>::share(c, blocks) : layers::kinds<double>::share(c, blocks);
+    return c.dtype == DPCR_F32 ? layers::kinds<float>::share(c, blocks, whole)
+                               : layers::kinds<double>::share(c, blocks, whole);
 }
 
 dpcri_cuda_together dpcri_cuda_cell_together(dpcri_device_cell c) {

@@ -63,7 +63,7 @@ enum {  // kern/nn_kernels.h's numbers
 size_t dpcri_cuda_cell_workspace(dpcri_device_cell cell);
 int dpcri_cuda_cell_run(dpcri_device_cell cell, void *workspace, size_t bytes, void *stream);
 int dpcri_cuda_cell_fits(dpcri_device_cell cell);
-int dpcri_cuda_cell_share(dpcri_device_cell cell, int64_t *blocks);  // kern/device.h's cell_share
+int dpcri_cuda_cell_share(dpcri_device_cell cell, int64_t *blocks, int *whole);  // kern/device.h's cell_share
 
 // Blocks that a solve by newton launches together at least, so that its windows are the same on every device, and how
 // many the current device takes of them; zeros by another way, and where any number will do.

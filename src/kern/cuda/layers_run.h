@@ -139,22 +139,30 @@ bool shape_narrow(int64_t room, int64_t times, simt::shape *s, problem<T> *p) {
     return true;
 }
 
-// Wide rows go alone where four of them do not fit on chip.
+// The shape of a launch of rows that may go `times` times side by side, and how many a thread has, 1 or 4; 0: it does
+// not fit. Wide rows go alone where four of them do not fit on chip.
+template <class T, class Way>
+int choose_stack(int64_t room, int64_t times, simt::shape *s, problem<T> *p) {
+    if (shape_narrow<T, Way>(room, times, s, p)) return 1;
+    if (p->c.columns > few_rows) {
+        problem<T> four = *p;
+        *s = shape_of<T, 4, Way>(p->c.columns > many_rows ? 2 : 1, room, &four);
+        if (s->shared_bytes <= room) return *p = four, 4;
+    }
+    *s = shape_of<T, 1, Way>(1, room, p);
+    return s->shared_bytes <= room ? 1 : 0;
+}
+
 template <class T, class Way>
 int launch_stack(problem<T> p, bool launched, void *stream) {
+    simt::shape s = {};
     int64_t room = 0;
     const int status = simt::room_of_block(&room);
     if (status != 0) return status;
-    simt::shape narrow = {};
-    if (shape_narrow<T, Way>(room, 2, &narrow, &p))
-        return launched ? simt::launch<stack<T, 1, Way>>(narrow, stream, p) : 0;
-    if (p.c.columns > few_rows) {
-        const simt::shape four = shape_of<T, 4, Way>(p.c.columns > many_rows ? 2 : 1, room, &p);
-        if (four.shared_bytes <= room) return launched ? simt::launch<stack<T, 4, Way>>(four, stream, p) : 0;
-    }
-    const simt::shape one = shape_of<T, 1, Way>(1, room, &p);
-    if (one.shared_bytes > room) return DPCRI_CUDA_WIDTH;
-    return launched ? simt::launch<stack<T, 1, Way>>(one, stream, p) : 0;
+    const int rows = choose_stack<T, Way>(room, 2, &s, &p);
+    if (rows == 0) return DPCRI_CUDA_WIDTH;
+    if (!launched) return 0;
+    return rows == 4 ? simt::launch<stack<T, 4, Way>>(s, stream, p) : simt::launch<stack<T, 1, Way>>(s, stream, p);
 }
 
 // ---- units that several blocks share ----
@@ -240,19 +248,14 @@ int launch_shaped_chunks(const chunked<T> &a, simt::shape s, bool launched, void
 
 template <class T, class Way>
 int launch_chunks(chunked<T> a, bool launched, void *stream) {
+    simt::shape s = {};
     int64_t room = 0;
     const int status = simt::room_of_block(&room);
     if (status != 0) return status;
-    simt::shape narrow = {};
-    if (shape_narrow<T, Way>(room, a.chunks, &narrow, &a.p))
-        return launch_shaped_chunks<T, 1, Way>(a, narrow, launched, stream);
-    if (a.p.c.columns > few_rows) {
-        const simt::shape four = shape_of<T, 4, Way>(a.p.c.columns > many_rows ? 2 : 1, room, &a.p);
-        if (four.shared_bytes <= room) return launch_shaped_chunks<T, 4, Way>(a, four, launched, stream);
-    }
-    const simt::shape one = shape_of<T, 1, Way>(1, room, &a.p);
-    if (one.shared_bytes > room) return DPCRI_CUDA_WIDTH;
-    return launch_shaped_chunks<T, 1, Way>(a, one, launched, stream);
+    const int rows = choose_stack<T, Way>(room, a.chunks, &s, &a.p);
+    if (rows == 0) return DPCRI_CUDA_WIDTH;
+    return rows == 4 ? launch_shaped_chunks<T, 4, Way>(a, s, launched, stream)
+                     : launch_shaped_chunks<T, 1, Way>(a, s, launched, stream);
 }
 
 template <class T>
@@ -452,7 +455,7 @@ int run_back(const dpcri_device_cell &c, void *workspace, void *stream) {
 template <class T>
 struct kinds {
     static int fits(const dpcri_device_cell &c);  // on the current device
-    static int share(const dpcri_device_cell &c, int64_t *blocks);
+    static int share(const dpcri_device_cell &c, int64_t *blocks, int *whole);
     static size_t workspace(const dpcri_device_cell &c);
     static int run(const dpcri_device_cell &c, void *workspace, void *stream);
     // Of chains that go back by other kernels: their parameters' gradients, from the adjoints.
@@ -472,10 +475,14 @@ int kinds<T>::fits(const dpcri_device_cell &c) {
 }
 
 template <class T>
-int kinds<T>::share(const dpcri_device_cell &c, int64_t *blocks) {
+int kinds<T>::share(const dpcri_device_cell &c, int64_t *blocks, int *whole) {
     const auto ask = [&](auto way) {
-        problem<T> p = problem_of<T>(c);
+        problem<T> p = problem_of<T>(c), alone = p;
         simt::shape s = {};
+        int64_t room = 0;
+        const int status = simt::room_of_block(&room);
+        if (status != 0) return status;
+        *whole = choose_stack<T, decltype(way)>(room, 2, &s, &alone) != 0 && alone.narrow;
         return shape_shared<T, decltype(way)>(blocks, &s, &p);
     };
     return c.backward ? way_homeward(problem_of<T>(c), ask) : way_onward(problem_of<T>(c), ask);

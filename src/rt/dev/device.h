@@ -14,7 +14,7 @@
 #include "deeppcr/device.h"
 
 // Counts changes of the two tables (this one and kern/device.h). A module must have the library's number and version.
-#define DPCRI_DEVICE_ABI 10
+#define DPCRI_DEVICE_ABI 11
 
 typedef enum dpcri_direction { DPCRI_TO_DEVICE, DPCRI_TO_HOST, DPCRI_ON_DEVICE } dpcri_direction;
 
