@@ -46,10 +46,13 @@ struct projected {
     }
     void run(dpcri_device_recurrent c, uint64_t seed) {
         c.share = seed % 2 == 1;
-        std::vector<unsigned char> workspace(dpcri_cuda_recurrent_workspace(c), 0xff);
+        const size_t size = dpcri_cuda_recurrent_workspace(c), behind = 1 << 16;
+        std::vector<unsigned char> workspace(size + behind, 0xff);
         order(seed, 2);
-        const int status = dpcri_cuda_recurrent_run(c, workspace.data(), workspace.size(), nullptr);
+        const int status = dpcri_cuda_recurrent_run(c, workspace.data(), size, nullptr);
         if (status != DPCRI_CUDA_OK) fail_msg("status %d", status);
+        for (size_t i = size; i < size + behind; i++)
+            if (workspace[i] != 0xff) fail_msg("the workspace's byte %zu of %zu written", i, size);
     }
     // Arguments to go back over what ran; gradients of parameters are `there` at first.
     dpcri_device_recurrent backward(dpcri_device_recurrent c, T there = 0) {
@@ -233,6 +236,8 @@ void states_and_gradients_are_the_definitions(void **) {
     }
     projected<float> wide(40, 15, 20, 130, 129, 0.9);  // beyond a tile both ways, and a piece of the sums
     wide.matches(2e-4);
+    projected<double> more(65, 2, 1, 40, 200, 0.9);  // numbers than units or inputs, in pieces
+    more.matches(1e-12);
     projected<float> one(1, 1, 130, 3, 2, 0.9);
     one.matches(1e-5);
 }

@@ -70,6 +70,8 @@ void layers_are_the_loop(void **) {
     for (const int64_t in : {128, 129, 385, 516, 700})
         layer_is_the_loop(5, in, 9, DPCRI_ACT_RELU, false, (int)(in % 3), seed++);
     for (const int64_t width : {36, 261}) layer_is_the_loop(259, width, width, DPCRI_ACT_RELU, true, 2, seed++);
+    for (int classes = 0; classes < 3; classes++)
+        layer_is_the_loop(300, 20, 37, DPCRI_ACT_IDENTITY, false, classes, seed++);
     // SiLU is the host's where that has fma.
     if (dpcri_isa_level() != DPCRI_PORTABLE)
         for (const int64_t width : {7, 32, 50})
@@ -211,6 +213,7 @@ void windows_are_the_steps(void **) {
     for (int kind = 0; kind < 16; kind++) {
         window_is_the_steps(1 + kind % 5, 1 + kind % 4, 2 + kind, kind, (uint64_t)kind);
         window_is_the_steps(7, 5, 3, kind, (uint64_t)kind + 50);
+        window_is_the_steps(30, 16, 5, kind, (uint64_t)kind + 90);  // so many rows go in the tiles of all products
     }
 }
 

@@ -222,6 +222,13 @@ void assert_any_order(Case &n) {
     }
 }
 
+// Over how many blocks W_hh stays on chip.
+inline int64_t blocks_of(const dpcri_device_recurrent &c) {
+    int64_t blocks = -1;
+    assert_int_equal(dpcri_cuda_recurrent_share(c, &blocks), DPCRI_CUDA_OK);
+    return blocks;
+}
+
 }  // namespace
 
 #endif

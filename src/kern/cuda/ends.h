@@ -66,8 +66,8 @@ struct onward {
                 const int64_t u = u0 + q * gates::units_of_tile + me.in_warp();
                 SIMT_UNROLL for (int i = 0; i < gates::mine; i++) sum[i][q] = start_of(p, u, p.out);
             }
-            gates::multiply_down<T, Q>(me, rows_of<T>{p.x, p.in, first, p.rows}, p.weight + u0, p.out, p.in, p.in, 0,
-                                       p.out - u0, sum);
+            gates::multiply_down<T, Q>(me, rows_of<T>{p.x, p.in, first, p.rows}, p.weight + u0, p.out, p.in, p.out - u0,
+                                       sum);
             write(me, sum, p.to, p.out, first, p.rows, u0);
         }
     }

@@ -6,8 +6,8 @@
 //
 // All items (gates_chunks.h) go side by side, a step at a time: their states are the columns of one product with W_hh,
 // in tiles of 16 items x 32 units with all gates of a unit in one thread, so that the gates follow at once; then all
-// blocks meet. warm_up + chunk barriers a sweep, 2 G H (H + I) flops a step, W_hh read once a step and 16 items from
-// the second cache.
+// blocks meet. warm_up + chunk barriers a sweep (of up to 32 units the block's own), 2 G H (H + I) flops a step, W_hh
+// read once a step and 16 items from the second cache.
 //
 // A unit's sum runs over h in order, whatever is beside it: with tolerances of 0 overlap has the loop's bits.
 // docs/math/overlap.md, recurrent.md.
@@ -197,7 +197,6 @@ SIMT T cut(const problem<T> &p, T u) {
 // ---- a step of all items: columns of one product ----
 
 // Of a tile of a stretch: lanes 0 .. 15 of a warp, and again 16 .. 31, each know an item through all its steps.
-template <class T>
 struct tile_items {
     int64_t first, u0;
     int64_t row, start, length;  // the chunk's first step; 0 steps of the sequence where the item rests
@@ -207,8 +206,8 @@ struct tile_items {
     SIMT int64_t step_back(int64_t at) const { return step(at) < 0 ? -1 : length - 1 - step(at); }
 };
 template <class T>
-SIMT tile_items<T> items_of(simt::lane &me, const chunked<T> &p, const stretch &s, int64_t wide, int64_t index) {
-    tile_items<T> t = {s.first + index / wide * items_of_tile, index % wide * units_of_tile, 0, 0, 0};
+SIMT tile_items items_of(simt::lane &me, const chunked<T> &p, const stretch &s, int64_t wide, int64_t index) {
+    tile_items t = {s.first + index / wide * items_of_tile, index % wide * units_of_tile, 0, 0, 0};
     const int64_t item = t.first + me.in_warp() % items_of_tile;
     if (item >= s.first + s.count) return t;
     t.row = item % p.rows;
@@ -256,8 +255,6 @@ struct columns {
         return p.resets && m >= 0 && m < length_of<T>(p, item % p.rows) && begins(p, item % p.rows, m);
     }
 
-    SIMT static T sigmoid(T u) { return sigmoid_of(u); }
-
     // What goes into an LSTM's gates, `peephole` at the unit: c before the step too, or c after it.
     SIMT static T into_input(const T *peephole, T in, T before) {
         return peephole ? simt::fma(peephole[0], before, in) : in;
@@ -287,17 +284,17 @@ struct columns {
             return p.relu ? (v <= 0 ? T(0) : v) : cells::gate_tanh(v);
         }
         if constexpr (G == 3) {
-            const T r = sigmoid(cut(p, o.g[0] + sum[0])), z = sigmoid(cut(p, o.g[1] + sum[1]));
+            const T r = sigmoid_of(cut(p, o.g[0] + sum[0])), z = sigmoid_of(cut(p, o.g[1] + sum[1]));
             const T n = cells::gate_tanh(cut(p, simt::fma(r, sum[2], o.g[2])));
             return simt::fma(z, h - n, n);  // (1 - z) n + z h
         }
         if constexpr (G == 4) {
             const T *peephole = p.peephole ? p.peephole + u : nullptr;
-            const T i = sigmoid(cut(p, into_input(peephole, o.g[0] + sum[0], o.cell)));
-            const T f = p.coupled ? T(1) - i : sigmoid(cut(p, into_forget(p, peephole, o.g[1] + sum[1], o.cell)));
+            const T i = sigmoid_of(cut(p, into_input(peephole, o.g[0] + sum[0], o.cell)));
+            const T f = p.coupled ? T(1) - i : sigmoid_of(cut(p, into_forget(p, peephole, o.g[1] + sum[1], o.cell)));
             const T n = cells::gate_tanh(cut(p, o.g[2] + sum[2]));
             c = simt::fma(f, o.cell, i * n);
-            const T out = sigmoid(cut(p, into_output(p, peephole, o.g[3] + sum[3], c)));
+            const T out = sigmoid_of(cut(p, into_output(p, peephole, o.g[3] + sum[3], c)));
             return out * cells::gate_tanh(cut(p, c));
         }
         return h;
@@ -335,7 +332,7 @@ struct columns {
     }
 
     // One step of a tile.
-    SIMT static void tile(simt::lane &me, const problem<T> &p, const stretch &s, const tile_items<T> &t, int64_t at,
+    SIMT static void tile(simt::lane &me, const problem<T> &p, const stretch &s, const tile_items &t, int64_t at,
                           int turn) {
         const int64_t H = p.hidden, end = s.first + s.count, u = t.u0 + me.in_warp();
         const int64_t own_step = t.step(at);
@@ -362,7 +359,7 @@ struct columns {
     // Where a tile has all units, nobody but its block reads what it wrote before the stretch's end.
     SIMT static void run(simt::lane &me, const problem<T> &p, const stretch &s, int &turn) {
         const int64_t wide = tiles(p.hidden, units_of_tile), count = wide * tiles(s.count, items_of_tile);
-        tile_items<T> t = items_of<T>(me, p, s, wide, me.block());
+        tile_items t = items_of<T>(me, p, s, wide, me.block());
         for (int64_t n = 0; n < s.steps; n++) {
             for (int64_t index = me.block(); index < count; index += me.blocks()) {
                 if (count > me.blocks()) t = items_of<T>(me, p, s, wide, index);

@@ -69,11 +69,23 @@ SIMT T multiply_column(const simt::shared<T> &s, const T (&weight)[simt::warp_si
     return sum;
 }
 
+// The stretch of a block's items, and then all blocks meet. Step, forward or back: block_of, and go of one item.
+template <class T, int G, class Step>
+SIMT void each_alone(simt::lane &me, const typename Step::arguments &a, const stretch &s, int turn) {
+    const typename Step::block b = Step::block_of(me, a);
+    for (int64_t n = me.block(); n < s.count; n += me.blocks() * b.groups) {
+        if (in_registers<T, G> && b.lanes == simt::warp_size)
+            Step::template go<in_registers<T, G>>(me, a, b, s, s.first + n, turn);
+        else
+            Step::template go<false>(me, a, b, s, s.first + n, turn);
+    }
+    meet(me);
+}
+
 template <class T, int G>
 struct alone : columns<T, G> {
     typedef columns<T, G> plain;
     typedef problem<T> arguments;
-    typedef chunks<T, alone<T, G>> all;
     static constexpr int ahead = 4;  // steps whose g is asked for together
 
     SIMT_BOTH static int stride_of(const problem<T> &p) { return G * (int)p.hidden | 1; }
@@ -212,14 +224,7 @@ struct alone : columns<T, G> {
     }
 
     SIMT static void run(simt::lane &me, const problem<T> &p, const stretch &s, int &turn) {
-        const block b = block_of(me, p);
-        for (int64_t n = me.block(); n < s.count; n += me.blocks() * b.groups) {
-            if (in_registers<T, G> && b.lanes == simt::warp_size)
-                go<in_registers<T, G>>(me, p, b, s, s.first + n, turn);
-            else
-                go<false>(me, p, b, s, s.first + n, turn);
-        }
-        meet(me);
+        each_alone<T, G, alone<T, G>>(me, p, s, turn);
     }
 };
 

@@ -18,7 +18,6 @@ template <class T, int G>
 struct alone_backs : backs<T, G> {
     typedef backs<T, G> plain;
     typedef back_problem<T> arguments;
-    typedef chunks<T, alone_backs<T, G>> all;
     static constexpr int E = taped(G), numbers = G == 1 ? 2 : E + 2;  // of a unit's own: dy, the tape, h or c before
     static constexpr int ahead = 4;                                   // steps whose tape is asked for together
 
@@ -157,14 +156,7 @@ struct alone_backs : backs<T, G> {
     }
 
     SIMT static void run(simt::lane &me, const arguments &b, const stretch &s, int &turn) {
-        const block o = block_of(me, b);
-        for (int64_t n = me.block(); n < s.count; n += me.blocks() * o.groups) {
-            if (in_registers<T, G> && o.lanes == simt::warp_size)
-                go<in_registers<T, G>>(me, b, o, s, s.first + n, turn);
-            else
-                go<false>(me, b, o, s, s.first + n, turn);
-        }
-        meet(me);
+        each_alone<T, G, alone_backs<T, G>>(me, b, s, turn);
     }
 };
 

@@ -9,10 +9,11 @@
 //   inputs_back, weights_back, fold or fold_many
 //            dx = e_x W_ih;  dW_ih += e_x^T x,  dW_hh += e_h^T h_before,  db += sums of e: plain launches
 //
-// A step's product with W_hh and the next one's gates are one tile's work, so a step is one grid barrier. e has 1, 4 or
-// 4 numbers a unit, as kern/gates.h has them: of a GRU's r, z, m, n the first three go with W_hh, all but m with W_ih.
-// The rows of a weight's gradient are summed in pieces of a number that the shape alone says, and the pieces by their
-// index: no bits depend on who was first. docs/math/recurrent.md, backward.md.
+// A step's product with W_hh and the next one's gates are one tile's work, so a step is one grid barrier (of up to 32
+// units the block's own). e has 1, 4 or 4 numbers a unit, as kern/gates.h has them: of a GRU's r, z, m, n the first
+// three go with W_hh, all but m with W_ih. The rows of a weight's gradient are summed in pieces of a number that the
+// shape alone says, and the pieces by their index: no bits depend on who was first. docs/math/recurrent.md,
+// backward.md.
 #ifndef DPCRI_CUDA_GATES_BACK_H
 #define DPCRI_CUDA_GATES_BACK_H
 
@@ -180,13 +181,20 @@ struct gate_values {
     };
 };
 
+// Items' numbers, `each` an item, from the first one's on.
+template <class T>
+struct item_rows {
+    const T *numbers;
+    int64_t each, first, end;
+    SIMT const T *at(int i) const { return first + i < end ? numbers + (first + i) * each : nullptr; }
+};
+
 // ---- products with weights that stand the other way round ----
 
-// sum[i][q] += sum over k < count of rows.at(i)[k, beyond `split` k + jump] weights[k][lane of group q]; a lane counts
-// below room.
+// sum[i][q] += sum over k < count of rows.at(i)[k] weights[k][lane of group q]; a lane counts below room.
 template <class T, int Q, class Rows>
-SIMT void multiply_down(simt::lane &me, const Rows &rows, const T *weights, int64_t wide, int64_t count, int64_t split,
-                        int64_t jump, int64_t room, T (&sum)[mine][Q]) {
+SIMT void multiply_down(simt::lane &me, const Rows &rows, const T *weights, int64_t wide, int64_t count, int64_t room,
+                        T (&sum)[mine][Q]) {
     const simt::shared<T> s = me.template array<T>(0, items_of_tile * depth + depth * stride<Q>);
     const int base = items_of_tile * depth;
     for (int64_t k0 = 0; k0 < count; k0 += depth) {
@@ -194,7 +202,7 @@ SIMT void multiply_down(simt::lane &me, const Rows &rows, const T *weights, int6
         for (int n = me.thread(); n < items_of_tile * depth; n += threads) {
             const int64_t k = k0 + n % depth;
             const T *from = rows.at(n / depth);
-            s.set(n, from && k < count ? me.peer_load(from + (k < split ? k : k + jump)) : T(0));
+            s.set(n, from && k < count ? me.peer_load(from + k) : T(0));
         }
         for (int n = me.thread(); n < Q * units_of_tile * depth; n += threads) {
             const int kk = n / (Q * units_of_tile), column = n % (Q * units_of_tile);
@@ -215,13 +223,6 @@ struct backs : back_rest<T> {
     static constexpr int E = taped(G);
     typedef back_problem<T> arguments;
     typedef chunks<T, backs<T, G>> all;
-
-    struct rows {
-        const arguments &b;
-        const T *columns;
-        int64_t first, end;
-        SIMT const T *at(int i) const { return first + i < end ? columns + (first + i) * G * b.hidden : nullptr; }
-    };
 
     // e is 0 where a sequence has no step.
     SIMT static void begin(simt::lane &me, const arguments &b) {
@@ -341,7 +342,7 @@ struct backs : back_rest<T> {
     }
 
     // Of a tile: the product of the step before, n - 1, where there was one, then the gates of step n of the stretch.
-    SIMT static void tile(simt::lane &me, const arguments &b, const stretch &s, const tile_items<T> &t, int64_t n,
+    SIMT static void tile(simt::lane &me, const arguments &b, const stretch &s, const tile_items &t, int64_t n,
                           int turn) {
         const int64_t H = b.hidden, end = s.first + s.count, u = t.u0 + me.in_warp();
         const T *from = b.columns + turn * all::items(b) * G * H;
@@ -360,7 +361,7 @@ struct backs : back_rest<T> {
             sum[i][0] = addend(unit[i]);
         }
         if (work)
-            multiply_down<T, 1>(me, rows{b, from, t.first, end}, b.p.w_hh + t.u0, H, G * H, G * H, 0, H - t.u0, sum);
+            multiply_down<T, 1>(me, item_rows<T>{from, G * H, t.first, end}, b.p.w_hh + t.u0, H, G * H, H - t.u0, sum);
         SIMT_UNROLL for (int i = 0; i < mine; i++) {
             const int64_t item = t.first + me.warp() * mine + i;
             if (item < end && u < H) after(me, b, s, item, u, unit[i], sum[i][0], turn);
@@ -370,7 +371,7 @@ struct backs : back_rest<T> {
     // Where a tile has all units, nobody but its block reads what it wrote before the stretch's end.
     SIMT static void run(simt::lane &me, const arguments &b, const stretch &s, int &turn) {
         const int64_t wide = tiles(b.hidden, units_of_tile), count = wide * tiles(s.count, items_of_tile);
-        tile_items<T> t = items_of<T>(me, b, s, wide, me.block());
+        tile_items t = items_of<T>(me, b, s, wide, me.block());
         for (int64_t n = 0; n <= s.steps; n++) {
             for (int64_t index = me.block(); index < count; index += me.blocks()) {
                 if (count > me.blocks()) t = items_of<T>(me, b, s, wide, index);
@@ -608,16 +609,14 @@ struct fold {
     }
 };
 
-// Of many pieces: a warp takes each sixteenth, by turns, then the warps' sums follow one another; of up to sixteen the
-// order is fold's.
+// Of more than 16 pieces: a warp takes each sixteenth, by turns, then the warps' sums follow one another.
 template <class T, class Sums>
 struct fold_many {
     static constexpr int warps = 16, most = warps * simt::warp_size, ahead = 8;
     typedef typename Sums::arguments arguments;
     static constexpr int64_t bytes() { return most * (int64_t)sizeof(T); }
     SIMT static T sum_of(const arguments &a, int64_t count, int64_t n, int warp) {
-        T sum = 0;
-        if (warp < a.pieces) sum = a.parts[warp * count + n];
+        T sum = a.parts[warp * count + n];
         for (int64_t k = warp + warps; k < a.pieces; k += ahead * warps) {
             T next[ahead];
             SIMT_UNROLL for (int d = 0; d < ahead; d++) next[d] =
@@ -636,8 +635,7 @@ struct fold_many {
             T *const to = me.warp() == 0 && n < count ? Sums::to(a, n) : nullptr;
             if (to) {
                 T sum = s.get(me.in_warp());
-                SIMT_UNROLL for (int w = 1; w < warps; w++) if (w < a.pieces) sum +=
-                    s.get(w * simt::warp_size + me.in_warp());
+                SIMT_UNROLL for (int w = 1; w < warps; w++) sum += s.get(w * simt::warp_size + me.in_warp());
                 *to += sum;
             }
             me.barrier();

@@ -78,7 +78,9 @@ back_space<T> back_of(const dpcri_device_recurrent &c, cells::cut *workspace, si
     b.columns = workspace->take<T>(2 * items * G * H);
     b.acc = workspace->take<T>(items * H);
     b.beside = workspace->take<T>(G == 1 ? 0 : items * H);
-    take_parts(c, G, c.inputs > H ? c.inputs : H, workspace, &space.parts, &space.pieces);
+    int64_t widest = c.inputs > H ? c.inputs : H;  // of what goes into a weight
+    if (c.projected > widest) widest = c.projected;
+    take_parts(c, G, widest, workspace, &space.parts, &space.pieces);
     space.peepholes = workspace->take<T>(G == 4 && c.peepholes ? shapes::pieces_of_few(steps, 3 * H) * 3 * H : 0);
     space.fused = workspace->take<T>(c.projected ? 4 * H * H : 0);
     space.dm = workspace->take<T>(c.projected ? steps * H : 0);
@@ -202,47 +204,17 @@ int launch_after_chain(const dpcri_device_recurrent &c, const back_space<T> &spa
     return status == 0 ? launch_rows<T, 1>(layer, of_h, true, 0, c.projected, false, stream) : status;
 }
 
-// As gates_run.h's shape_kept.
+// gates_run.h's onward, back.
 template <class T, int G>
-int shape_kept_back(simt::shape *s, back_problem<T> *b) {
-    typedef kept_backs<T, G> step;
-    int64_t room = 0;
-    b->p.kept_units = 0;
-    if (b->chunks * b->rows > most_kept_items) return 0;
-    const int status = simt::room_of_block(&room);
-    for (int units = 8; status == 0 && units <= simt::warp_size; units *= 2) {
-        const int64_t bytes = step::shared_bytes(*b, units), blocks = tiles(b->hidden, units);
-        if (bytes > room || blocks > simt::cooperative_blocks<chunks<T, step>>(threads, bytes)) continue;
-        b->p.kept_units = units;
-        *s = {blocks, threads, bytes, true};
-        return 0;
-    }
-    return status;
-}
-
-// -1: the device has no such launches.
-template <class T, int G, class Step>
-int launch_chunks_back(back_problem<T> b, bool share, void *stream) {
-    typedef chunks<T, Step> kernel;
-    simt::shape s = {};
-    typedef chunks<T, alone_backs<T, G>> by_itself;
-    int status = share ? shape_alone<T, by_itself>(&s, b, alone_backs<T, G>::bytes(b)) : 0;
-    if (status == 0 && s.blocks > 0) return simt::launch<by_itself>(s, stream, b);
-    tiles_chosen chosen = {};
-    if (status == 0 && share) status = choose_tiles<T, tiled_backs, G>(b, &chosen);
-    if constexpr (sizeof(T) == 4)
-        if (status == 0 && chosen.shape.blocks > 0) {
-            b.p.tall = chosen.tall;
-            return launch_tiles<T, tiled_backs, G>(chosen, b, stream);
-        }
-    if (status == 0 && share) status = shape_kept_back<T, G>(&s, &b);
-    if (status != 0) return status;
-    if (b.p.kept_units > 0) return simt::launch<chunks<T, kept_backs<T, G>>>(s, stream, b);
-    const int64_t room = simt::cooperative_blocks<kernel>(threads, shared_bytes<T, 1>());
-    const int64_t wanted = tiles(b.chunks * b.rows, items_of_tile) * tiles(b.hidden, units_of_tile);
-    if (room < 1) return -1;
-    return simt::launch<kernel>({wanted < room ? wanted : room, threads, shared_bytes<T, 1>(), true}, stream, b);
-}
+struct homeward {
+    typedef back_problem<T> arguments;
+    typedef alone_backs<T, G> alone;
+    typedef kept_backs<T, G> kept;
+    template <class U, int Q, int I, int N>
+    using tiled = tiled_backs<U, Q, I, N>;
+    static problem<T> &layer(arguments &b) { return b.p; }
+    static constexpr int64_t bytes() { return shared_bytes<T, 1>(); }
+};
 
 template <class T, int G, class Step = backs<T, G>>
 int back_run_of(const dpcri_device_recurrent &c, void *workspace, void *stream) {
@@ -261,7 +233,7 @@ int back_run_of(const dpcri_device_recurrent &c, void *workspace, void *stream) 
     const project_back<T> projected = {b, b.first, space.dh, b.last};
     if (c.projected) status = launch_before_chain<T>(c, space, projected, &chain, stream);
     if (status != 0) return status;
-    status = launch_chunks_back<T, G, Step>(chain, c.share && !c.reset_before, stream);
+    status = launch_chunks<T, G, Step, homeward<T, G>>(chain, c.share && !c.reset_before, stream);
     if (status == 0) status = launch_inputs_back<T>(b, G, stream);
     if (status == 0) status = launch_weights<T, G>(c, space, true, stream);
     if (status == 0) status = launch_weights<T, G>(c, space, false, stream);
@@ -278,22 +250,6 @@ struct back_kinds {
     static int share(const dpcri_device_recurrent &c, int64_t *blocks);
 };
 
-// As gates_run.h's share_of.
-template <class T, int G>
-int share_of_back(back_problem<T> b, int64_t *blocks) {
-    simt::shape s = {};
-    int status = shape_alone<T, chunks<T, alone_backs<T, G>>>(&s, b, alone_backs<T, G>::bytes(b));
-    *blocks = s.blocks > 0;
-    if (status != 0 || *blocks != 0) return status;
-    tiles_chosen chosen = {};
-    status = choose_tiles<T, tiled_backs, G>(b, &chosen);
-    *blocks = chosen.shape.blocks;
-    if (status != 0 || *blocks != 0) return status;
-    status = shape_kept_back<T, G>(&s, &b);
-    *blocks = b.p.kept_units > 0 ? s.blocks : 0;
-    return status;
-}
-
 template <class T>
 int back_kinds<T>::share(const dpcri_device_recurrent &c, int64_t *blocks) {
     cells::cut counted = {nullptr, 0};
@@ -301,9 +257,9 @@ int back_kinds<T>::share(const dpcri_device_recurrent &c, int64_t *blocks) {
     back_problem<T> b = {};
     if (c.reset_before) return 0;
     plan_chunks<T>(c, 1, true, &counted, &cleared, &b);
-    return c.gates == DPCRI_DEVICE_GRU    ? share_of_back<T, 3>(b, blocks)
-           : c.gates == DPCRI_DEVICE_LSTM ? share_of_back<T, 4>(b, blocks)
-                                          : share_of_back<T, 1>(b, blocks);
+    return c.gates == DPCRI_DEVICE_GRU    ? share_of<T, 3, homeward<T, 3>>(b, blocks)
+           : c.gates == DPCRI_DEVICE_LSTM ? share_of<T, 4, homeward<T, 4>>(b, blocks)
+                                          : share_of<T, 1, homeward<T, 1>>(b, blocks);
 }
 
 template <class T>

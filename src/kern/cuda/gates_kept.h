@@ -2,11 +2,11 @@
 // A layer and direction of RNN, GRU or LSTM over few items (gates.h), whose W_hh stays on chip, spread over the blocks
 // of the one cooperative launch.
 //
-// A block has all gates of some units, 32 to 128 columns, and their rows of W_hh for the whole launch. A step: every
-// block takes all items' h on chip, a warp some columns of an item or four; then a thread a unit does what follows the
-// sums, and all blocks meet. What a unit needs of its own is there before: c stays on chip through a stretch, and g is
-// asked for a step ahead. So a step is a grid barrier, one way to the second cache and H multiply-adds one after
-// another.
+// A block has all gates of some units, about 32 to 128 columns, and their rows of W_hh for the whole launch. A step:
+// every block takes all items' h on chip, a warp some columns of an item or four; then a thread a unit does what
+// follows the sums, and all blocks meet. What a unit needs of its own is there before: c stays on chip through a
+// stretch, and g is asked for a step ahead. So a step is a grid barrier, one way to the second cache and H
+// multiply-adds one after another.
 //
 // Sums are those of gates.h, term by term: the bits are the same.
 #ifndef DPCRI_CUDA_GATES_KEPT_H

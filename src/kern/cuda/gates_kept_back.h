@@ -19,14 +19,15 @@ struct kept_backs : backs<T, G> {
     typedef back_problem<T> arguments;
     typedef chunks<T, kept_backs<T, G>> all;
 
-    SIMT_BOTH static int at_once(const arguments &b, int units) {
-        const int64_t items = b.chunks * b.rows, most = threads / units < 4 ? threads / units : 4;
-        return (int)(items < most ? items : most);
+    SIMT_BOTH static int units_of(int eights) { return 8 * eights; }  // of a block, 8 to 32
+    SIMT_BOTH static int at_once(const arguments &b) {
+        const int64_t items = b.chunks * b.rows;
+        return (int)(items < 4 ? items : 4);
     }
     SIMT_BOTH static int64_t stride_of(int units) { return units | 1; }
     SIMT_BOTH static int64_t row_of(const arguments &b) { return G * b.hidden | 1; }
     SIMT_BOTH static int64_t shared_numbers(const arguments &b, int units) {
-        return G * b.hidden * stride_of(units) + at_once(b, units) * row_of(b);
+        return G * b.hidden * stride_of(units) + at_once(b) * row_of(b);
     }
     SIMT_BOTH static int64_t roll_byte(const arguments &b, int units) {
         return (shared_numbers(b, units) * (int64_t)sizeof(T) + 7) / 8 * 8;
@@ -80,7 +81,7 @@ struct kept_backs : backs<T, G> {
     }
 
     SIMT static void run(simt::lane &me, const arguments &b, const stretch &s, int &turn) {
-        const int units = b.p.kept_units, together = at_once(b, units), which = me.thread() / units;
+        const int units = b.p.kept_units, together = at_once(b), which = me.thread() / units;
         const roll r = roll_of<T>(me, b, s, roll_byte(b, units));
         const int64_t u = which < together ? me.block() * units + me.thread() % units : b.hidden;
         const bool one = s.count <= together;

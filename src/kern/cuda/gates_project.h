@@ -112,7 +112,7 @@ struct heard_back {
         for (int64_t tile = me.block(); tile < wide * tiles(all, items_of_tile); tile += me.blocks()) {
             const int64_t first = tile / wide * items_of_tile, out = tile % wide * (Q * units_of_tile);
             T sum[mine][Q] = {};
-            multiply_down<T, Q>(me, rows{a, first}, p.w_hh + out, K, 4 * H, 4 * H, 0, K - out, sum);
+            multiply_down<T, Q>(me, rows{a, first}, p.w_hh + out, K, 4 * H, K - out, sum);
             SIMT_UNROLL for (int i = 0; i < mine; i++) {
                 const int64_t n = first + me.warp() * mine + i;
                 SIMT_UNROLL for (int q = 0; q < Q; q++) {

@@ -12,14 +12,6 @@
 
 namespace gates {
 
-// Items' numbers, `each` an item, from the first one's on.
-template <class T>
-struct item_rows {
-    const T *numbers;
-    int64_t each, first, end;
-    SIMT const T *at(int i) const { return first + i < end ? numbers + (first + i) * each : nullptr; }
-};
-
 // ---- forward ----
 
 template <class T>
@@ -32,7 +24,7 @@ struct columns_reset : columns<T, 3> {
     }
 
     // r h and z of step `at`. What a unit needs of its own is asked for before the products, as in gates.h.
-    SIMT static void first(simt::lane &me, const problem<T> &p, const stretch &s, const tile_items<T> &t, int64_t at,
+    SIMT static void first(simt::lane &me, const problem<T> &p, const stretch &s, const tile_items &t, int64_t at,
                            int turn) {
         const int64_t H = p.hidden, end = s.first + s.count, u = t.u0 + me.in_warp(), own_step = t.step(at);
         T sum[mine][2], g[mine][2] = {}, h[mine] = {};
@@ -53,13 +45,13 @@ struct columns_reset : columns<T, 3> {
         SIMT_UNROLL for (int i = 0; i < mine; i++) {
             const int64_t item = t.first + me.warp() * mine + i;
             if (!goes[i]) continue;
-            me.peer_store(p.reset + item * H + u, plain::sigmoid(cut(p, g[i][0] + sum[i][0])) * h[i]);
-            me.peer_store(p.update + item * H + u, plain::sigmoid(cut(p, g[i][1] + sum[i][1])));
+            me.peer_store(p.reset + item * H + u, sigmoid_of(cut(p, g[i][0] + sum[i][0])) * h[i]);
+            me.peer_store(p.update + item * H + u, sigmoid_of(cut(p, g[i][1] + sum[i][1])));
         }
     }
 
     // n and the state after it; those that rest go on too.
-    SIMT static void second(simt::lane &me, const problem<T> &p, const stretch &s, const tile_items<T> &t, int64_t at,
+    SIMT static void second(simt::lane &me, const problem<T> &p, const stretch &s, const tile_items &t, int64_t at,
                             int turn) {
         const int64_t H = p.hidden, end = s.first + s.count, u = t.u0 + me.in_warp(), own_step = t.step(at);
         T sum[mine][1], g[mine] = {}, h[mine] = {}, z[mine] = {};
@@ -196,9 +188,7 @@ struct backs_reset : back_rest<T> {
             const int64_t item = first + me.warp() * mine + i;
             sum[i][0] = work && item < end && u < H ? me.peer_load(b.beside + item * H + u) : T(0);
         }
-        if (work)
-            multiply_down<T, 1>(me, item_rows<T>{from, 3 * H, first, end}, b.p.w_hh + u0, H, 2 * H, 2 * H, 0, H - u0,
-                                sum);
+        if (work) multiply_down<T, 1>(me, item_rows<T>{from, 3 * H, first, end}, b.p.w_hh + u0, H, 2 * H, H - u0, sum);
         SIMT_UNROLL for (int i = 0; i < mine; i++) {
             const int64_t item = first + me.warp() * mine + i;
             if (item >= end || u >= H) continue;
@@ -235,8 +225,8 @@ struct backs_reset : back_rest<T> {
         for (int i = 0; i < items_of_tile; i++) work = work || all::step_of(me, b, first + i, end, at) >= 0;
         T sum[mine][1] = {};
         if (!work) return;
-        multiply_down<T, 1>(me, item_rows<T>{to + 2 * H, 3 * H, first, end}, b.p.w_hh + 2 * H * H + u0, H, H, H, 0,
-                            H - u0, sum);
+        multiply_down<T, 1>(me, item_rows<T>{to + 2 * H, 3 * H, first, end}, b.p.w_hh + 2 * H * H + u0, H, H, H - u0,
+                            sum);
         SIMT_UNROLL for (int i = 0; i < mine; i++) {
             const int64_t item = first + me.warp() * mine + i;
             const int64_t k = all::step_of(me, b, item, end, at);

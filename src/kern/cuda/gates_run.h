@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: MIT
-// The launcher of gates.h, forward, and of gates_kept.h's, gates_tiles.h's, gates_reset.h's and gates_project.h's way
-// forward: workspace and launches.
+// The launcher of gates.h, forward, and of gates_alone.h's, gates_kept.h's, gates_tiles.h's, gates_reset.h's and
+// gates_project.h's way forward: workspace and launches.
 #ifndef DPCRI_CUDA_GATES_RUN_H
 #define DPCRI_CUDA_GATES_RUN_H
 
 #include "kern/cuda/cells_run.h"
+#include "kern/cuda/gates_alone.h"
 #include "kern/cuda/gates_kept.h"
 #include "kern/cuda/gates_project.h"
 #include "kern/cuda/gates_reset.h"
@@ -136,7 +137,7 @@ int launch_inputs(const problem<T> &p, int64_t outputs, const T *more, void *str
 }
 
 // Items that a group of lanes takes one after the other, at most: beyond it they go side by side through gates.h or, of
-// more than 32 units, which take them all at once on chip, gates_tiles.h.
+// 32 units and more, which take them all at once on chip, gates_tiles.h.
 SIMT_BOTH constexpr int64_t most_rounds(int64_t hidden) { return hidden <= simt::warp_size ? 16 : 4; }
 
 // Blocks of `Kernel` that take items of their own with all weights, `bytes`, on chip; none where they do not fit or
@@ -154,48 +155,82 @@ int shape_alone(simt::shape *s, const chunked<T> &p, int64_t bytes) {
     return 0;
 }
 
+// The ways on chip of one direction: forward's here, back's in gates_back_run.h.
+template <class T, int G>
+struct onward {
+    typedef problem<T> arguments;
+    typedef gates::alone<T, G> alone;
+    typedef gates::kept<T, G> kept;
+    template <class U, int Q, int I, int N>
+    using tiled = gates::tiled<U, Q, I, N>;
+    static problem<T> &layer(arguments &a) { return a; }
+    static constexpr int64_t bytes() { return shared_bytes<T, G>(); }  // of a block whose weights go past
+};
+
+// What goes on chip, one of them, or none: launches without blocks do not.
+struct on_chip {
+    simt::shape alone, kept;
+    tiles_chosen tiles;
+    int64_t blocks() const { return alone.blocks > 0 ? 1 : tiles.shape.blocks + kept.blocks; }  // that share W_hh
+};
+
 // Units of a block that keeps W_hh on chip, the fewest with which all blocks go together; 0 where W_hh does not fit, or
 // items are many.
-template <class T, int G>
-int shape_kept(simt::shape *s, problem<T> *p) {
-    typedef kept<T, G> step;
+template <class T, class On>
+int shape_kept(simt::shape *s, typename On::arguments *a) {
+    typedef typename On::kept step;
     int64_t room = 0;
-    p->kept_units = 0;
-    if (p->chunks * p->rows > most_kept_items) return 0;
+    On::layer(*a).kept_units = 0;
+    if (a->chunks * a->rows > most_kept_items) return 0;
     const int status = simt::room_of_block(&room);
-    for (int warps = 1; status == 0 && warps <= threads / simt::warp_size; warps *= 2) {
-        const int units = step::units_of(warps);
-        const int64_t bytes = step::shared_bytes(*p, units), blocks = tiles(p->hidden, units);
+    for (int n = 1; status == 0 && n <= 4; n *= 2) {
+        const int units = step::units_of(n);
+        const int64_t bytes = step::shared_bytes(*a, units), blocks = tiles(a->hidden, units);
         if (bytes > room || blocks > simt::cooperative_blocks<chunks<T, step>>(threads, bytes)) continue;
-        p->kept_units = units;
+        On::layer(*a).kept_units = units;
         *s = {blocks, threads, bytes, true};
         return 0;
     }
     return status;
 }
 
+template <class T, int G, class On>
+int choose_on_chip(on_chip *way, typename On::arguments *a) {
+    *way = {};
+    int status = shape_alone<T, chunks<T, typename On::alone>>(&way->alone, *a, On::alone::bytes(*a));
+    if (status != 0 || way->alone.blocks > 0) return status;
+    status = choose_tiles<T, On::template tiled, G>(*a, &way->tiles);
+    if (status != 0 || way->tiles.shape.blocks > 0) return status;
+    return shape_kept<T, On>(&way->kept, a);
+}
+
 // -1: the device has no such launches.
-template <class T, int G, class Step>
-int launch_chunks(problem<T> p, bool share, void *stream) {
+template <class T, int G, class Step, class On>
+int launch_chunks(typename On::arguments a, bool share, void *stream) {
     typedef chunks<T, Step> kernel;
-    simt::shape s = {};
-    typedef chunks<T, alone<T, G>> by_itself;
-    int status = share ? shape_alone<T, by_itself>(&s, p, alone<T, G>::bytes(p)) : 0;
-    if (status == 0 && s.blocks > 0) return simt::launch<by_itself>(s, stream, p);
-    tiles_chosen chosen = {};
-    if (status == 0 && share) status = choose_tiles<T, tiled, G>(p, &chosen);
-    if constexpr (sizeof(T) == 4)
-        if (status == 0 && chosen.shape.blocks > 0) {
-            p.tall = chosen.tall;
-            return launch_tiles<T, tiled, G>(chosen, p, stream);
-        }
-    if (status == 0 && share) status = shape_kept<T, G>(&s, &p);
+    on_chip way = {};
+    const int status = share ? choose_on_chip<T, G, On>(&way, &a) : 0;
     if (status != 0) return status;
-    if (p.kept_units > 0) return simt::launch<chunks<T, kept<T, G>>>(s, stream, p);
-    const int64_t room = simt::cooperative_blocks<kernel>(threads, shared_bytes<T, G>());
-    const int64_t wanted = tiles(p.chunks * p.rows, items_of_tile) * tiles(p.hidden, units_of_tile);
+    if (way.alone.blocks > 0) return simt::launch<chunks<T, typename On::alone>>(way.alone, stream, a);
+    if constexpr (sizeof(T) == 4)
+        if (way.tiles.shape.blocks > 0) {
+            On::layer(a).tall = way.tiles.tall;
+            return launch_tiles<T, On::template tiled, G>(way.tiles, a, stream);
+        }
+    if (way.kept.blocks > 0) return simt::launch<chunks<T, typename On::kept>>(way.kept, stream, a);
+    const int64_t room = simt::cooperative_blocks<kernel>(threads, On::bytes());
+    const int64_t wanted = tiles(a.chunks * a.rows, items_of_tile) * tiles(a.hidden, units_of_tile);
     if (room < 1) return -1;
-    return simt::launch<kernel>({wanted < room ? wanted : room, threads, shared_bytes<T, G>(), true}, stream, p);
+    return simt::launch<kernel>({wanted < room ? wanted : room, threads, On::bytes(), true}, stream, a);
+}
+
+// Blocks over which W_hh is spread on chip; 0: it goes past.
+template <class T, int G, class On>
+int share_of(typename On::arguments a, int64_t *blocks) {
+    on_chip way = {};
+    const int status = choose_on_chip<T, G, On>(&way, &a);
+    *blocks = way.blocks();
+    return status;
 }
 
 template <class T, int G, class Step = columns<T, G>>
@@ -207,7 +242,7 @@ int run_of(const dpcri_device_recurrent &c, void *workspace, void *stream) {
     int status = simt::clear(workspace, cleared, stream);
     if (status == 0) status = launch_inputs<T>(p, G * p.hidden, nullptr, stream);
     if (status != 0) return status;
-    return launch_chunks<T, G, Step>(p, c.share && !c.reset_before, stream);
+    return launch_chunks<T, G, Step, onward<T, G>>(p, c.share && !c.reset_before, stream);
 }
 
 // ---- an LSTM that projects ----
@@ -299,7 +334,7 @@ int run_projected(const dpcri_device_recurrent &c, void *workspace, void *stream
     if (status == 0) status = launch_inputs<T>(p, 4 * p.hidden, nullptr, stream);
     if (status == 0 && p.first) status = launch_numbers<first_given<T>>(p.rows * 4 * p.hidden, {p, p.first}, stream);
     if (status != 0) return status;
-    status = launch_chunks<T, 4, columns<T, 4>>(chain_of<T>(c, s), c.share, stream);
+    status = launch_chunks<T, 4, columns<T, 4>, onward<T, 4>>(chain_of<T>(c, s), c.share, stream);
     T *const lowest = p.y_step < 0 ? p.y + (c.length - 1) * p.y_step : p.y;
     if (status == 0) status = launch_project<T>(c, s.raw, lowest, stream);
     if (status != 0 || !p.last) return status;
@@ -404,22 +439,6 @@ int kinds<T>::fits(const dpcri_device_recurrent &c) {
     return by_cells(c) ? cell_fits<T>(c) : 0;
 }
 
-// Blocks over which W_hh is spread on chip; 0: it goes past.
-template <class T, int G>
-int share_of(problem<T> p, int64_t *blocks) {
-    simt::shape s = {};
-    int status = shape_alone<T, chunks<T, alone<T, G>>>(&s, p, alone<T, G>::bytes(p));
-    *blocks = s.blocks > 0;
-    if (status != 0 || *blocks != 0) return status;
-    tiles_chosen chosen = {};
-    status = choose_tiles<T, tiled, G>(p, &chosen);
-    *blocks = chosen.shape.blocks;
-    if (status != 0 || *blocks != 0) return status;
-    status = shape_kept<T, G>(&s, &p);
-    *blocks = p.kept_units > 0 ? s.blocks : 0;
-    return status;
-}
-
 template <class T>
 int kinds<T>::share(const dpcri_device_recurrent &c, int64_t *blocks) {
     cells::cut counted = {nullptr, 0};
@@ -427,9 +446,9 @@ int kinds<T>::share(const dpcri_device_recurrent &c, int64_t *blocks) {
     if (by_cells(c) || c.reset_before) return 0;
     problem<T> p = layer_of<T>(c);
     plan_chunks<T>(c, 1, false, &counted, &cleared, &p);
-    return c.gates == DPCRI_DEVICE_GRU    ? share_of<T, 3>(p, blocks)
-           : c.gates == DPCRI_DEVICE_LSTM ? share_of<T, 4>(p, blocks)
-                                          : share_of<T, 1>(p, blocks);
+    return c.gates == DPCRI_DEVICE_GRU    ? share_of<T, 3, onward<T, 3>>(p, blocks)
+           : c.gates == DPCRI_DEVICE_LSTM ? share_of<T, 4, onward<T, 4>>(p, blocks)
+                                          : share_of<T, 1, onward<T, 1>>(p, blocks);
 }
 
 template <class T>

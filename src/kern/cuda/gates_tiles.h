@@ -115,14 +115,10 @@ struct held {
         SIMT_UNROLL for (int n = 0; n + 1 < stages; n++) ask(me, b, r, n, n * slice);
     }
 
-    SIMT static void read(const simt::shared<T> &s, int at, T (&to)[4]) {
-        const simt::pack<T, 4> four = s.template get<4>(at);
-        SIMT_UNROLL for (int n = 0; n < 4; n++) to[n] = four.at[n];
-    }
     SIMT static void take(const simt::shared<T> &s, int state, const int (&line)[N * L], int beside, int k,
                           T (&a)[I][4], T (&w)[N * L][4]) {
-        SIMT_UNROLL for (int i = 0; i < I; i++) read(s, state + i * 4 * room + beside, a[i]);
-        SIMT_UNROLL for (int j = 0; j < N * L; j++) read(s, line[j] + k + beside, w[j]);
+        SIMT_UNROLL for (int i = 0; i < I; i++) product::read(s, state + i * 4 * room + beside, 0, a[i]);
+        SIMT_UNROLL for (int j = 0; j < N * L; j++) product::read(s, line[j] + k + beside, 0, w[j]);
     }
     SIMT static void add(const T (&a)[I][4], const T (&w)[N * L][4], T (&sum)[I][N * L]) {
         SIMT_UNROLL for (int n = 0; n < 4; n++) SIMT_UNROLL for (int i = 0; i < I; i++)
@@ -178,7 +174,6 @@ struct tiled : columns<T, G> {
     typedef columns<T, G> plain;
     typedef held<T, I, N, G> tile;
     typedef problem<T> arguments;
-    typedef chunks<T, tiled<T, G, I, N>> all;
     static int64_t depth_of(int64_t hidden) { return hidden; }
 
     SIMT static typename tile::place place_of_block(simt::lane &me, const problem<T> &p) {

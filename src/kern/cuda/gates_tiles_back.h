@@ -36,7 +36,7 @@ struct tiled_backs : backs<T, G> {
     SIMT static void step(simt::lane &me, const arguments &b, const stretch &s, const typename tile::place &o,
                           int64_t n, int turn) {
         const int64_t H = b.hidden, end = s.first + s.count, at = s.from + n, first = tile::first_of(o);
-        const bool has = n<s.steps, had = n> 0;
+        const bool has = (n < s.steps), had = (n > 0);
         bool goes = false;
         for (int i = me.in_warp(); i < tile::items(o.tall); i += simt::warp_size)
             goes = goes || (had && o.items_of.step_back(i, at - 1) >= 0);

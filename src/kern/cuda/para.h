@@ -44,25 +44,23 @@ struct para : resting<T, problem<T>, &problem<T>::states, &problem<T>::cells> {
 
     SIMT static void begin(simt::lane &me, const arguments &p) { clear_beyond(me, p); }
 
-    SIMT static T sigmoid(T u) { return simt::fma(cells::gate_tanh(T(0.5) * u), T(0.5), T(0.5)); }
-
     // x: of the unit, gate after gate H apart; t, what the gates were: z, r, q; f, z, o; or z, q.
     SIMT static void advance(const own_weights<T> &w, const T *x, int64_t H, T &h, T &c, T (&t)[3]) {
         if constexpr (Kind == DPCRI_DEVICE_PARAGRU) {
-            t[0] = sigmoid(simt::fma(w.a[0], h, x[0]));
-            t[1] = sigmoid(simt::fma(w.a[1], h, x[H]));
+            t[0] = sigmoid_of(simt::fma(w.a[0], h, x[0]));
+            t[1] = sigmoid_of(simt::fma(w.a[1], h, x[H]));
             t[2] = cells::gate_tanh(simt::fma(w.a[2], t[1] * h, x[2 * H]));
             h = simt::fma(t[0], t[2] - h, h);
         }
         if constexpr (Kind == DPCRI_DEVICE_PARALSTM) {
-            t[0] = sigmoid(simt::fma(w.peephole[0], c, simt::fma(w.a[0], h, x[0])));
+            t[0] = sigmoid_of(simt::fma(w.peephole[0], c, simt::fma(w.a[0], h, x[0])));
             t[1] = cells::gate_tanh(simt::fma(w.a[1], h, x[H]));
             c = simt::fma(t[0], c - t[1], t[1]);
-            t[2] = sigmoid(simt::fma(w.peephole[1], c, simt::fma(w.a[2], h, x[2 * H])));
+            t[2] = sigmoid_of(simt::fma(w.peephole[1], c, simt::fma(w.a[2], h, x[2 * H])));
             h = t[2] * cells::gate_tanh(c);
         }
         if constexpr (Kind == DPCRI_DEVICE_MINGRU) {
-            t[0] = sigmoid(x[0]);
+            t[0] = sigmoid_of(x[0]);
             t[1] = x[H];
             h = simt::fma(t[0], t[1] - h, h);
         }

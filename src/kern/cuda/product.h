@@ -13,6 +13,7 @@
 
 #include <type_traits>
 
+#include "kern/cuda/shapes.h"
 #include "kern/cuda/simt.h"
 
 namespace product {
@@ -306,13 +307,17 @@ struct shapes<double> {  // whose numbers take two registers
 
 constexpr int64_t multiprocessors = 132;  // that tiles are dealt out to: of an H100; others are as right
 
+template <class S>
+int64_t tiles_of(int64_t tall, int64_t wide, int64_t times) {
+    return ::shapes::over(tall, S::rows) * ::shapes::over(wide, S::columns) * times;
+}
+
 // `times` products of tall x wide numbers in tiles of S: what the multiprocessor with most of them takes, where a
 // number of a tile takes `each`.
 template <class S>
 double cost_of(int64_t tall, int64_t wide, int64_t times, double each) {
-    const int64_t tiles = (tall + S::rows - 1) / S::rows * ((wide + S::columns - 1) / S::columns) * times;
-    const int64_t at_once = multiprocessors * S::beside;
-    return (double)((tiles + at_once - 1) / at_once * S::beside) * each * S::rows * S::columns;
+    const int64_t turns = ::shapes::over(tiles_of<S>(tall, wide, times), multiprocessors * S::beside);
+    return (double)(turns * S::beside) * each * S::rows * S::columns;
 }
 
 template <class Kernel>
@@ -323,8 +328,7 @@ struct together_twice : Kernel {
 // Use: a struct with `task` and kernel<S>, whose arguments that is, of S::threads, whose tiles are dealt out by number.
 template <class Use, class T, class S>
 int launch_shape(int64_t tall, int64_t wide, int64_t times, const typename Use::task &a, void *stream) {
-    const int64_t tiles = (tall + S::rows - 1) / S::rows * ((wide + S::columns - 1) / S::columns) * times;
-    const int64_t blocks = tiles < 65535 ? tiles : 65535;
+    const int64_t blocks = ::shapes::blocks_of(tiles_of<S>(tall, wide, times));
     typedef typename Use::template kernel<S> plain;
     typedef typename std::conditional<S::packed, together_twice<plain>, plain>::type kernel;
     return simt::launch<kernel>({blocks, S::threads, S::template shared_bytes<T>(), false}, stream, a);
