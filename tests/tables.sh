@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
-# tables.sh BUILD_DIR: the tables of docs/performance.md and docs/performance/ are what the files of bench/results/ say, every file of
-# bench/results/performance/ is in a page, docs/performance/gpu.md is what those of bench/results/gpu/ say, every one of
-# bench/results/ in the repository, and a figure changed by hand is found.
+# tables.sh BUILD_DIR: the tables of docs/performance.md and docs/performance/ are what the files of bench/results/ say,
+# every file of bench/results/performance/ is in a page, docs/performance/gpu.md is what those of bench/results/gpu/ say
+# and shows its pictures, every one of bench/results/ is in the repository, and a figure changed by hand is found.
 set -u
 build=${1:?usage: tables.sh BUILD_DIR}
 command -v python3 >/dev/null || { echo "tables: skipped: no python3"; exit 77; }
@@ -28,6 +28,15 @@ for file in bench/results/performance/*; do
     name=${file##*/}
     grep -qE "<!-- table: ${name%.*}( |-->)|bench/results/performance/$name" "${pages[@]}" || complain "$file is in no page"
 done
+for picture in bench/results/gpu/*.png; do
+    grep -q "](../../$picture)" docs/performance/gpu.md || complain "$picture is not on docs/performance/gpu.md"
+done
+cp -r bench/results/gpu "$work/without"
+rm "$work/without/training.csv"
+cp docs/performance/gpu.md "$work/kept.md"
+told_of=$(python3 bench/gpu/table.py "$work/without" "$work/kept.md" 2>&1) && complain "a missing table is no failure"
+[[ $told_of == *"no rows of: training" ]] || complain "of a missing table bench/gpu/table.py said: $told_of"
+cmp -s docs/performance/gpu.md "$work/kept.md" || complain "a table whose rows are missing is written"
 if git rev-parse --is-inside-work-tree >/dev/null 2>&1; then
     while read -r file; do complain "$file is not in the repository: a table of it would be missing from a clone"; done < <(
         git ls-files --others bench/results

@@ -2,13 +2,13 @@
 # SPDX-License-Identifier: MIT
 """Pictures of the tables that bench/gpu/run.sh and peers.py leave: layers.csv, nonlinear.csv and peers.csv.
 
-    pictures.py [--results bench/results/gpu] [--out FOLDER]
+    pictures.py [--results bench/results/gpu] [--out FOLDER] [--all]
 
   map-NETWORK.png    by what factor the loop is slower than overlap and newton, width by length, of each batch; a heavy
                      line where it is as fast, and in words where a solve was not the method's own (fallback and so on)
   lines-NETWORK.png  time against length of the loop, overlap, newton and peers, of each width and batch
 
-Where a table has a row twice, the later one counts; a table that is not there has no pictures. Wants matplotlib.
+Those of docs/performance/gpu.md; --all: of every network in the tables. Where a table has a row twice, the later one counts; a table that is not there has no pictures. Wants matplotlib.
 """
 import argparse
 import csv
@@ -23,6 +23,7 @@ import matplotlib.pyplot as plt  # noqa: E402  after its backend
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 METHODS = ("overlap", "newton")
+SHOWN = {"maps": ("mlp", "resnet", "cell"), "lines": ("gru", "lstm", "paragru")}  # on docs/performance/gpu.md
 FAILED = ("fallback", "not-converged", "nonfinite")
 INK, LIMIT = "#2b2b2b", 6  # colours end at factors of 2^-LIMIT and 2^LIMIT
 STYLES = {"the loop": ("#555555", "o-"), "overlap": ("#0072b2", "s-"), "newton": ("#d55e00", "^-"),
@@ -169,6 +170,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--results", default=os.path.join(HERE, "../results/gpu"), help="the tables' folder")
     parser.add_argument("--out", help="the pictures' folder (default: that of the tables)")
+    parser.add_argument("--all", action="store_true", help="of every network in the tables")
     options = parser.parse_args()
     folder = os.path.normpath(options.out or options.results)
     layers, nonlinear, peers = (read(options.results, f"{name}.csv") for name in ("layers", "nonlinear", "peers"))
@@ -177,9 +179,11 @@ def main():
     forward = [row for row in layers if row["pass"] == "forward"] + nonlinear
     for network in dict.fromkeys(row["network"] for row in forward):
         rows = [row for row in forward if row["network"] == network]
-        if any(row["method"] in METHODS for row in rows):
+        if any(row["method"] in METHODS for row in rows) and (options.all or network in SHOWN["maps"]):
             draw_maps(folder, network, rows)
     for network in dict.fromkeys(row["network"] for row in nonlinear if row["network"] != "cell"):
+        if not options.all and network not in SHOWN["lines"]:
+            continue
         draw_lines(folder, network, [row for row in nonlinear if row["network"] == network],
                    [row for row in peers if row["network"] == network and row["pass"] == "forward"])  # fmt: skip
 

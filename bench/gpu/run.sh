@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
-# run.sh test|sanitize|bench|peers [--again]: builds, proves and measures the CUDA backend on the device of this machine. Each part
-# goes step by step: what is done is remembered in build-gpu/steps and not done again (--again: it is), and a part that
-# nears eight minutes stops (exit status 75); the same command goes on. Without a device or nvcc: exit status 77, and why.
+# run.sh test|sanitize|bench|peers [--again]: builds, proves and measures the CUDA backend on this machine's device.
+# Each part goes step by step: what is done is remembered in build-gpu/steps and not done again at the same commit
+# (--again: it is), and a part that nears eight minutes stops (exit status 75); the same command goes on. Without a device
+# or nvcc: exit status 77, and why.
 #
 #   test      the backend and the suite; the suite on the device; 10 000 launches
 #   sanitize  compute-sanitizer's memcheck, racecheck and synccheck over a share of the suite, test by test, side by side
@@ -37,15 +38,16 @@ case $part in
     test | sanitize | bench | peers) ;;
     *) echo "usage: bench/gpu/run.sh test|sanitize|bench|peers [--again]" >&2; exit 2 ;;
 esac
+commit=$(git describe --always --dirty --exclude '*' 2>/dev/null || echo "${DEEPPCR_COMMIT:-unknown}")
 mkdir -p "$steps"
-[ "${2:-}" != --again ] || rm -f "$steps/$part".*
+[ "${2:-}" != --again ] || rm -f "$steps/$part".*.*
 unset DEEPPCR_CUDA_MODULE DEEPPCR_DEVICE_SHARE DEEPPCR_DEVICE_LAUNCHES
 
 # step NAME SECONDS COMMAND...: once; its output in build-gpu/steps/PART.NAME.log.
 step() {
     local name=$part.$1 limit=$2 status
     shift 2
-    local marker=$steps/$name${DEEPPCR_COMMIT:+.$DEEPPCR_COMMIT}
+    local marker=$steps/$name.$commit
     if [ -e "$marker" ]; then
         echo "$name: done before"
         return 0
@@ -80,26 +82,45 @@ sanitize_one() {
     return 1
 }
 sanitizer() {
-    "$build/test_on_device" --list | xargs -P "$(nproc)" -I{} bash -c "sanitize_one $1 {}" && echo "$1: no errors in $("$build/test_on_device" --list | wc -l) tests"
+    each_test "sanitize_one $1" && echo "$1: no errors in $count tests"
 }
-# Test by test, side by side.
+# each_test COMMAND: with each test's name behind it, side by side; sets count.
+each_test() {
+    local names
+    names=$("$build/test_on_device" --list)
+    if [ -z "$names" ]; then
+        echo "test_on_device names no tests"
+        return 1
+    fi
+    count=$(wc -l <<<"$names")
+    xargs -P "$(nproc)" -I{} bash -c "$1 {}" <<<"$names"
+}
 suite_one() {
     local log=$steps/suite.$1.log
     DEEPPCR_DEVICE=$device "$build/test_on_device" "$1" >"$log" 2>&1 || { cat "$log"; return 1; }
 }
-suite() { "$build/test_on_device" --list | xargs -P "$(nproc)" -I{} bash -c "suite_one {}" && echo "$("$build/test_on_device" --list | wc -l) tests passed"; }
+suite() { each_test suite_one && echo "$count tests passed"; }
 again() { DEEPPCR_DEVICE=$device DEEPPCR_DEVICE_LAUNCHES=$launches "$build/test_on_device" the_same_bits_again; }
-# keep NAME COMMAND...: its lines go to NAME.csv, with date and commit before each.
+# keep NAME COMMAND...: its rows go to NAME.csv, with date and commit before each; those of a command that fails or is
+# stopped too, but for a last line that is no whole one.
 keep() {
     local out=$results/$1.csv
     shift
     mkdir -p "$results"
     "$@" >"$steps/rows.csv"
-    local status=$?
-    [ -s "$steps/rows.csv" ] || return $status
-    [ -s "$out" ] || head -1 "$steps/rows.csv" | sed 's/^/date,commit,/' >"$out"
-    # Of a program that was stopped the last row may be half a row.
-    awk -F, 'NR == 1 { n = NF } NR > 1 && NF == n' "$steps/rows.csv" | sed "s/^/$(date -u +%F),$(git describe --always --dirty --exclude '*' 2>/dev/null || echo "${DEEPPCR_COMMIT:--}"),/" >>"$out"
+    local status=$? head
+    [ -z "$(tail -c 1 "$steps/rows.csv")" ] || sed -i '$d' "$steps/rows.csv"
+    if [ "$(wc -l <"$steps/rows.csv")" -lt 2 ]; then
+        echo "no row for $out"
+        return $((status ? status : 1))
+    fi
+    head=date,commit,$(head -1 "$steps/rows.csv")
+    [ -s "$out" ] || echo "$head" >"$out"
+    if [ "$(head -1 "$out")" != "$head" ]; then
+        echo "the columns of $out are others: move it away"
+        return 1
+    fi
+    tail -n +2 "$steps/rows.csv" | sed "s/^/$(date -u +%F),$commit,/" >>"$out"
     echo "$(wc -l <"$out") lines in $out"
     return $status
 }
@@ -153,8 +174,8 @@ echo "$answer" | sed -n '/^devices/,$p'
 peers() { keep peers python3 bench/gpu/peers.py --part "$1" --seconds "$2"; }
 peers_sampler() { keep peers_sampler python3 bench/gpu/peers_sampler.py --seconds 60; }
 
-export -f suite suite_one again sanitizer sanitize_one peers peers_sampler keep chains nonlinear layers training sequences sampler
-export build device results steps bytes launches longest deepest trained streams sampled repetitions
+export -f suite suite_one each_test again sanitizer sanitize_one peers peers_sampler keep chains nonlinear layers training sequences sampler
+export build commit device results steps bytes launches longest deepest trained streams sampled repetitions
 case $part in
     test)
         step suite 300 bash -c suite

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: MIT
 """table.py FOLDER PAGE: puts the tables made from FOLDER's CSV files (bench/gpu/run.sh's) into the page, between the lines
     <!-- gpu: NAME -->   and   <!-- end -->
-whose text in between is replaced. Of a row that was measured more than once the last one counts; a table whose files are not
-there stays as it is. Times are medians; a ratio is a peer's time, or the loop's, over ours.
+whose text in between is replaced. Of a row that was measured more than once the last one counts; a table of which no row
+is there stays as it is, is named, and the exit status is 1. Times are medians; a ratio is a peer's time, or the loop's, over ours.
 """
 import csv
 import pathlib
@@ -201,12 +201,18 @@ TABLES = {
 def main():
     folder, page = map(pathlib.Path, sys.argv[1:3])
     text = page.read_text()
+    missing = []
 
     def made(match):
         lines = TABLES[match[1]](folder)
-        return match[0] if len(lines) < 3 else f"<!-- gpu: {match[1]} -->\n\n" + "\n".join(lines) + "\n\n<!-- end -->"
+        if len(lines) < 3:
+            missing.append(match[1])
+            return match[0]
+        return f"<!-- gpu: {match[1]} -->\n\n" + "\n".join(lines) + "\n\n<!-- end -->"
 
     page.write_text(re.sub(r"<!-- gpu: ([a-z0-9 ]+) -->\n.*?<!-- end -->", made, text, flags=re.DOTALL))
+    if missing:
+        sys.exit(f"table.py: {folder} has no rows of: {', '.join(missing)}")
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@
 //   DEEPPCR_DEVICE_SHARE=N      one chain of N of the suites over forms and lengths (default 1: all), for the simulator
 #include "on_device.h"
 
+#include <fnmatch.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -595,6 +596,13 @@ int main(int argc, char **argv) {
     if (argc > 1 && !strcmp(argv[1], "--list")) {
         for (size_t i = 0; i < sizeof tests / sizeof *tests; i++) puts(tests[i].name);
         return 0;
+    }
+    size_t named = 0;
+    for (size_t i = 0; argc > 1 && i < sizeof tests / sizeof *tests; i++)
+        named += fnmatch(argv[1], tests[i].name, 0) == 0;
+    if (argc > 1 && named == 0) {
+        fprintf(stderr, "test_on_device: no test '%s' (--list names them)\n", argv[1]);
+        return 2;
     }
     const char *name = getenv("DEEPPCR_DEVICE");
     dpcr_device_info info = {.size = sizeof info};
