@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
 // Errors as one line on stderr, and the exit code that goes with each library status.
+#include <errno.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
@@ -74,6 +75,8 @@ int cli_fail_error(const dpcr_error *error, cli_doing doing) {
     // Who asked us to stop knows of no function; other texts tell how far it came.
     if (error->status == DPCR_ERROR_CANCELLED && cli_signal() && strstr(text, "cancel function"))
         return cli_fail_stopped();
+    // A signal ended the wait for a pipe's other end.
+    if (error->status == DPCR_ERROR_IO && error->code == EINTR && cli_signal()) return cli_fail_stopped();
     // The library names its call first; where that is the verb, once is enough.
     const size_t n = verb_name ? strlen(verb_name) : 0;
     if (n && !strncmp(text, verb_name, n) && !strncmp(text + n, ": ", 2)) text += n + 2;

@@ -5,7 +5,7 @@
 set -u
 . "$(dirname "$0")/program.bash"
 python3 - "$program" "$folder" <<'PYTHON'
-import ctypes, math, os, random, shutil, struct, subprocess, zipfile
+import ctypes, math, os, random, re, shutil, signal, struct, subprocess, time, zipfile
 
 from program import always, answer, folder, get_npy, npy, path, put, put_npy, read_npy, refused, run, words
 
@@ -158,6 +158,29 @@ with subprocess.Popen(["sh", "-c", 'exec cat "$1" >"$2"', "sh", a, path("pipe")]
 assert read_npy(piped.stdout)[1] == (1, 4, 21, 148)
 times = [mask for _, mask, _, _ in struct.iter_unpack("iIII", os.read(watch, 4096))].count(left)
 assert times == 1, "the pipe was read %d times" % times
+# One signal ends the wait for a pipe: for its other end, and for what comes through it.
+for held in ("--A", path("pipe"), None), ("--A", "-", None), ("--A", path("pipe"), os.O_RDWR), ("--output", path("pipe"), None):
+    option, name, other_end = held
+    end = None if other_end is None else os.open(path("pipe"), other_end)
+    given = [option, name] + ([] if option == "--A" else ["--A", a]) + ([] if option == "--output" else ["--output", path("z.npy")])
+    waiting = subprocess.Popen(words("--b", b, *given), stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    for _ in range(100):  # until it sleeps there, where the system tells
+        time.sleep(0.02)
+        with open("/proc/%d/wchan" % waiting.pid, encoding="ascii") as place:
+            if re.search("pipe|fifo|wait_for_partner", place.read()):
+                break
+    waiting.send_signal(signal.SIGINT)
+    try:
+        waiting.wait(timeout=20)
+    except subprocess.TimeoutExpired:
+        waiting.kill()
+    told = waiting.communicate()[1]
+    assert (waiting.returncode, told) == (130, b"deeppcr solve: stopped as asked\n"), (held, waiting.returncode, told)
+    if end is not None:
+        os.close(end)
+# Where a file is needed, a pipe is refused at once.
+done = subprocess.run([words()[0], "eval", path("pipe")], stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=20)
+assert done.returncode == 5 and b"not a regular file" in done.stderr, done
 assert b"scalar" in run("--A", a, "--b", b, "--output", path("z.npy"))
 # No steps at all.
 assert solve("--A", put_npy("a0.npy", (0, 2, 3), []), "--b", put_npy("b0.npy", (0, 2, 3), []))[1][0] == (0, 2, 3)

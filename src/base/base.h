@@ -45,6 +45,9 @@ void *dpcri_alloc_zero(dpcr_context *context, size_t bytes);
 char *dpcri_strdup(dpcr_context *context, const char *text);
 void dpcri_free(dpcr_context *context, void *memory);
 
+// True when the caller's cancel function asks to stop.
+bool dpcri_cancelled(const dpcr_context *context);
+
 // Carves named pieces out of a workspace. With base NULL it only counts, so one function both sizes and carves.
 typedef struct dpcri_arena {
     unsigned char *base;

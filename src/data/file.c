@@ -303,7 +303,8 @@ done:
 
 dpcr_status dpcri_source_open(dpcri_source *source, const char *path, bool need_seek, dpcr_error *error) {
     *source = (dpcri_source){.name = path, .fd = -1, .owned = !is_dash(path)};
-    source->fd = source->owned ? open(path, O_RDONLY | O_CLOEXEC) : STDIN_FILENO;
+    // A pipe that is refused below is not waited for.
+    source->fd = source->owned ? open(path, O_RDONLY | O_CLOEXEC | (need_seek ? O_NONBLOCK : 0)) : STDIN_FILENO;
     if (source->fd < 0) return fail_errno(error, "cannot open", path);
     dpcr_status status = DPCR_OK;
     struct stat about = {0};
@@ -340,7 +341,10 @@ static dpcr_status read_descriptor(const dpcri_source *source, int64_t at, unsig
         const size_t left = count - *got;
         const ssize_t n = source->seekable ? pread(source->fd, to + *got, left, (off_t)at + (off_t)*got)
                                            : read(source->fd, to + *got, left);
-        if (n < 0 && errno == EINTR) continue;
+        if (n < 0 && errno == EINTR) {
+            if (source->context && dpcri_cancelled(source->context)) return dpcri_fail_stopped(error, "read");
+            continue;
+        }
         if (n < 0) return fail_errno(error, "cannot read", source->name);
         if (n == 0) break;
         *got += (size_t)n;
@@ -407,6 +411,7 @@ dpcr_status dpcri_file_read(dpcr_context *context, const char *path, int64_t lim
     dpcri_source source;
     dpcr_status status = dpcri_source_open(&source, path, false, error);
     if (status != DPCR_OK) return status;
+    source.context = context;
     if (source.seekable && source.size > limit)
         DPCR_TRY(dpcri_source_bad(&source, error, "file size: got %lld bytes, wanted at most %lld",
                                   (long long)source.size, (long long)limit));

@@ -63,7 +63,8 @@ typedef struct dpcri_source {
     int fd;                       // -1: none
     bool owned;                   // close it: it is not standard input
     bool seekable;
-    int64_t size;  // INT64_MAX for a pipe, whose size nobody knows
+    int64_t size;           // INT64_MAX for a pipe, whose size nobody knows
+    dpcr_context *context;  // whose cancel function is asked where a signal comes while a pipe is waited for; or NULL
 } dpcri_source;
 
 // "-" is standard input. Anything but a regular file is refused (DPCR_ERROR_IO) where `need_seek` is set.

@@ -338,6 +338,7 @@ static dpcr_status read_path(dpcr_context *context, const char *path, const dpcr
     dpcri_source source;
     dpcr_status status = dpcri_source_open(&source, path, false, error);
     if (status != DPCR_OK) return status;
+    source.context = context;
     status = dpcri_npy_read_source(context, &source, wanted, tensors, error);
     dpcri_source_close(&source);
     return status;

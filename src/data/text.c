@@ -15,7 +15,8 @@ static dpcr_status fail(gzFile file, const char *path, dpcr_error *error) {
     const char *text = file ? gzerror(file, &code) : NULL;
     const bool bad = code == Z_DATA_ERROR || code == Z_BUF_ERROR;
     const char *why = bad ? "damaged or cut short" : errno ? strerror(errno) : text ? text : "no memory";
-    return dpcri_fail(error, bad ? DPCR_ERROR_FORMAT : DPCR_ERROR_IO, "text_read: cannot read %s: %s", path, why);
+    return dpcri_fail_code(error, bad ? DPCR_ERROR_FORMAT : DPCR_ERROR_IO, bad ? 0 : errno,
+                           "text_read: cannot read %s: %s", path, why);
 }
 
 // Room for twice as much, at most INT64_MAX / 2.

@@ -83,8 +83,7 @@ bool dpcri_inside_task(void);
 // "AMD EPYC 9B45, avx512, 2 processors": what wisdom holds for and nothing else.
 const char *dpcri_machine_name(char *buffer, size_t bytes);
 
-// True when the caller's cancel function asks to stop; whether there is one.
-bool dpcri_cancelled(const dpcr_context *context);
+// Whether there is a cancel function.
 bool dpcri_cancels(const dpcr_context *context);
 
 #endif
