@@ -202,8 +202,12 @@ static int refuse_loop(const bench *b) {
     return CLI_DONE;
 }
 
+static const char *const of_sizes[] = {"layers", "width", "batch", "dtype", NULL};
+
 static int refuse_chain(const bench *b) {
+    static const char *const of_solver[] = {"scheme", "tolerance", "chunk", "run-up", "max-sweeps", "block", NULL};
     if (b->network.options.activation) return cli_fail(CLI_USAGE, "--activation: a linear chain has none");
+    if (!cli_network_only(&b->network, "a linear chain", of_sizes)) return CLI_USAGE;
     if (b->structure == DPCR_ZERO || b->structure == DPCR_IDENTITY)
         return cli_fail(CLI_USAGE, "--structure '%s': wanted scalar, diagonal, block or dense",
                         dpcr_structure_name(b->structure));
@@ -212,6 +216,8 @@ static int refuse_chain(const bench *b) {
         return cli_fail(CLI_USAGE, "--backward: a linear chain's backward pass takes --scheme too");
     if (b->solver.options.scheme == DPCR_SCHEME_SEQUENTIAL)
         return cli_fail(CLI_USAGE, "--scheme 'sequential': the loop runs anyway; wanted a parallel one");
+    if (!cli_solver_only(&b->solver, "a linear chain", of_solver)) return CLI_USAGE;
+    if (b->loss_at_end) return cli_fail(CLI_USAGE, "--loss: a linear chain's backward pass has inputs at every step");
     return refuse_others(b, true, true, false);
 }
 
@@ -222,6 +228,7 @@ static int refuse_network(const bench *b) {
 
 static int refuse_cell(const bench *b) {
     if (b->network.options.activation) return cli_fail(CLI_USAGE, "--activation: a cell has --cell");
+    if (!cli_network_only(&b->network, "a cell", of_sizes)) return CLI_USAGE;
     if (b->structure != DPCR_DENSE && b->structure != DPCR_DIAGONAL)
         return cli_fail(CLI_USAGE, "--structure '%s': wanted dense or diagonal", dpcr_structure_name(b->structure));
     const int status = refuse_others(b, true, true, true);

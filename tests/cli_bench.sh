@@ -140,6 +140,12 @@ refused(2, "wanted a parallel one", "mlp", "--method", "sequential")
 refused(2, "wanted a parallel one", "mlp", "--backward", "sequential")
 refused(2, "wanted a parallel one", "chain", "--scheme", "sequential")
 refused(2, "wants --scheme", "chain", "--method", "newton")
+for option in "--tie 2", "--layer-norm", "--init he", "--gain 2", "--scale 2", "--branch two-layer", "--hidden 3":
+    refused(2, "a linear chain takes no " + option.split()[0], "chain", *option.split())
+    refused(2, "a cell takes no " + option.split()[0], "cell", *option.split())
+for option in "--window 3", "--guess step", "--damping 0.5", "--no-fallback", "--memory-limit 1", "--backward-chunk 4", "--backward-run-up 4":
+    refused(2, "a linear chain takes no " + option.split()[0], "chain", *option.split())
+refused(2, "--loss: a linear chain", "chain", "--loss", "end")
 refused(2, "that is of a linear chain", "resnet", "--structure", "dense")
 refused(2, "that is of a linear chain", "resnet", "--radius", "1")
 refused(2, "wanted scalar, diagonal, block or dense", "chain", "--structure", "zero")
