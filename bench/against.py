@@ -19,7 +19,7 @@ import statistics
 import subprocess
 import sys
 
-from machine import commit, surroundings
+from machine import commit, surroundings, wants
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 KEPT = 1.5  # a variant slower than this times its library's best one is not run again
@@ -175,6 +175,7 @@ def print_table(rows):
 
 def main():
     given = arguments()
+    wants(pathlib.Path(given.build).resolve() / "deeppcr")
     command = "bench/against.py " + " ".join(sys.argv[1:])
     for threads in given.threads:
         rows = rows_of(given, threads, command)

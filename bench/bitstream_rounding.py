@@ -16,7 +16,7 @@ import sys
 import tempfile
 import time
 
-from machine import commit, processor
+from machine import commit, processor, wants
 
 
 def training(a, *more):
@@ -69,6 +69,8 @@ def main():
     parser.add_argument("--updates", type=int, default=400)
     parser.add_argument("--rate", default="1e-3")
     a = parser.parse_args()
+    wants(a.program)
+    os.makedirs(a.folder, exist_ok=True)
     with tempfile.TemporaryDirectory() as work:
         start, changed = os.path.join(work, "start"), os.path.join(work, "changed")
         begin(a, start)

@@ -3,6 +3,7 @@
 import os
 import pathlib
 import platform
+import shutil
 import subprocess
 import sys
 
@@ -34,6 +35,12 @@ def commit():
 def surroundings():
     """The environment without what presets libraries' kernels and threads."""
     return {k: v for k, v in os.environ.items() if not k.startswith(PRESETS)}
+
+
+def wants(program):
+    """Ends the script where the program is not there."""
+    if not shutil.which(program):
+        sys.exit(f"{pathlib.Path(sys.argv[0]).name}: no {program}: cmake --build makes it")
 
 
 def programs(build, name):

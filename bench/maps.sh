@@ -37,6 +37,8 @@ maps=(
 )
 check_names map "${maps[@]%%|*}"
 
+wants_tools python3 gnuplot
+[ $measure = no ] || wants_tools "$build/deeppcr"
 clear_presets
 commit=$(describe_commit)
 mkdir -p "$out"

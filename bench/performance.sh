@@ -53,6 +53,7 @@ peers=(
 all=("${tables[@]%%|*}" schemes planner "${peers[@]%%|*}")
 check_names table "${all[@]}"
 
+[ $measure = no ] || wants_tools "$build/deeppcr" taskset
 clear_presets
 commit=$(describe_commit)
 mkdir -p "$out"
@@ -78,7 +79,8 @@ if [ $measure = yes ]; then
     done
     if wanted schemes; then
         "$build/deeppcr" bench chain --structure dense --width 2 --lengths 256,4096,65536 --seconds "$seconds" --threads 1 \
-            --commit "$commit" --json >"$out/schemes.json"
+            --commit "$commit" --json >"$out/schemes.part"
+        mv "$out/schemes.part" "$out/schemes.json"
         echo "$out/schemes.json"
     fi
     if wanted planner; then
@@ -89,12 +91,15 @@ if [ $measure = yes ]; then
         wanted "${table%%|*}" || continue
         [ -x "${DEEPPCR_PEERS_VENV:-bench/peers/.venv}/bin/python" ] ||
             { echo "performance.sh: ${table%%|*} left out: bench/peers/setup.sh makes the peers' environment" >&2; continue; }
-        rm -f "$out/${table%%|*}.csv"
+        rm -f "$out/${table%%|*}.part"
         IFS=';' read -ra points <<<"${table#*|}"
         for point in "${points[@]}"; do
             # shellcheck disable=SC2086
-            bench/against.py $point --threads 1 2 --build "$build" --out "$out/${table%%|*}.csv"
+            bench/against.py $point --threads 1 2 --build "$build" --out "$out/${table%%|*}.part"
         done
+        # The command that a row tells names the file.
+        sed "s|/${table%%|*}[.]part|/${table%%|*}.csv|" "$out/${table%%|*}.part" >"$out/${table%%|*}.csv"
+        rm "$out/${table%%|*}.part"
     done
 fi
 python3 bench/performance_table.py "$out"

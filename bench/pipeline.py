@@ -18,7 +18,7 @@ import subprocess
 import sys
 import time
 
-from machine import processor, surroundings
+from machine import processor, surroundings, wants
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 FIELDS = ["date", "commit", "machine", "network", "layers", "width", "batch", "microbatches", "schedule", "ranks", "stages",
@@ -106,6 +106,7 @@ def main():
         print_table(o.table)
         return
 
+    wants(o.program)
     environment = surroundings()
     environment.update(OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1")
     if "mpi" in o.transports and not shutil.which("mpirun"):

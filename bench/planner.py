@@ -18,7 +18,7 @@ import shlex
 import subprocess
 import sys
 
-from machine import commit, processor, surroundings
+from machine import commit, processor, surroundings, wants
 
 here = pathlib.Path(__file__).resolve().parent
 
@@ -49,6 +49,7 @@ def part_of(a, mode, k):
     if a.most == 0:
         return None
     a.most -= 1
+    wants(f"{a.build}/deeppcr")
     command = [f"{a.build}/deeppcr", "bench", "planner", "--mode", mode, "--part", f"{k}/{a.parts}", "--threads", str(a.threads), "--json"]
     done = subprocess.run(shlex.split(a.before) + command, capture_output=True, text=True, env=surroundings(), check=True)
     if kept:

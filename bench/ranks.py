@@ -9,7 +9,7 @@ Smallest of a few runs each; times are the program's own (`seconds`: from the pa
 import csv, json, os, subprocess, sys, tempfile
 
 import numpy as np
-from machine import processor
+from machine import processor, wants
 
 RANKS, RUNS = (1, 2, 3, 4), 3
 CORES = len(os.sched_getaffinity(0))
@@ -65,7 +65,10 @@ def predicted(program, structure, width, batch, steps, ranks):
 
 
 def main():
+    if len(sys.argv) < 2:
+        sys.exit(__doc__)
     program = os.path.abspath(sys.argv[1])
+    wants(program)
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True).stdout.strip()
     rows = []
     with tempfile.TemporaryDirectory() as folder:

@@ -235,6 +235,9 @@ def run(subject):
     python = pathlib.Path(os.environ.get("DEEPPCR_PEERS_VENV", here / "peers" / ".venv")) / "bin" / "python"
     if not python.exists():
         sys.exit(f"{subject.name}.py: no {python}: bench/peers/setup.sh makes it")
+    library = pathlib.Path(a.build) / "libdeeppcr.so"
+    if not library.is_file():
+        sys.exit(f"{subject.name}.py: no {library}: cmake --build makes it")
     if a.sizes:  # which is no shape of the file
         a.out = os.devnull
         subject.shapes.clear()

@@ -20,6 +20,14 @@ first_processors() { python3 -c 'import os, sys; print(*sorted(os.sched_getaffin
 # wants_value ARGUMENT...: an option without one ends the script.
 wants_value() { [ $# -ge 2 ] || { echo "$(basename "$0"): $1 wants a value" >&2; exit 2; }; }
 
+# wants_tools NAME...: programs without which the script ends, before it has written anything.
+wants_tools() {
+    local tool
+    for tool in "$@"; do
+        command -v "$tool" >/dev/null || { echo "$(basename "$0"): no $tool" >&2; exit 2; }
+    done
+}
+
 # check_names WORD NAME...: ends the script where the array $names has another one than these.
 check_names() {
     local word=$1 name
@@ -34,6 +42,7 @@ wanted() { [ ${#names[@]} -eq 0 ] || printf '%s\n' "${names[@]}" | grep -qxF -- 
 # ---- curves: $program, $folder; $work, which ends with the script ----
 
 open_work() {
+    wants_tools "$program" jq
     mkdir -p "$folder"
     work=$(mktemp -d)
     trap 'rm -rf "$work"' EXIT

@@ -12,7 +12,7 @@ import datetime
 import os
 import sys
 
-from machine import surroundings
+from machine import surroundings, wants
 from pipeline import ROOT, machine, output_of, run
 
 FIELDS = ["date", "commit", "machine", "name", "seed", "test_accuracy", "test_loss", "train_loss", "seconds", "images_per_second",
@@ -81,6 +81,8 @@ def main():
     p.add_argument("--csv", help="default: bench/results/workers_WHAT.csv")
     o = p.parse_args()
     path = o.csv or os.path.join(ROOT, "bench", "results", f"workers_{o.what}.csv")
+    wants(o.program)
+    os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
     environment = surroundings()
     environment.update(OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1",
                        OMPI_MCA_btl_vader_single_copy_mechanism="none")  # fmt: skip

@@ -121,8 +121,20 @@ refused 1 'no program' env OUT="$folder/other" scripts/run "$folder/nowhere"
 refused 1 'no .*train.jsonl' scripts/report "$folder/build"
 refused 4 "no job 'nonsense'" scripts/install-deps nonsense
 refused 4 'which packages' scripts/install-deps
+# Scripts that measure: what is missing is told before they begin, and a file of rows is there once all are.
+for script in bitstream bitstream_sweep audio vgg11; do refused 2 "no $folder/nowhere" "bench/$script.sh" "$folder/nowhere" "$folder/rows"; done
+refused 2 "no $folder/deeppcr" bench/maps.sh --build "$folder" --out "$folder/rows"
+refused 2 "no $folder/deeppcr" bench/performance.sh --build "$folder" --out "$folder/rows"
+refused 1 "no $folder/nowhere" bench/bitstream_rounding.py "$folder/nowhere" "$folder/rows"
+refused 1 "no $folder/nowhere" bench/pipeline.py --program "$folder/nowhere" --csv "$folder/rows/x.csv"
+refused 1 "no $folder/nowhere" bench/workers.py times --program "$folder/nowhere" --csv "$folder/rows/x.csv"
+refused 1 "no $folder/deeppcr" bench/planner.py --build "$folder" --out "$folder/rows/x.json"
+refused 1 "no $folder/deeppcr" bench/against.py mlp --build "$folder" --out "$folder/rows/x.csv"
+[ -z "$(find "$folder/rows" -type f 2>/dev/null)" ] || fail "files are left: $(find "$folder/rows" -type f)"
+! bench/bitstream_sweep.sh "$(command -v false)" "$folder/rows" 1 >/dev/null 2>"$folder/stderr" || fail "bitstream_sweep.sh hides runs that failed"
+[ ! -e "$folder/rows/bitstream_sweep.csv" ] || fail "bitstream_sweep.sh leaves a file without its rows"
 if AGREES=false OUT=$folder/disagree scripts/run "$folder/build" >/dev/null 2>"$folder/stderr"; then
     fail "scripts/run hides a disagreement"
 fi
 grep -q "check' ended with status 1" "$folder/stderr" || fail "scripts/run does not name the verb that failed"
-echo "scripts: run, report and install-deps"
+echo "scripts: run, report, install-deps and what benchmarks want"

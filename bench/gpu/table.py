@@ -199,6 +199,8 @@ TABLES = {
 
 
 def main():
+    if len(sys.argv) < 3:
+        sys.exit(__doc__)
     folder, page = map(pathlib.Path, sys.argv[1:3])
     text = page.read_text()
     missing = []
