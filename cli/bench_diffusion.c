@@ -37,7 +37,8 @@ typedef struct diffusion_bench {
     cli_common common;
     generation base;
     const char *file, *classifier, *data;
-    char *methods;  // its words, one after another, `method_count` of them
+    const char *of_evaluate;  // an option that was given and is --evaluate's
+    char *methods;            // its words, one after another, `method_count` of them
     const char *method[VALUES];
     int method_count;
     values tolerances, confirm, windows, counts;
@@ -125,8 +126,10 @@ static error_t parse(int key, char *arg, struct argp_state *state) {
         case KEY_COUNTS: return taken(read_whole("--counts", arg, 1, 256, &b->counts));
         case KEY_EVALUATE: b->classifier = arg; return 0;
         case KEY_DATA: b->data = arg; return 0;
-        case KEY_PICTURES: return taken(cli_read_int64("--pictures", arg, 2, 1 << 20, &b->pictures));
-        case KEY_SEEDS: return taken(cli_read_int64("--seeds", arg, 1, 100, &b->seeds));
+        case KEY_PICTURES:
+            b->of_evaluate = "--pictures";
+            return taken(cli_read_int64("--pictures", arg, 2, 1 << 20, &b->pictures));
+        case KEY_SEEDS: b->of_evaluate = "--seeds"; return taken(cli_read_int64("--seeds", arg, 1, 100, &b->seeds));
         case KEY_RESUME: b->resume = true; return 0;
         case KEY_SECONDS: return taken(cli_read_double("--seconds", arg, 0, 3600, &b->seconds));
         default: return ARGP_ERR_UNKNOWN;
@@ -458,6 +461,8 @@ int cli_bench_diffusion(int argc, char **argv) {
     b.file = positional[0];
     if (!b.file)
         status = cli_fail(CLI_USAGE, "which model? wanted the file that 'train denoiser --save' writes");
+    else if (b.of_evaluate && !b.classifier)
+        status = cli_fail(CLI_USAGE, "%s is of --evaluate: wanted that too", b.of_evaluate);
     else if (b.resume && (!b.common.csv || cli_is_stdout(b.common.csv)))
         status = cli_fail(CLI_USAGE, "--resume: wanted the file of --csv, whose points are kept");
     else if (!cli_readable("the model", b.file))

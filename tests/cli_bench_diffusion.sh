@@ -87,6 +87,8 @@ run("train", "resnet", "--data", path("colour"), "--layers", 2, "--width", 4, "-
 coloured = ["bench", "diffusion", path("c"), "--seconds", 0, "--evaluate", path("colours"), "--pictures", 40, "--seeds", 1]
 for p in answer(*coloured, "--data", path("colour"), "--methods", "picard", "--tolerances", 0)["points"]:
     assert p["part"] == "time" or p["frechet_distance"] > 0, p
+for option in ("--pictures", "--seeds"):
+    refused(2, option + " is of --evaluate", "bench", "diffusion", path("c"), option, 8)
 refused(5, "3072", *coloured, "--data", path("grey"))
 said = run(*coloured, "--data", path("colour"), "--methods", "picard", "--steps", 4)
 assert b"Frechet" in said and b"nan" not in said, said
