@@ -116,7 +116,8 @@ def main():
               "command": "bench/pipeline.py " + " ".join(sys.argv[1:])}
     new = not o.append or not os.path.exists(o.csv)
     os.makedirs(os.path.dirname(os.path.abspath(o.csv)), exist_ok=True)
-    with open(o.csv, "w" if new else "a", newline="") as file:
+    path = o.csv + ".part" if new else o.csv  # a new file takes its place once all rows are there
+    with open(path, "w" if new else "a", newline="") as file:
         table = csv.DictWriter(file, FIELDS, lineterminator="\n")
         if new:
             table.writeheader()
@@ -155,6 +156,7 @@ def main():
                               f"simulated {row['simulated_ms']:>10} ms  ratio {row['ratio']}  busy/work "
                               f"{x['busy'] / x['simulated_work']:.3f}  {row['images_per_second']:>7} images/s, loop "
                               f"{row['loop_images_per_second']:>7}  others {row['others']}", flush=True)
+    os.replace(path, o.csv)
 
 
 if __name__ == "__main__":

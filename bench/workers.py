@@ -89,6 +89,8 @@ def main():
     common = {"date": datetime.date.today().isoformat(), "machine": machine(),
               "commit": output_of("git", "describe", "--always", "--dirty")}  # fmt: skip
     runs = [x for x in (accuracy_runs() if o.what == "accuracy" else time_runs()) if o.only in x[0]]
+    if not runs:
+        sys.exit(f"workers.py: no run has '{o.only}' in its name")
     rounds = [[] for _ in runs]
     for _ in range(1 if o.what == "accuracy" else o.rounds):
         for (name, command), done in zip(runs, rounds):

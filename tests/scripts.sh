@@ -133,6 +133,9 @@ refused 1 "no $folder/deeppcr" bench/against.py mlp --build "$folder" --out "$fo
 [ -z "$(find "$folder/rows" -type f 2>/dev/null)" ] || fail "files are left: $(find "$folder/rows" -type f)"
 ! bench/bitstream_sweep.sh "$(command -v false)" "$folder/rows" 1 >/dev/null 2>"$folder/stderr" || fail "bitstream_sweep.sh hides runs that failed"
 [ ! -e "$folder/rows/bitstream_sweep.csv" ] || fail "bitstream_sweep.sh leaves a file without its rows"
+refused 1 "no run has 'nosuch'" bench/workers.py times --program "$folder/build/deeppcr" --only nosuch --csv "$folder/rows/x.csv"
+! bench/pipeline.py --program "$(command -v false)" --csv "$folder/rows/x.csv" >/dev/null 2>&1 || fail "pipeline.py hides a run that failed"
+[ ! -e "$folder/rows/x.csv" ] || fail "a file is there without its rows"
 if AGREES=false OUT=$folder/disagree scripts/run "$folder/build" >/dev/null 2>"$folder/stderr"; then
     fail "scripts/run hides a disagreement"
 fi
