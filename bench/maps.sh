@@ -18,7 +18,7 @@ while [ $# -gt 0 ]; do
             shift 2
             ;;
         --plot-only) measure=no; shift ;;
-        -*) echo "maps.sh: no option '$1'" >&2; sed -n '4,5s/^# *//p' "$0" >&2; exit 2 ;;
+        -*) echo "maps.sh: no option '$1'" >&2; sed -n '4,5s/^# *//p' bench/maps.sh >&2; exit 2 ;;
         *) names+=("$1"); shift ;;
     esac
 done

@@ -19,7 +19,7 @@ while [ $# -gt 0 ]; do
             shift 2
             ;;
         --render-only) measure=no; shift ;;
-        -*) echo "performance.sh: no option '$1'" >&2; sed -n '4,5s/^# *//p' "$0" >&2; exit 2 ;;
+        -*) echo "performance.sh: no option '$1'" >&2; sed -n '4,5s/^# *//p' bench/performance.sh >&2; exit 2 ;;
         *) names+=("$1"); shift ;;
     esac
 done

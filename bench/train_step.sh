@@ -18,7 +18,7 @@ while [ $# -gt 0 ]; do
             printf -v "${1#--}" %s "$2"
             shift 2
             ;;
-        *) echo "train_step.sh: no option '$1'" >&2; sed -n '7,8s/^# *//p' "$0" >&2; exit 2 ;;
+        *) echo "train_step.sh: no option '$1'" >&2; sed -n '7,8s/^# *//p' bench/train_step.sh >&2; exit 2 ;;
     esac
 done
 python=${DEEPPCR_PEERS_VENV:-bench/peers/.venv}/bin/python

@@ -125,6 +125,9 @@ refused 4 'which packages' scripts/install-deps
 for script in bitstream bitstream_sweep audio vgg11; do refused 2 "no $folder/nowhere" "bench/$script.sh" "$folder/nowhere" "$folder/rows"; done
 refused 2 "no $folder/deeppcr" bench/maps.sh --build "$folder" --out "$folder/rows"
 refused 2 "no $folder/deeppcr" bench/performance.sh --build "$folder" --out "$folder/rows"
+for script in maps performance train_step; do
+    (cd bench && "./$script.sh" --nope 2>&1) | grep -q -- '--build build' || fail "bench/$script.sh does not tell its options"
+done
 refused 1 "no $folder/nowhere" bench/bitstream_rounding.py "$folder/nowhere" "$folder/rows"
 refused 1 "no $folder/nowhere" bench/pipeline.py --program "$folder/nowhere" --csv "$folder/rows/x.csv"
 refused 1 "no $folder/nowhere" bench/workers.py times --program "$folder/nowhere" --csv "$folder/rows/x.csv"
