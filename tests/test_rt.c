@@ -7,6 +7,7 @@
 #include <stdint.h>
 // cmocka needs the four above
 #include <cmocka.h>
+#include <fenv.h>
 #include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
@@ -308,9 +309,10 @@ static void without_memory_the_caller_does_it(void **state) {
     assert_null(context);
 }
 
-#if defined(__x86_64__)
+#if defined(__x86_64__) || defined(__aarch64__)
+#define HAS_MODES 1
 typedef struct mode_job {
-    unsigned wanted;
+    int flushes;
     _Atomic int wrong;
     _Atomic int elsewhere;
     pthread_t caller;
@@ -322,7 +324,7 @@ static void look_at_mode(void *argument, int64_t i) {
     volatile float tiny = 1e-38f, half = 0.5f;
     const float product = tiny * half;  // a denormal, or 0 where they are flushed
     const int flushed = product == 0;
-    if (flushed != (job->wanted == 0x8040)) atomic_fetch_add(&job->wrong, 1);
+    if (flushed != job->flushes) atomic_fetch_add(&job->wrong, 1);
     if (!pthread_equal(pthread_self(), job->caller)) atomic_fetch_add(&job->elsewhere, 1);
     usleep(200);  // long enough that the workers take some
 }
@@ -331,14 +333,13 @@ static void look_at_mode(void *argument, int64_t i) {
 static void denormals_are_the_callers(void **state) {
     (void)state;
     dpcr_context *context = context_of(3);
-    const unsigned own = _mm_getcsr(), modes[] = {0, 0x8040, 0, 0x8040};  // 0x8040: flush to zero, denormals are zero
+    const int own = dpcr_flush_denormals(0);
     int elsewhere = 0;
     for (int k = 0; k < 4 || (elsewhere == 0 && k < 400); k++) {
-        mode_job job = {.wanted = modes[k % 4], .caller = pthread_self()};
-        _mm_setcsr((own & ~0x8040u) | modes[k % 4]);
+        mode_job job = {.flushes = k % 2, .caller = pthread_self()};
+        dpcr_flush_denormals(k % 2);
         dpcri_parallel(context, 60, look_at_mode, &job);
-        assert_int_equal(_mm_getcsr() & 0x8040, modes[k % 4]);
-        _mm_setcsr(own);
+        assert_int_equal(dpcr_flush_denormals(own), k % 2);
         assert_int_equal(job.wrong, 0);
         elsewhere += job.elsewhere;
     }
@@ -349,19 +350,24 @@ static void denormals_are_the_callers(void **state) {
 // On the thread that asks, both of results and operands, and back; other modes stay.
 static void denormals_are_flushed_when_asked(void **state) {
     (void)state;
-    const unsigned own = _mm_getcsr(), others = 0x2000;  // rounding down
     volatile float tiny = 1e-38f, half = 0.5f, denormal = 1e-40f, many = 1e10f;
-    _mm_setcsr((own & ~0xe040u) | others);
+    const int own = dpcr_flush_denormals(0), rounding = fegetround();
+    assert_int_equal(fesetround(FE_DOWNWARD), 0);
     assert_int_equal(dpcr_flush_denormals(1), 0);
     assert_true(tiny * half == 0 && denormal * many == 0);
     assert_int_equal(dpcr_flush_denormals(1), 1);
-    assert_int_equal(_mm_getcsr() & 0xe040, 0x8040 | others);
+    assert_int_equal(fegetround(), FE_DOWNWARD);
     assert_int_equal(dpcr_flush_denormals(0), 1);
     assert_true(tiny * half > 0 && denormal * many > 0);
-    assert_int_equal(_mm_getcsr() & 0xe040, others);
-    _mm_setcsr((own & ~0xe040u) | 0x8000);  // results only
+    assert_int_equal(fegetround(), FE_DOWNWARD);
+#if defined(__x86_64__)
+    const unsigned mode = _mm_getcsr();
+    _mm_setcsr(mode | 0x8000);  // results only
     assert_int_equal(dpcr_flush_denormals(0), 0);
-    _mm_setcsr(own);
+    _mm_setcsr(mode);
+#endif
+    fesetround(rounding);
+    dpcr_flush_denormals(own);
 }
 #endif
 
@@ -437,7 +443,7 @@ int main(void) {
         cmocka_unit_test(refusals),
         cmocka_unit_test(rates_are_plausible),
         cmocka_unit_test(checked_sizes),
-#if defined(__x86_64__)
+#if defined(HAS_MODES)
         cmocka_unit_test(denormals_are_the_callers),
         cmocka_unit_test(denormals_are_flushed_when_asked),
 #endif

@@ -82,14 +82,14 @@ DPCR_API dpcr_status dpcr_context_set_machine(dpcr_context *context, const dpcr_
 DPCR_API const char *dpcr_processor_name(void);
 
 // The instruction set level that the kernels use: "portable", "avx2" or "avx512". Chosen at run time from the CPU; the
-// environment variable DEEPPCR_ISA may force a lower one.
+// environment variable DEEPPCR_ISA may force a lower one. On 64-bit ARM "portable" is NEON's, with fma.
 DPCR_API const char *dpcr_isa_name(void);
 // Level i, from 0, the least, of those that this build and this processor have; NULL past the last.
 DPCR_API const char *dpcr_isa_level_name(int i);
 
 // Of the thread that calls: from now on operands and results that are too small for a normal number (below 1.2e-38 in
 // float, 2.2e-308 in double) become 0, or, `flush` 0, are computed with, as is the default of C. Returns what it was, 1
-// or 0; -1, and nothing is done, on processors other than x86-64. The library itself never chooses: it computes in the
+// or 0; -1, and nothing is done, on processors other than x86-64 and 64-bit ARM. The library itself never chooses: it computes in the
 // mode of the thread that calls, on all its threads; threads that are started later inherit the mode of who starts them.
 // States and gradients that die away end among such numbers and stay there (half of the least one rounds to itself),
 // and many processors stop for each vector that holds one: on an Intel Xeon the loop back through 256

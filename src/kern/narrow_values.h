@@ -35,6 +35,7 @@ DPCRI_INLINE f4 f4_set(float x) { return x - (f4){0}; }
 DPCRI_INLINE d2 d2_set(double x) { return x - (d2){0}; }
 DPCRI_INLINE d4 d4_set(double x) { return x - (d4){0}; }
 DPCRI_INLINE f1 f1_fma(f1 a, f1 b, f1 c) { return sf_fma(a, b, c); }
+#define D4_HALF(x, from) __builtin_shufflevector(x, x, from, from + 1)
 #if defined(__FMA__)
 DPCRI_INLINE f4 f4_fma(f4 a, f4 b, f4 c) { return (f4)_mm_fmadd_ps((__m128)a, (__m128)b, (__m128)c); }
 DPCRI_INLINE d2 d2_fma(d2 a, d2 b, d2 c) { return (d2)_mm_fmadd_pd((__m128d)a, (__m128d)b, (__m128d)c); }
@@ -44,14 +45,25 @@ DPCRI_INLINE d4 d4_min(d4 a, d4 b) { return (d4)_mm256_min_pd((__m256d)a, (__m25
 DPCRI_INLINE d2 d2_max(d2 a, d2 b) { return (d2)_mm_max_pd((__m128d)a, (__m128d)b); }
 DPCRI_INLINE d4 d4_max(d4 a, d4 b) { return (d4)_mm256_max_pd((__m256d)a, (__m256d)b); }
 #else
+#if defined(__aarch64__)
+DPCRI_INLINE f4 f4_fma(f4 a, f4 b, f4 c) { return (f4)vf_fma((vf)a, (vf)b, (vf)c); }
+DPCRI_INLINE d2 d2_fma(d2 a, d2 b, d2 c) { return (d2)vd_fma((vd)a, (vd)b, (vd)c); }
+DPCRI_INLINE d4 d4_fma(d4 a, d4 b, d4 c) {
+    const d2 low = d2_fma(D4_HALF(a, 0), D4_HALF(b, 0), D4_HALF(c, 0));
+    const d2 high = d2_fma(D4_HALF(a, 2), D4_HALF(b, 2), D4_HALF(c, 2));
+    return __builtin_shufflevector(low, high, 0, 1, 2, 3);
+}
+#else
 DPCRI_INLINE f4 f4_fma(f4 a, f4 b, f4 c) { return a * b + c; }
 DPCRI_INLINE d2 d2_fma(d2 a, d2 b, d2 c) { return a * b + c; }
 DPCRI_INLINE d4 d4_fma(d4 a, d4 b, d4 c) { return a * b + c; }
+#endif
 DPCRI_INLINE d2 d2_min(d2 a, d2 b) { return (d2)(((d2i)a & (a < b)) | ((d2i)b & ~(a < b))); }
 DPCRI_INLINE d4 d4_min(d4 a, d4 b) { return (d4)(((d4i)a & (a < b)) | ((d4i)b & ~(a < b))); }
 DPCRI_INLINE d2 d2_max(d2 a, d2 b) { return (d2)(((d2i)a & (a > b)) | ((d2i)b & ~(a > b))); }
 DPCRI_INLINE d4 d4_max(d4 a, d4 b) { return (d4)(((d4i)a & (a > b)) | ((d4i)b & ~(a > b))); }
 #endif
+#undef D4_HALF
 
 // u where |u| <= c, else c with the sign of u; NaN stays. By comparisons, which NaN fails, or by min and max, which
 // give their second operand where one is NaN.

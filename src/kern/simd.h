@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 // One set of vector operations for every instruction set level: kernels are written once over them and compiled once a
-// level, which follows from the compiler's flags. An fma is an fma wherever the level has one (AVX2, AVX-512) and a
-// multiply and an add where it has none, so results differ between levels but not within one. Tails are masked or
-// taken in parts: nothing outside the array is read into a result or written.
+// level, which follows from the compiler's flags. An fma is an fma wherever the level has one (AVX2, AVX-512; the
+// portable one on 64-bit ARM, by NEON) and a multiply and an add where it has none, so results differ between levels
+// but not within one. Tails are masked or taken in parts: nothing outside the array is read into a result or written.
 #ifndef DPCRI_SIMD_H
 #define DPCRI_SIMD_H
 
@@ -21,6 +21,9 @@
 #else
 #define DPCRI_VECTOR_BYTES 16
 #define DPCRI_LEVEL(name) name##_portable
+#endif
+#if defined(__aarch64__)
+#include <arm_neon.h>
 #endif
 
 #define DPCRI_INLINE static inline __attribute__((always_inline))
@@ -89,6 +92,11 @@ DPCRI_INLINE vf vf_fma(vf a, vf b, vf c) { return (vf)_mm256_fmadd_ps((__m256)a,
 DPCRI_INLINE vd vd_fma(vd a, vd b, vd c) { return (vd)_mm256_fmadd_pd((__m256d)a, (__m256d)b, (__m256d)c); }
 DPCRI_INLINE vf vf_sqrt(vf x) { return (vf)_mm256_sqrt_ps((__m256)x); }
 DPCRI_INLINE vd vd_sqrt(vd x) { return (vd)_mm256_sqrt_pd((__m256d)x); }
+#elif defined(__aarch64__)
+DPCRI_INLINE vf vf_fma(vf a, vf b, vf c) { return (vf)vfmaq_f32((float32x4_t)c, (float32x4_t)a, (float32x4_t)b); }
+DPCRI_INLINE vd vd_fma(vd a, vd b, vd c) { return (vd)vfmaq_f64((float64x2_t)c, (float64x2_t)a, (float64x2_t)b); }
+DPCRI_INLINE vf vf_sqrt(vf x) { return (vf)vsqrtq_f32((float32x4_t)x); }
+DPCRI_INLINE vd vd_sqrt(vd x) { return (vd)vsqrtq_f64((float64x2_t)x); }
 #else
 DPCRI_INLINE vf vf_fma(vf a, vf b, vf c) { return a * b + c; }
 DPCRI_INLINE vd vd_fma(vd a, vd b, vd c) { return a * b + c; }
@@ -196,7 +204,7 @@ DPCRI_INLINE vd vd_max(vd a, vd b) { return (vd)(((vdi)a & (a > b)) | ((vdi)b & 
 #endif
 
 // The scalar fma of the same level: the same bits as one lane of the vector's.
-#if defined(__FMA__)
+#if defined(__FMA__) || defined(__aarch64__)
 DPCRI_INLINE float sf_fma(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
 DPCRI_INLINE double sd_fma(double a, double b, double c) { return __builtin_fma(a, b, c); }
 #else

@@ -171,6 +171,20 @@ int dpcr_flush_denormals(int flush) {
     _mm_setcsr(flush ? mode | FLUSH : mode & ~(unsigned)FLUSH);
     return (mode & FLUSH) == FLUSH;
 }
+#elif defined(__aarch64__)
+static unsigned floating_mode(void) {
+    uint64_t mode;
+    __asm__ volatile("mrs %0, fpcr" : "=r"(mode));
+    return (unsigned)mode;
+}
+static void set_floating_mode(unsigned mode) { __asm__ volatile("msr fpcr, %0" : : "r"((uint64_t)mode)); }
+
+int dpcr_flush_denormals(int flush) {
+    enum { FLUSH = 1 << 24 };  // results, and operands
+    const unsigned mode = floating_mode();
+    set_floating_mode(flush ? mode | FLUSH : mode & ~(unsigned)FLUSH);
+    return (mode & FLUSH) == FLUSH;
+}
 #else
 static unsigned floating_mode(void) { return 0; }
 static void set_floating_mode(unsigned mode) { (void)mode; }

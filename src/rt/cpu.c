@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Instruction set level: decided once, from cpuinfo, lowered by the environment variable DEEPPCR_ISA.
+// Instruction set level: decided once, from cpuinfo, lowered by the environment variable DEEPPCR_ISA. Name and caches
+// of the processor.
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,6 +12,8 @@
 
 #if defined(__x86_64__)
 #include <cpuinfo.h>
+#elif defined(__aarch64__)
+#include <sys/auxv.h>
 #endif
 
 static const char *const isa_names[DPCRI_ISA_COUNT] = {"portable", "avx2", "avx512"};
@@ -75,6 +78,13 @@ static void name_processor(void) {
     snprintf(processor, sizeof processor, "%.80s (family %u model %u)", name, family, model);
     for (char *c = processor; *c; c++)
         if ((unsigned char)*c < 0x20 || (unsigned char)*c > 0x7e) *c = '?';
+#elif defined(__aarch64__)
+    enum { TELLS = 1 << 11 };  // Linux's HWCAP_CPUID: it answers for the register
+    if (!(getauxval(AT_HWCAP) & TELLS)) return;
+    uint64_t id;
+    __asm__("mrs %0, midr_el1" : "=r"(id));
+    snprintf(processor, sizeof processor, "ARM (implementer 0x%02x part 0x%03x)", (unsigned)(id >> 24 & 255),
+             (unsigned)(id >> 4 & 4095));
 #endif
 }
 
@@ -118,6 +128,30 @@ dpcri_slower dpcri_kernels_slower(void) {
     return by_core[dpcri_core_kind()];
 }
 
+#if defined(__aarch64__)
+// What Linux tells of the first processor's caches, which the C library does not; a line of one.
+static bool cache_tells(int index, const char *what, char *line, int bytes) {
+    char name[80];
+    snprintf(name, sizeof name, "/sys/devices/system/cpu/cpu0/cache/index%d/%s", index, what);
+    FILE *const file = fopen(name, "re");
+    if (!file) return false;
+    const bool told = fgets(line, bytes, file) != NULL;
+    fclose(file);
+    return told;
+}
+
+static int64_t told_by_linux(int cache) {
+    char type[16], number[16], size[32], *unit;
+    for (int i = 0; cache_tells(i, "type", type, sizeof type); i++) {
+        if (type[0] == 'I' || !cache_tells(i, "level", number, sizeof number) || atoi(number) != cache) continue;
+        if (!cache_tells(i, "size", size, sizeof size)) continue;
+        const int64_t amount = strtoll(size, &unit, 10);
+        return amount << (*unit == 'M' ? 20 : *unit == 'K' ? 10 : 0);
+    }
+    return 0;
+}
+#endif
+
 // What the processor tells beats the C library, which calls all L3 of a package one (an EPYC of which a virtual machine
 // has one part: 256 MB instead of 32).
 int64_t dpcri_cache_bytes(int cache) {
@@ -133,6 +167,8 @@ int64_t dpcri_cache_bytes(int cache) {
         const int64_t told = counts[cache - 1] > 0 ? first[cache - 1]->size : 0;
         if (told > 0 && (bytes == 0 || told < bytes)) bytes = told;
     }
+#elif defined(__aarch64__)
+    if (bytes == 0) bytes = told_by_linux(cache);
 #endif
     return bytes;
 }

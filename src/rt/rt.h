@@ -61,6 +61,8 @@ dpcr_machine dpcri_rates_measure(dpcr_context *context);
 static inline void dpcri_pause(void) {
 #if defined(__x86_64__)
     __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("isb");  // a yield does nothing on most
 #endif
 }
 

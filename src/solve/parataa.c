@@ -118,7 +118,7 @@ static int64_t substitute(parataa *p, int64_t b, double *worst) {
 
 // gamma = (B + lambda I)^-1 d by elimination; B is symmetric positive.
 static void solve_small(int n, double b[PASTS][PASTS], const double *d, double *gamma) {
-    double a[PASTS][PASTS + 1];
+    double a[PASTS][PASTS + 1] = {0};
     for (int i = 0; i < n; i++) {
         for (int j = 0; j < n; j++) a[i][j] = b[i][j] + (i == j ? LAMBDA : 0);
         a[i][n] = d[i];

@@ -76,6 +76,8 @@ inline bool has_fma() {
     const char *level = getenv("DEEPPCR_ISA");
     return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
            !(level && !std::strcmp(level, "portable"));
+#elif defined(__aarch64__)
+    return true;
 #else
     return false;
 #endif

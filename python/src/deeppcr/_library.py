@@ -596,7 +596,7 @@ def flush_denormals(flush: bool = True) -> Optional[bool]:
     Returns
     -------
     bool or None
-        What it was; None, and nothing is done, on processors other than x86-64.
+        What it was; None, and nothing is done, on processors other than x86-64 and 64-bit ARM.
 
     Raises
     ------
