@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: MIT
 """What PyTorch lets programs do to a module from outside: torch.func, other parameters in their places, results that are written
 into, views that are to be negated. All as it does to torch.nn's modules."""
+import copy
+
 import pytest
 
 torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
-from torch.nn.utils import prune  # noqa: E402
+from torch.nn.utils import parametrize, prune  # noqa: E402
 
 import deeppcr  # noqa: E402
 import deeppcr.torch as ours  # noqa: E402
@@ -197,6 +199,26 @@ def test_other_parameters_in_their_places():
     mine._parameters[name] = double  # as torch.func.functional_call does
     close(mine(x)[0], wanted)
     assert not torch.allclose(before, wanted)
+
+
+class Double(nn.Module):
+    """A parametrization."""
+
+    def forward(self, weight):
+        return 2 * weight
+
+
+@pytest.mark.parametrize("length", [5, 300])
+def test_parametrised_modules_are_copied_after_a_call(length):
+    _, mine, _ = pair()
+    parametrize.register_parametrization(mine, "weight_hh_l0", Double())
+    x = torch.randn(length, 2, 3, dtype=torch.float64)
+    y = mine(x)[0]
+    copied = copy.deepcopy(mine)
+    with torch.no_grad():
+        mine.parametrizations.weight_hh_l0.original.zero_()
+    close(copied(x)[0], y)
+    assert not torch.allclose(mine(x)[0], y)
 
 
 @pytest.mark.parametrize("kind", [nn.GRU, nn.LSTM, ours.MinGRU, ours.ParaLSTM])

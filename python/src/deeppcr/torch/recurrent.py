@@ -182,6 +182,13 @@ def _pytorch(form: _engine.Form, x: Tensor, h0: Optional[Tensor], c0: Optional[T
     return (_VF._pad_packed_sequence(y, sizes, False, 0.0, T)[0], *last)
 
 
+class _Remembered(Dict[Any, Any]):
+    """What a module remembers of its calls; a copy's is empty. (Parametrised modules are copied by PyTorch attribute by attribute.)"""
+
+    def __deepcopy__(self, _memo: Any) -> "_Remembered":
+        return _Remembered()
+
+
 class _Known:
     """A module's call over an input and states that `alike` knows: with the parameters as they were, of the same dtypes, shapes, strides."""
 
@@ -383,8 +390,7 @@ class _Module(torch.nn.RNNBase):
 
     def _number(self) -> None:
         self._token = _engine.token()  # for the operator, whose engines are known by it
-        self._calls: Dict[Any, _Call] = {}
-        self._known: Dict[Any, _Known] = {}
+        self._calls, self._known = _Remembered(), _Remembered()
         self._none: List[Optional[Tensor]] = [None, None] if self.mode in ("LSTM", "PARALSTM") else [None]  # no states
         weakref.finalize(self, _engine.drop, self._token)
 
@@ -488,7 +494,7 @@ class _Module(torch.nn.RNNBase):
         alike = None if call is None or len(call.shapes) + 1 + key[1] != len(tensors) else looks(tensors)
         if call is not None and alike is not None:
             if len(self._known) >= _KNOWN:
-                self._known = {}
+                self._known = _Remembered()
             self._known[key] = _Known(call, alike, self.method, self.batch_first, tensors)
 
     def _anew(self, input: Any, hx: Any) -> Any:  # noqa: A002
