@@ -221,6 +221,19 @@ def test_parametrised_modules_are_copied_after_a_call(length):
     assert not torch.allclose(mine(x)[0], y)
 
 
+@pytest.mark.parametrize("kind", [nn.RNN, nn.GRU, nn.LSTM])
+def test_pytorch_runs_parametrised_modules_where_it_runs_others(kind):
+    theirs, _, x = pair(kind)
+    mine = ours.from_torch(theirs, fallback=True).bfloat16()
+    parametrize.register_parametrization(mine, "weight_hh_l0", Double())
+    y = mine(x.bfloat16())[0]
+    y.float().square().sum().backward()
+    with torch.no_grad():
+        theirs.weight_hh_l0.mul_(2)
+    close(y, theirs.bfloat16()(x.bfloat16())[0])
+    assert mine.parametrizations.weight_hh_l0.original.grad.abs().max() > 0
+
+
 @pytest.mark.parametrize("kind", [nn.GRU, nn.LSTM, ours.MinGRU, ours.ParaLSTM])
 @pytest.mark.parametrize("training", [False, True])
 def test_parameters_that_do_not_fit_are_refused(kind, training):

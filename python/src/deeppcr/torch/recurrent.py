@@ -510,7 +510,8 @@ class _Module(torch.nn.RNNBase):
         if refused is not None:
             if self.fallback and self._theirs is not None:
                 stand_in = object.__new__(self._theirs)
-                stand_in.__dict__ = self.__dict__
+                # The parameters as they are now, also where a property of this class gives them, as of a parametrised module.
+                stand_in.__dict__ = {**self.__dict__, **dict(zip(self._flat_weights_names, weights)), "_flat_weights": weights}
                 return stand_in.forward(input, hx)
             other = " (or fallback=True)" if self._theirs is not None else ""
             raise UnsupportedError.of(f"{type(self).__name__}: {refused[0]}", refused[1], refused[2] + other)
