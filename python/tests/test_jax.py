@@ -479,6 +479,17 @@ def test_all_of_a_frame_is_looked_at_on_every_call(rng, monkeypatch, repeats):
         deeppcr.set_threads(0)
 
 
+def test_arrays_of_the_other_order_of_bytes(rng):
+    A, b, z0 = (rng.normal(size=shape).astype("f4") for shape in ((4, 2, 2), (4, 2), (2,)))
+    swapped = [a.astype(a.dtype.newbyteorder()) for a in (A, b, z0)]
+    assert np.array_equal(ours.linear_chain(*swapped), ours.linear_chain(A, b, z0))
+    x, net = rng.normal(size=(5, 3)).astype("f4"), recurrent.GRU(3, 4).state_dict()
+    there = {name: p.astype(p.dtype.newbyteorder()) for name, p in net.items()}
+    assert np.array_equal(ours.gru(there, x.astype(x.dtype.newbyteorder()))[0], ours.gru(net, x)[0])
+    with pytest.raises(deeppcr.ArgumentError, match="x is ndarray of object; wanted an array of numbers"):
+        ours.gru(net, x.astype(object))
+
+
 def test_arrays_that_do_not_lie_as_their_numbers_should(rng):
     A, b = rng.normal(size=(4, 2, 2)).astype("f4"), rng.normal(size=(4, 2)).astype("f4")
     odd = np.zeros(b.nbytes + 1, np.uint8)[1:].view("f4").reshape(4, 2)

@@ -32,10 +32,13 @@ def shape_of(array: Array) -> jax.ShapeDtypeStruct:
 
 def as_array(name: str, value: Any, dtype: Any = None) -> Array:
     """A value as an array, of real numbers where it is to become one of `dtype`."""
+    if isinstance(value, np.ndarray) and not value.dtype.isnative:  # which JAX does not take
+        value = value.astype(value.dtype.newbyteorder("="))
     try:
         array = jnp.asarray(value)
     except (TypeError, ValueError):  # None, text, masked arrays
-        raise ArgumentError.of(name, type(value).__name__, "an array of numbers") from None
+        kind = f" of {value.dtype}" if isinstance(value, np.ndarray) else ""
+        raise ArgumentError.of(name, type(value).__name__ + kind, "an array of numbers") from None
     if dtype is None:
         return array
     if jnp.issubdtype(array.dtype, jnp.complexfloating):
