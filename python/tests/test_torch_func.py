@@ -2,12 +2,14 @@
 """What PyTorch lets programs do to a module from outside: torch.func, other parameters in their places, results that are written
 into, views that are to be negated. All as it does to torch.nn's modules."""
 import copy
+import gc
 
 import pytest
 
 torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 from torch.nn.utils import parametrize, prune  # noqa: E402
+from torch.utils.checkpoint import checkpoint  # noqa: E402
 
 import deeppcr  # noqa: E402
 import deeppcr.torch as ours  # noqa: E402
@@ -15,6 +17,9 @@ from deeppcr import _abi, _library, _ready  # noqa: E402
 
 func = pytest.importorskip("torch.func") if hasattr(torch, "func") else None
 FUNC = pytest.mark.skipif(func is None or not hasattr(torch.library, "register_vmap"), reason="a PyTorch without torch.func or vmap of operators")
+
+
+NAMES = ("RNN", "GRU", "LSTM")
 
 
 def pair(kind=nn.GRU, *sizes, **options):
@@ -199,6 +204,41 @@ def test_other_parameters_in_their_places():
     mine._parameters[name] = double  # as torch.func.functional_call does
     close(mine(x)[0], wanted)
     assert not torch.allclose(before, wanted)
+
+
+def waiting():
+    """How many passes keep what their way back reads."""
+    return sum(type(o).__name__ in ("Pass", "_Held") and o.held for o in gc.get_objects())
+
+
+@pytest.mark.skipif(not hasattr(torch._C._autograd, "_top_saved_tensors_default_hooks"), reason="a PyTorch that does not tell of hooks")
+@pytest.mark.parametrize("kind", [*NAMES, "Chain"])
+@pytest.mark.parametrize("options", [{}, {"batch_first": True}])
+def test_checkpoints_keep_nothing_between_the_ways(kind, options):
+    x = torch.randn(5, 2, 4, dtype=torch.float64, requires_grad=True)
+    module = ours.Chain(4, 3, dtype=torch.float64) if kind == "Chain" else getattr(ours, kind)(4, 4, dtype=torch.float64, **options)
+    call = module if kind == "Chain" else lambda v: module(v)[0]
+    gc.collect()
+    before = waiting()
+    found = []
+    for run in (lambda v: checkpoint(call, v, use_reentrant=False), call):
+        for again in range(2):  # the second call is known
+            y = run(run(x).tanh())
+            assert waiting() - before == (0 if run is not call else 2)
+            found.append(torch.autograd.grad(y.square().sum(), [x, *module.parameters()], retain_graph=again == 0))
+            del y
+    for gradients in found[:-1]:
+        for a, b in zip(gradients, found[-1]):
+            close(a, b)
+    with torch.autograd.graph.save_on_cpu():
+        y = call(x)
+    assert waiting() == before
+    put = torch.zeros(3, 2, 4, dtype=torch.float64)
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: t, lambda t: put if t.ndim == 3 else t):
+        y = call(x)
+    if kind != "Chain":
+        with pytest.raises(deeppcr.ArgumentError, match="x's shape"):
+            y.sum().backward()
 
 
 class Double(nn.Module):

@@ -84,6 +84,7 @@ def looks(tensors: Sequence[Tensor]) -> Optional[Callable[..., bool]]:
 jit_traces = torch._C._get_tracing_state  # None where torch.jit.trace is not at work
 _transforming = getattr(torch._C, "_are_functorch_transforms_active", lambda: False)
 _watching = getattr(torch._C, "_len_torch_dispatch_stack", lambda: 0)  # how many, such as make_fx and counters of flops
+_saving = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", lambda _: None)  # None where PyTorch cannot tell
 _some_autocast = getattr(torch._C, "_is_any_autocast_enabled", lambda: True)
 
 
@@ -126,6 +127,12 @@ def wanted(*tensors: Optional[Tensor]) -> bool:
             if tensor is not None and tensor.requires_grad:
                 return True
     return False
+
+
+def saved_elsewhere() -> bool:
+    """Whether what is saved for the way back goes through hooks: torch.utils.checkpoint's, which save nothing, and save_on_cpu's. Then
+    nothing is to be kept beside it."""
+    return _saving(True) is not None
 
 
 def of_many(given: Sequence[Optional[Tensor]]) -> bool:

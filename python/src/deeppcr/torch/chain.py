@@ -16,7 +16,10 @@ from .. import _library as library
 from ..errors import ArgumentError, UnsupportedError, finite, flag, one_of, whole_number
 from ..nonlinear import METHODS
 from ._others import send_home
-from ._registry import CODES, apart, autocasting, differentiable, expect, floats, going_forward, no_script, of_many, on_cpu, operator, plain, tracing
+from ._registry import (
+    CODES, apart, autocasting, differentiable, expect, floats, going_forward, no_script, of_many, on_cpu, operator, plain,
+    saved_elsewhere, tracing,
+)  # fmt: skip
 
 _ACTIVATIONS = {n: _abi.CONSTANTS[f"DPCR_ACT_{n.upper()}"] for n in ("identity", "relu", "tanh", "sigmoid", "gelu", "silu")}
 _KINDS = {"mlp": "DPCR_MLP", "resnet": "DPCR_RESNET"}
@@ -205,7 +208,10 @@ def _gradients(z0: Tensor, flat: Tensor, g: Tensor, held: _Held) -> Tuple[Tensor
 class _Chain(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, engine: _Engine, method: str, z0: Tensor, flat: Tensor) -> Tensor:
-        last, ctx.held = _run(engine, z0, flat, method, True)
+        keeps = not saved_elsewhere()  # else the way back runs the stack once more
+        last, ctx.held = _run(engine, z0, flat, method, keeps)
+        if not keeps:
+            ctx.held.end()
         ctx.engine, ctx.method = engine, method
         ctx.save_for_backward(z0, flat)
         return last

@@ -20,7 +20,10 @@ from .._library import NAMES, empty
 from ..errors import ArgumentError, UnsupportedError, flag, number, one_of, whole_number
 from ..nonlinear import METHODS
 from ._others import LONG, send_home
-from ._registry import CODES, REGISTERS, apart, autocasting, differentiable, eagerly, expect, floats, going_forward, jit_traces, looks, no_script, of_many, operator, plain, tracing, wanted
+from ._registry import (
+    CODES, REGISTERS, apart, autocasting, differentiable, eagerly, expect, floats, going_forward, jit_traces, looks, no_script,
+    of_many, operator, plain, saved_elsewhere, tracing, wanted,
+)  # fmt: skip
 
 _VF: Any = torch._VF  # type: ignore[attr-defined,unused-ignore]
 
@@ -206,16 +209,18 @@ class _Recurrent(torch.autograd.Function):
                 h0: Optional[Tensor], c0: Optional[Tensor], *parameters: Tensor) -> Tuple[Tensor, ...]:  # fmt: skip
         """`places`: where the parameters lie, of tensors that were looked at and lie as the library wants them. `turned`: y is
         [B][T][..], no view of another tensor, so that it may be detached in place as nn.GRU's."""
+        keeps = not saved_elsewhere()  # else the way back runs the network once more
         if places is None:
-            y, ht, ct, waiting = call.forward(x, h0, c0, lengths, parameters, True)
+            y, ht, ct, waiting = call.forward(x, h0, c0, lengths, parameters, keeps)
         else:
-            y, ht, ct, waiting = call.run(places, x, h0, c0, lengths, True)
+            y, ht, ct, waiting = call.run(places, x, h0, c0, lengths, keeps)
         if turned:
             y.transpose_(0, 1)
-        # The way back reads y too. It is not saved: whoever writes into it, as into nn.GRU's, has the network run again.
-        waiting.kept = own = y.detach()
         ctx.set_materialize_grads(False)
-        ctx.call, ctx.waiting, ctx.version, ctx.turned = call, waiting, own._version, turned
+        ctx.call, ctx.waiting, ctx.shape, ctx.version, ctx.turned = call, waiting, x.shape, y._version, turned
+        if waiting is not None:
+            # The way back reads y too. It is not saved: whoever writes into it, as into nn.GRU's, has the network run again.
+            waiting.kept = y.detach()
         ctx.save_for_backward(x, h0, c0, lengths, *parameters)
         return (y, ht) if ct is None else (y, ht, ct)
 
@@ -228,7 +233,9 @@ class _Recurrent(torch.autograd.Function):
             given = (given[0].transpose(0, 1), *given[1:])
         if torch.is_grad_enabled() or of_many(given):
             return (None, None, None, None, *_twice(call.form, x, h0, c0, lengths, parameters, given, wants))
-        y = waiting.kept  # None: it was used up
+        if waiting is None:
+            expect("x", x, ctx.shape, call.dtype)
+        y = None if waiting is None else waiting.kept  # None: it was used up
         if y is not None and y._version != ctx.version:  # written into
             waiting.end()
             y = None
