@@ -267,3 +267,8 @@ def test_copies_and_pickles_stand_alone(rng, Kind):
         assert not np.array_equal(other(x)[0], y) and np.array_equal(net(x)[0], y)
         with pytest.raises(deeppcr.ArgumentError, match="without a pass"):
             other.backward(y)
+
+
+def test_lengths_that_are_no_whole_numbers_are_told_so(rng):
+    with pytest.raises(deeppcr.ArgumentError, match=r"lengths is \[3\. 2\.\]; wanted 2 whole numbers in 0\.\.4"):
+        recurrent.GRU(3, 4)(rng.normal(size=(4, 2, 3)), None, np.array([3.0, 2.0]))

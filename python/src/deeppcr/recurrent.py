@@ -199,7 +199,7 @@ class _Recurrent(Generic[State]):
             given = library.array(lengths, "lengths")
             ends = library.whole(given, np.int64, "lengths")
             if ends.shape != (B,) or (B and not (given.dtype.kind in "iu" and 0 <= ends.min() <= ends.max() <= T)):
-                raise ArgumentError.of("lengths", lengths, f"{B} numbers in 0..{T}")
+                raise ArgumentError.of("lengths", lengths, f"{B} whole numbers in 0..{T}")
         if training:  # the way back reads them too, whatever the caller's become
             x, h, c, ends = x.copy(), *(None if array is None else array.copy() for array in (h, c, ends))
         y, ht = library.empty((T, B, f.directions * H), self.dtype), library.empty((N, B, H), self.dtype)
