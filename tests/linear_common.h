@@ -49,6 +49,13 @@ static inline double epsilon_of(dpcr_dtype dtype) {
     return dtype == DPCR_F32 ? FLT_EPSILON : dtype == DPCR_F64 ? DBL_EPSILON : 0;
 }
 
+// Number of an entry of a csr pattern, -1 where there is none.
+static inline int64_t entry_of(const dpcr_pattern *p, int64_t i, int64_t j) {
+    for (int64_t e = p->offsets[i]; e < p->offsets[i + 1]; e++)
+        if (p->columns[e] == j) return e;
+    return -1;
+}
+
 // Place of A_ij among the values, -1 where A_ij is zero, -2 where it is one.
 static inline int64_t place_of(const dpcr_transition *t, int64_t i, int64_t j) {
     switch (t->structure) {
@@ -57,6 +64,7 @@ static inline int64_t place_of(const dpcr_transition *t, int64_t i, int64_t j) {
         case DPCR_SCALAR: return i == j ? 0 : -1;
         case DPCR_DIAGONAL: return i == j ? i : -1;
         case DPCR_BLOCK: return i / t->block == j / t->block ? i * t->block + j % t->block : -1;
+        case DPCR_CSR: return entry_of(t->pattern, i, j);
         default: return i * t->cols + j;
     }
 }

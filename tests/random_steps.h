@@ -13,7 +13,7 @@ typedef struct number {
     double x, v, p, sx, sv, sp;
 } number;
 
-enum { MOST_WIDTH = 80, ROLES = 6 };
+enum { MOST_WIDTH = 160, ROLES = 6 };
 enum { WEIGHT, BIAS, GAMMA, BETA, WEIGHT2, BIAS2 };
 
 typedef enum subject_kind { NETWORK, CELL, CALLBACK } subject_kind;
@@ -188,10 +188,17 @@ static bool step_by_definition(const subject *s, int64_t l, int64_t b, const num
 
 // ---- drawing them ----
 
-static void shape_of_subject(subject *s, int64_t most_width, double work) {
+// How large they may be: numbers of W and the like times sequences, widths of networks and cells, sequences.
+typedef struct subject_limits {
+    double work;
+    int64_t width, rows;
+    bool callbacks;
+} subject_limits;
+
+static void shape_of_subject(subject *s, int64_t most_width, int64_t most_rows, double work) {
     s->dtype = draw_chance(65) ? DPCR_F32 : DPCR_F64;
     s->width = draw_chance(30) ? draw_between(1, 4) : draw_log(1, most_width);
-    s->batch = draw_chance(2) ? 0 : draw_chance(30) ? 1 : draw_log(1, 40);
+    s->batch = draw_chance(2) ? 0 : draw_chance(30) ? 1 : draw_log(1, most_rows);
     const double each = (double)(s->width * s->width + 20) * (double)(s->batch + 1);
     const double most = fmin(2000, work / each);
     s->length = draw_chance(6) ? draw_below(4) : draw_log(1, most < 2 ? 2 : (int64_t)most);
@@ -351,9 +358,10 @@ static void draw_callback(subject *s) {
          s->steps.linearise ? "" : " no linearise", s->steps.adjoint ? "" : " no adjoint");
 }
 
-static subject draw_subject(double work) {
+static subject draw_subject(subject_limits most) {
     subject s = {.steps.size = sizeof s.steps, .kind = draw_chance(55) ? NETWORK : draw_chance(60) ? CELL : CALLBACK};
-    shape_of_subject(&s, s.kind == CALLBACK ? CHAIN_MAX_WIDTH : 70, work);
+    if (!most.callbacks && s.kind == CALLBACK) s.kind = NETWORK;
+    shape_of_subject(&s, s.kind == CALLBACK ? CHAIN_MAX_WIDTH : most.width, most.rows, most.work);
     if (s.kind == NETWORK) draw_network(&s);
     if (s.kind == CELL) draw_cell(&s);
     if (s.kind == CALLBACK) draw_callback(&s);
