@@ -209,7 +209,8 @@ DPCR_API dpcr_status dpcr_recurrent_backward(dpcr_recurrent_plan *plan, const dp
 // newton too; dropout with the host's masks. Of its chains (dpcr_recurrent_plan_chain) there are none;
 // dpcr_recurrent_plan_workspace is bytes of the device's memory, 256-byte aligned. There is no tape: a plan for
 // training leaves in the workspace what the way back reads, and each pass whose way back is still to come has one of
-// its own.
+// its own. An RNN of 1, 2 or 4 units adds up in another order where a pass has lengths or resets than where it has
+// neither, so its sequences there are those run apart to round-off, or bit for bit where these are given lengths too.
 
 // Puts dpcr_recurrent_execute's pass into the stream and returns: waits for nothing, allocates nothing. parameters
 // [count] are dpcr_recurrent_vector's numbers on the device; pass's arrays lie there too, and its lengths and resets. A
