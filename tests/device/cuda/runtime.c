@@ -2,8 +2,11 @@
 // What the adapter (src/kern/cuda/adapter.c) wants of the CUDA runtime, without one.
 #include "rt/dev/cuda/runtime.h"
 
+void settings_of_simulator(void);  // settings.cpp
+
 int dpcri_cuda_enter(int id, int *before) {
     *before = id;
+    settings_of_simulator();
     return 0;
 }
 
