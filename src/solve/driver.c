@@ -2,6 +2,7 @@
 // The nonlinear driver: one execute. It checks arguments, lays out the workspace, runs the method, finishes in order
 // what the method left, and fills the report.
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "rt/dev/device.h"
@@ -13,13 +14,38 @@ dpcr_status dpcri_callback_status(dpcri_run *run, const char *what, int code) {
                            code);
 }
 
+static bool same_place(dpcr_device a, dpcr_device b) {
+    return a.type == b.type && (a.type == DPCR_HOST || a.id == b.id);
+}
+
+static const char *place_text(dpcr_device device, char *text, size_t bytes) {
+    return device.type == DPCR_HOST ? "the host" : dpcri_device_text(device, text, bytes);
+}
+
+// Where an array of the wanted shape lies, or how, if that is what is wrong with it.
+static const char *fault_text(const dpcr_array *array, dpcr_device wanted, char *text, size_t bytes) {
+    char where[32];
+    text[0] = 0;
+    if (!array || array->ndim < 1 || array->ndim > DPCR_MAX_DIMS) return text;
+    const int64_t last = array->strides[array->ndim - 1];
+    const size_t size = dpcr_dtype_size(array->dtype);
+    if (!same_place(array->device, wanted))
+        snprintf(text, bytes, " on %s", place_text(array->device, where, sizeof where));
+    else if (!array->data)
+        snprintf(text, bytes, " at NULL");
+    else if (last != 1 && array->shape[array->ndim - 1] != 1)
+        snprintf(text, bytes, ", %lld apart in the last dimension", (long long)last);
+    else if (wanted.type != DPCR_HOST && size > 0 && (uintptr_t)array->data % size != 0)
+        snprintf(text, bytes, " off its numbers' size");
+    return text;
+}
+
 dpcr_status dpcri_check_array_on(const char *call, const char *name, const dpcr_array *array, dpcr_dtype dtype,
                                  dpcr_device device, int ndim, const int64_t *shape, dpcr_error *error) {
-    char got[160], wanted[160], where[32];
+    char got[160], wanted[160], where[32], fault[96];
     const dpcr_array expected = dpcr_array_make(NULL, dtype, ndim, shape);
     const bool host = device.type == DPCR_HOST;
-    bool fits = array && array->ndim == ndim && array->dtype == dtype && array->device.type == device.type &&
-                (host || array->device.id == device.id);
+    bool fits = array && array->ndim == ndim && array->dtype == dtype && same_place(array->device, device);
     bool some = true;  // numbers
     for (int d = 0; fits && d < ndim; d++) {
         fits = array->shape[d] == shape[d];
@@ -28,9 +54,9 @@ dpcr_status dpcri_check_array_on(const char *call, const char *name, const dpcr_
     if (fits && some) fits = array->data && (array->strides[ndim - 1] == 1 || shape[ndim - 1] == 1);
     if (fits && (host || (uintptr_t)array->data % dpcr_dtype_size(dtype) == 0)) return DPCR_OK;
     return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "%s: %s is %s%s, wanted %s on %s, last dimension contiguous%s", call,
-                      name, dpcri_array_text(array, got, sizeof got), fits ? " off its numbers' size" : "",
-                      dpcri_array_text(&expected, wanted, sizeof wanted),
-                      host ? "the host" : dpcri_device_text(device, where, sizeof where), fits ? ", aligned" : "");
+                      name, dpcri_array_text(array, got, sizeof got), fault_text(array, device, fault, sizeof fault),
+                      dpcri_array_text(&expected, wanted, sizeof wanted), place_text(device, where, sizeof where),
+                      fits ? ", aligned" : "");
 }
 
 dpcr_status dpcri_check_array(const char *call, const char *name, const dpcr_array *array, dpcr_dtype dtype, int ndim,

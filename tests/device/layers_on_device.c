@@ -230,8 +230,14 @@ void layers_that_are_refused(void **state) {
 #define REFUSED(status, words, call) assert_refused(status, words, call, &error)
     array.shape[0]--;
     REFUSED(DPCR_ERROR_ARGUMENT, "parameters", dpcr_device_model_create(model, 2, &array, NULL, &chain, &error));
-    REFUSED(DPCR_ERROR_ARGUMENT, "gradients",
+    REFUSED(DPCR_ERROR_ARGUMENT, "float32 on the host, wanted [90] float32 on cuda:",
             dpcr_device_model_create(model, 2, &theta.device, &theta.host, &chain, &error));
+    array = theta.device, array.strides[0] = 2;
+    REFUSED(DPCR_ERROR_ARGUMENT, "float32, 2 apart in the last dimension, wanted",
+            dpcr_device_model_create(model, 2, &array, NULL, &chain, &error));
+    array = theta.device, array.data = NULL;
+    REFUSED(DPCR_ERROR_ARGUMENT, "float32 at NULL, wanted",
+            dpcr_device_model_create(model, 2, &array, NULL, &chain, &error));
     REFUSED(DPCR_ERROR_ARGUMENT, "on the host", dpcr_device_model_create(model, 2, &theta.host, NULL, &chain, &error));
     REFUSED(DPCR_ERROR_ARGUMENT, "batch", dpcr_device_model_create(model, -1, &theta.device, NULL, &chain, &error));
     ok(dpcr_device_model_create(model, 2, &theta.device, NULL, &chain, &error), &error);
