@@ -93,6 +93,10 @@ void what_cannot_be_is_refused(void **) {
     assert_int_equal(run(c, bytes), DPCRI_CUDA_UNSUPPORTED);
     c = good, c.dtype = (dpcr_dtype)0;
     assert_int_equal(run(c, bytes), DPCRI_CUDA_UNSUPPORTED);
+    // A workspace that no number holds.
+    c = good, c.length = 1, c.rows = INT64_MAX / 256;
+    assert_int_equal(dpcri_cuda_chain_fits(c), DPCRI_CUDA_SIZE);
+    assert_int_equal(run(c, SIZE_MAX), DPCRI_CUDA_SIZE);
     c = good, c.length = 0;
     assert_int_equal(run(c, 0), DPCRI_CUDA_OK);
     c = good, c.rows = 0;

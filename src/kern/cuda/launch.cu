@@ -92,12 +92,20 @@ int run_chain(const dpcri_device_linear &c, void *workspace, void *stream) {
     return status < 0 ? DPCRI_CUDA_UNSUPPORTED : status;
 }
 
+// Of what multiplies on chip a step and column takes less than 64 (K^2 + K) bytes of workspace.
+bool fits(const dpcri_device_linear &c, int64_t k) {
+    int64_t columns = 0, steps = 0, bytes = 0;
+    return !__builtin_mul_overflow(c.rows, c.w / k, &columns) && !__builtin_mul_overflow(columns, c.length, &steps) &&
+           !__builtin_mul_overflow(steps, 64 * (k * k + k), &bytes);
+}
+
 int check(const dpcri_device_linear &c) {
     if (c.length < 0 || c.rows < 0 || c.w < 1 || c.chunk < 0 || c.entries < 0) return DPCRI_CUDA_ARGUMENT;
     if (c.dtype != DPCR_F32 && c.dtype != DPCR_F64 && c.dtype != DPCR_U32) return DPCRI_CUDA_UNSUPPORTED;
     const int64_t k = dpcri_device_linear_mixes(&c);
     if (dpcri_device_linear_refusal(&c) || k < 1 || c.w % k != 0) return DPCRI_CUDA_UNSUPPORTED;
-    return k <= widest ? DPCRI_CUDA_OK : DPCRI_CUDA_WIDTH;
+    if (k > widest) return DPCRI_CUDA_WIDTH;
+    return dpcri_device_linear_large(&c) || fits(c, k) ? DPCRI_CUDA_OK : DPCRI_CUDA_SIZE;
 }
 
 }  // namespace
