@@ -217,6 +217,7 @@ void sweeps_are_the_hosts(dpcr_method method) {
                 if (kind % 5 == 3) o.step_scale = scale.data();
                 if (kind % 4 == 2 && method == DPCR_METHOD_PICARD) o.lock = DPCR_LOCK_MEAN_SQUARE;
                 if (kind % 6 == 4) o.max_sweeps = 1 + (int)(seed % 2), o.no_fallback = kind > 6;
+                if (kind == 1) o.max_sweeps = 1, o.no_fallback = 1;  // left open behind a window
                 if (kind % 6 == 5) c.wall = 1.3;
                 if (kind % 2) c.slopes = slopes.data();
                 o.mixed = 1 + (int)(seed % 4), o.order = kind % 5 == 1 ? 1 + (int64_t)(seed % 4) : length;

@@ -106,12 +106,13 @@ static double residual_of(const dpcri_device_sweep *s, const float *f, const flo
 static void end_sweep(const dpcri_device_sweep *s, int64_t b, int64_t hi, dpcri_device_progress *p) {
     const int64_t length = s->window.length, left = length - p->front;
     const int64_t next = left < s->window.most ? left : s->window.most;
-    p->filled = p->filled > hi ? p->filled : hi;
-    for (; p->filled < p->front + next; p->filled++)
-        if (s->guess)
-            memcpy(state_at(s, p->filled, b), state_at(s, p->filled - 1, b), (size_t)s->width * sizeof(float));
     if (!p->ended && p->front >= length) p->ended = DPCRI_DEVICE_LOCKED;
     if (!p->ended && p->work + next > s->max_sweeps * length) p->ended = DPCRI_DEVICE_SPENT;
+    const int64_t end = p->ended == DPCRI_DEVICE_SPENT && s->no_fallback ? length : p->front + next;
+    p->filled = p->filled > hi ? p->filled : hi;
+    for (; p->filled < end; p->filled++)
+        if (s->guess)
+            memcpy(state_at(s, p->filled, b), state_at(s, p->filled - 1, b), (size_t)s->width * sizeof(float));
     p->locked = p->front;
     if (p->ended == DPCRI_DEVICE_NOT_FINITE || (p->ended == DPCRI_DEVICE_SPENT && !s->no_fallback)) p->front = p->exact;
 }

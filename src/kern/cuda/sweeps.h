@@ -67,13 +67,15 @@ SIMT double unit_of(const dpcri_device_sweep &a, int64_t l) { return a.scale ? a
 SIMT void go_on(simt::lane &me, const view &v, dpcri_device_progress p) {
     const dpcri_device_sweep &a = v.a;
     const int64_t L = a.window.length, left = L - p.front, next = left < a.window.most ? left : a.window.most;
-    const int64_t from = p.filled > v.hi ? p.filled : v.hi, to = p.front + next;
-    p.filled = to > from ? to : from;
-    for (int64_t n = me.thread(); a.guess && n < (to - from) * a.width; n += threads)
-        v.z(from + n / a.width)[n % a.width] = v.z(from - 1)[n % a.width];
     if (p.ended == DPCRI_DEVICE_AT_WORK && p.front >= L) p.ended = DPCRI_DEVICE_LOCKED;
     if (p.ended == DPCRI_DEVICE_AT_WORK && (double)(p.work + next) > (double)a.max_sweeps * (double)L + 0.5)
         p.ended = DPCRI_DEVICE_SPENT;
+    // Steps that come into the window are the state before them, and, left open, those that never will.
+    const int64_t from = p.filled > v.hi ? p.filled : v.hi, to = p.front + next;
+    const int64_t end = p.ended == DPCRI_DEVICE_SPENT && a.no_fallback ? L : to;
+    p.filled = to > from ? to : from;
+    for (int64_t n = me.thread(); a.guess && n < (end - from) * a.width; n += threads)
+        v.z(from + n / a.width)[n % a.width] = v.z(from - 1)[n % a.width];
     p.locked = p.front;
     const bool again = p.ended == DPCRI_DEVICE_NOT_FINITE || (p.ended == DPCRI_DEVICE_SPENT && !a.no_fallback);
     if (again) p.front = p.exact;
