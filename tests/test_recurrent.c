@@ -225,6 +225,37 @@ static void test_packed_equals_separate(void **state) {
     dpcr_context_destroy(context);
 }
 
+// A packed sequence's last state is its own last step's, also by chunks, which carry it on to the batch's end within
+// the tolerance only.
+static void test_packed_last_states(void **state) {
+    (void)state;
+    enum { T = 300, B = 6 };
+    static const int64_t lengths[B] = {298, 6, 0, 281, 129, 300};
+    const dpcr_solve_options overlap = {.size = sizeof overlap, .method = DPCR_METHOD_OVERLAP};
+    dpcr_context *context = make_context(2);
+    for (size_t k = 0; k < CELLS; k++) {
+        dpcr_recurrent_options options = cell_of(k, 3, 8);
+        options.bidirectional = 1;
+        job j = random_job(context, options, T, B);
+        memcpy(j.lengths, lengths, sizeof lengths);
+        j.pass.lengths = j.lengths;
+        open_plan(&j, overlap, false);
+        forward(&j);
+        const int64_t h = j.pass.ht.shape[2];
+        for (int64_t i = 0; i < 2 * B * h; i++) {
+            const int64_t way = i / h / B, b = i / h % B, t = way ? 0 : lengths[b] - 1;
+            const double wanted = lengths[b] ? get(&j.pass.y, ((t * B + b) * 2 + way) * h + i % h) : get(&j.pass.h0, i);
+            if (get(&j.pass.ht, i) != wanted)
+                fail_msg("cell %d, sequence %d: ends with %.9g, y with %.9g", (int)k, (int)b, get(&j.pass.ht, i),
+                         wanted);
+        }
+        close_plan(&j);
+        free_pass(&j);
+        dpcr_recurrent_destroy(j.network);
+    }
+    dpcr_context_destroy(context);
+}
+
 // Small recurrent weights, with which two starts agree bit for bit soon: with PyTorch's, hundreds of units keep a last
 // bit of difference for ever.
 static void forget_soon(dpcr_recurrent *network) {
@@ -616,6 +647,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_fixtures),
         cmocka_unit_test(test_packed_equals_separate),
+        cmocka_unit_test(test_packed_last_states),
         cmocka_unit_test(test_threads_and_overlap),
         cmocka_unit_test(test_wide_overlap),
         cmocka_unit_test(test_narrow_overlap_of_wide_inputs),

@@ -219,5 +219,9 @@ void dpcri_recurrent_join(const dpcr_recurrent_plan *plan, int64_t chain, const 
                           void *to);
 void dpcri_recurrent_part(const dpcr_recurrent_plan *plan, int64_t chain, dpcri_grid from, const dpcr_array *h,
                           const dpcr_array *c);
+// The same of each sequence's last state, z_(lengths - 1) of the chain's steps z, first where it has none. Past its end
+// a chain only carries that state on, which chunks side by side do within the tolerance.
+void dpcri_recurrent_part_last(const dpcr_recurrent_plan *plan, int64_t chain, const int64_t *lengths, dpcri_grid z,
+                               dpcri_grid first, const dpcr_array *h, const dpcr_array *c);
 
 #endif

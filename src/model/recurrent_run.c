@@ -233,11 +233,10 @@ static bool writes_outputs(const dpcr_recurrent_plan *plan, const dpcr_recurrent
 static void finish(const dpcr_recurrent_plan *plan, const dpcr_recurrent_pass *pass, const dpcri_recurrent_space *space,
                    int64_t chain) {
     const dpcri_recurrent_flow flow = dpcri_recurrent_flow_of(plan, chain);
-    const int64_t T = plan->options.length;
     const dpcr_array z = dpcri_recurrent_states(plan, pass, space, chain);
     const dpcri_grid states = {.data = z.data, .step = z.strides[0], .row = z.strides[1]};
     const dpcri_grid first = {.data = space->initial, .row = state_of(plan)};
-    dpcri_recurrent_part(plan, chain, T > 0 ? moved(plan, states, (T - 1) * states.step) : first, &pass->ht, &pass->ct);
+    dpcri_recurrent_part_last(plan, chain, pass->lengths, states, first, &pass->ht, &pass->ct);
     if ((flow.in_outputs && !pass->lengths) || writes_outputs(plan, pass, chain)) return;
     const dpcri_grid y = own_output(plan, pass, space, chain);
     if (flow.reverse && !flow.copied)  // both in the order of time

@@ -60,17 +60,32 @@ void dpcri_recurrent_join(const dpcr_recurrent_plan *plan, int64_t chain, const 
     }
 }
 
-void dpcri_recurrent_part(const dpcr_recurrent_plan *plan, int64_t chain, dpcri_grid from, const dpcr_array *h,
-                          const dpcr_array *c) {
+static void part_row(const dpcr_recurrent_plan *plan, int64_t chain, int64_t b, const char *from, const dpcr_array *h,
+                     const dpcr_array *c) {
     const int64_t element = (int64_t)plan->network->element;
     const dpcr_array *const parts[2] = {h, c};
     for (int q = 0; q < dpcri_gates_state[plan->network->gates]; q++) {
         char *to = of_chain(plan, parts[q], chain, q);
         const int64_t row = width_of(plan, q) * element;
         const dpcri_recurrent_part_place place = dpcri_recurrent_place(plan, q);
-        for (int64_t b = 0; to && b < plan->options.batch; b++)
-            move(plan, width_of(plan, q), (const char *)from.data + (b * from.row + place.offset) * element,
-                 place.stride, to + b * row, 1);
+        if (to) move(plan, width_of(plan, q), from + place.offset * element, place.stride, to + b * row, 1);
+    }
+}
+
+void dpcri_recurrent_part(const dpcr_recurrent_plan *plan, int64_t chain, dpcri_grid from, const dpcr_array *h,
+                          const dpcr_array *c) {
+    for (int64_t b = 0; b < plan->options.batch; b++)
+        part_row(plan, chain, b, (const char *)from.data + b * from.row * (int64_t)plan->network->element, h, c);
+}
+
+void dpcri_recurrent_part_last(const dpcr_recurrent_plan *plan, int64_t chain, const int64_t *lengths, dpcri_grid z,
+                               dpcri_grid first, const dpcr_array *h, const dpcr_array *c) {
+    const int64_t element = (int64_t)plan->network->element;
+    for (int64_t b = 0; b < plan->options.batch; b++) {
+        const int64_t end = lengths ? lengths[b] : plan->options.length;
+        const char *last = end > 0 ? (const char *)z.data + ((end - 1) * z.step + b * z.row) * element
+                                   : (const char *)first.data + b * first.row * element;
+        part_row(plan, chain, b, last, h, c);
     }
 }
 
