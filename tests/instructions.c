@@ -30,6 +30,12 @@ typedef struct work {
     dpcr_context *context;
     dpcr_chain_plan *chain;
     dpcr_solve_plan *solve;
+    dpcr_recurrent_plan *recurrent;
+    dpcr_recurrent_pass pass;
+    dpcr_recurrent_gradients gradients;
+    void *tape;
+    dpcr_selective selective;
+    dpcr_attention attention;
     bool backward;
     dpcr_array a, b, z0, z;
     dpcr_model *model;
@@ -43,6 +49,17 @@ void measured(work *w) {
     if (w->chain)
         ensure(dpcr_chain_execute(w->chain, &w->a, &w->b, NULL, &w->z, w->workspace, w->bytes, NULL, &w->error),
                &w->error);
+    else if (w->recurrent && w->backward)
+        ensure(dpcr_recurrent_backward(w->recurrent, &w->pass, &w->gradients, w->tape, w->workspace, w->bytes, NULL,
+                                       &w->error),
+               &w->error);
+    else if (w->recurrent)
+        ensure(dpcr_recurrent_execute(w->recurrent, &w->pass, w->tape, w->workspace, w->bytes, NULL, &w->error),
+               &w->error);
+    else if (w->selective.size)
+        ensure(dpcr_selective_scan(w->context, &w->selective, &w->z, NULL, NULL, &w->error), &w->error);
+    else if (w->attention.size)
+        ensure(dpcr_attention_scan(w->context, &w->attention, &w->z, NULL, NULL, &w->error), &w->error);
     else if (w->backward)
         ensure(dpcr_solve_backward(w->solve, &w->z0, &w->z, NULL, NULL, &w->b, NULL, NULL, w->workspace, w->bytes, NULL,
                                    &w->error),
@@ -106,27 +123,97 @@ static void network(work *w, int64_t width, int64_t layers, int64_t batch, dpcr_
     w->backward = measures_backward;
 }
 
+// A layer by the loop; what goes back is for all gradients.
+static void recurrent(work *w, dpcr_recurrent_kind kind, int64_t width, int64_t length, int64_t batch,
+                      bool measures_backward) {
+    const dpcr_recurrent_options options = {
+        .size = sizeof options, .kind = kind, .inputs = width, .hidden = width, .dtype = DPCR_F32, .seed = 1};
+    const dpcr_recurrent_plan_options plan = {
+        .size = sizeof plan, .length = length, .batch = batch, .training = measures_backward};
+    const int64_t shape[3] = {length, batch, width};
+    const int64_t count = length * batch * width;
+    dpcr_recurrent *network;
+    ensure(dpcr_recurrent_create(w->context, &options, &network, &w->error), &w->error);
+    ensure(dpcr_recurrent_plan_create(network, &plan, &w->recurrent, &w->error), &w->error);
+    w->pass = (dpcr_recurrent_pass){.size = sizeof w->pass,
+                                    .x = dpcr_array_make(numbers(count, 1), DPCR_F32, 3, shape),
+                                    .y = dpcr_array_make(numbers(count, 0), DPCR_F32, 3, shape)};
+    w->gradients = (dpcr_recurrent_gradients){.size = sizeof w->gradients,
+                                              .y = dpcr_array_make(numbers(count, 1), DPCR_F32, 3, shape),
+                                              .x = dpcr_array_make(numbers(count, 0), DPCR_F32, 3, shape)};
+    w->bytes = dpcr_recurrent_plan_workspace(w->recurrent);
+    w->workspace = workspace(w->bytes);
+    w->tape = measures_backward ? workspace(dpcr_recurrent_plan_tape(w->recurrent)) : NULL;
+    if (measures_backward)
+        ensure(dpcr_recurrent_execute(w->recurrent, &w->pass, w->tape, w->workspace, w->bytes, NULL, &w->error),
+               &w->error);
+    w->backward = measures_backward;
+}
+
+static const dpcr_array *array(int32_t dimensions, const int64_t *shape, float scale) {
+    int64_t count = 1;
+    dpcr_array *made = malloc(sizeof *made);
+    for (int32_t d = 0; d < dimensions; d++) count *= shape[d];
+    if (!made) exit(1);
+    *made = dpcr_array_make(numbers(count, scale), DPCR_F32, dimensions, shape);
+    return made;
+}
+
+// Mamba's: a rate for each of the states.
+static void selective(work *w, int64_t channels, int64_t states, int64_t length) {
+    const int64_t u[] = {1, channels, length}, a[] = {channels, states}, b[] = {1, 1, states, length};
+    w->selective = (dpcr_selective){.size = sizeof w->selective,
+                                    .u = array(3, u, 1),
+                                    .delta = array(3, u, 1),
+                                    .a = array(2, a, 1),
+                                    .b = array(4, b, 1),
+                                    .c = array(4, b, 1),
+                                    .softplus = 1};
+    w->z = *array(3, u, 0);
+}
+
+// The delta rule without decays.
+static void attention(work *w, int64_t heads, int64_t width, int64_t length) {
+    const int64_t k[] = {1, length, heads, width};
+    w->attention = (dpcr_attention){.size = sizeof w->attention,
+                                    .q = array(4, k, 1),
+                                    .k = array(4, k, 0.1f),
+                                    .v = array(4, k, 1),
+                                    .beta = array(3, k, 0.5f),
+                                    .scale = 1};
+    w->z = *array(4, k, 0);
+}
+
 // X(name, steps, set-up)
-#define CASES(X)                                                                                                    \
-    X("linear-1-sequential", STEPS, linear(w, DPCR_DENSE, 1, DPCR_SCHEME_SEQUENTIAL, 0))                            \
-    X("linear-2-sequential", STEPS, linear(w, DPCR_DENSE, 2, DPCR_SCHEME_SEQUENTIAL, 0))                            \
-    X("linear-8-sequential", STEPS, linear(w, DPCR_DENSE, 8, DPCR_SCHEME_SEQUENTIAL, 0))                            \
-    X("linear-1-chunked", STEPS, linear(w, DPCR_DENSE, 1, DPCR_SCHEME_CHUNKED, 0))                                  \
-    X("linear-2-chunked", STEPS, linear(w, DPCR_DENSE, 2, DPCR_SCHEME_CHUNKED, 0))                                  \
-    X("linear-4-chunked", STEPS, linear(w, DPCR_DENSE, 4, DPCR_SCHEME_CHUNKED, 0))                                  \
-    X("linear-2-chunked-transposed", STEPS, linear(w, DPCR_DENSE, 2, DPCR_SCHEME_CHUNKED, 1))                       \
-    X("linear-4-overlap", STEPS, linear(w, DPCR_DENSE, 4, DPCR_SCHEME_OVERLAP, 0))                                  \
-    X("diagonal-64-chunked", STEPS, linear(w, DPCR_DIAGONAL, 64, DPCR_SCHEME_CHUNKED, 0))                           \
-    X("network-2-sequential", STEPS, network(w, 2, STEPS, 1, DPCR_METHOD_SEQUENTIAL, DPCR_SCHEME_SEQUENTIAL, 0))    \
-    X("network-2-overlap", STEPS, network(w, 2, STEPS, 1, DPCR_METHOD_OVERLAP, DPCR_SCHEME_SEQUENTIAL, 0))          \
-    X("network-8-overlap", STEPS, network(w, 8, STEPS, 1, DPCR_METHOD_OVERLAP, DPCR_SCHEME_SEQUENTIAL, 0))          \
-    X("network-2-backward", STEPS, network(w, 2, STEPS, 1, DPCR_METHOD_SEQUENTIAL, DPCR_SCHEME_OVERLAP, 1))         \
-    X("network-2-backward-sequential", STEPS,                                                                       \
-      network(w, 2, STEPS, 1, DPCR_METHOD_SEQUENTIAL, DPCR_SCHEME_SEQUENTIAL, 1))                                   \
-    X("network-2-backward-chunked", STEPS, network(w, 2, STEPS, 1, DPCR_METHOD_SEQUENTIAL, DPCR_SCHEME_CHUNKED, 1)) \
-    X("network-8-backward", STEPS, network(w, 8, STEPS, 1, DPCR_METHOD_SEQUENTIAL, DPCR_SCHEME_OVERLAP, 1))         \
-    X("network-32-batch-64", 64, network(w, 32, 64, 64, DPCR_METHOD_SEQUENTIAL, DPCR_SCHEME_SEQUENTIAL, 0))         \
-    X("network-32-batch-64-backward", 64, network(w, 32, 64, 64, DPCR_METHOD_SEQUENTIAL, DPCR_SCHEME_SEQUENTIAL, 1))
+#define CASES(X)                                                                                                     \
+    X("linear-1-sequential", STEPS, linear(w, DPCR_DENSE, 1, DPCR_SCHEME_SEQUENTIAL, 0))                             \
+    X("linear-2-sequential", STEPS, linear(w, DPCR_DENSE, 2, DPCR_SCHEME_SEQUENTIAL, 0))                             \
+    X("linear-8-sequential", STEPS, linear(w, DPCR_DENSE, 8, DPCR_SCHEME_SEQUENTIAL, 0))                             \
+    X("linear-1-chunked", STEPS, linear(w, DPCR_DENSE, 1, DPCR_SCHEME_CHUNKED, 0))                                   \
+    X("linear-2-chunked", STEPS, linear(w, DPCR_DENSE, 2, DPCR_SCHEME_CHUNKED, 0))                                   \
+    X("linear-4-chunked", STEPS, linear(w, DPCR_DENSE, 4, DPCR_SCHEME_CHUNKED, 0))                                   \
+    X("linear-2-chunked-transposed", STEPS, linear(w, DPCR_DENSE, 2, DPCR_SCHEME_CHUNKED, 1))                        \
+    X("linear-4-overlap", STEPS, linear(w, DPCR_DENSE, 4, DPCR_SCHEME_OVERLAP, 0))                                   \
+    X("diagonal-64-chunked", STEPS, linear(w, DPCR_DIAGONAL, 64, DPCR_SCHEME_CHUNKED, 0))                            \
+    X("network-2-sequential", STEPS, network(w, 2, STEPS, 1, DPCR_METHOD_SEQUENTIAL, DPCR_SCHEME_SEQUENTIAL, 0))     \
+    X("network-2-overlap", STEPS, network(w, 2, STEPS, 1, DPCR_METHOD_OVERLAP, DPCR_SCHEME_SEQUENTIAL, 0))           \
+    X("network-8-overlap", STEPS, network(w, 8, STEPS, 1, DPCR_METHOD_OVERLAP, DPCR_SCHEME_SEQUENTIAL, 0))           \
+    X("network-2-backward", STEPS, network(w, 2, STEPS, 1, DPCR_METHOD_SEQUENTIAL, DPCR_SCHEME_OVERLAP, 1))          \
+    X("network-2-backward-sequential", STEPS,                                                                        \
+      network(w, 2, STEPS, 1, DPCR_METHOD_SEQUENTIAL, DPCR_SCHEME_SEQUENTIAL, 1))                                    \
+    X("network-2-backward-chunked", STEPS, network(w, 2, STEPS, 1, DPCR_METHOD_SEQUENTIAL, DPCR_SCHEME_CHUNKED, 1))  \
+    X("network-8-backward", STEPS, network(w, 8, STEPS, 1, DPCR_METHOD_SEQUENTIAL, DPCR_SCHEME_OVERLAP, 1))          \
+    X("network-32-batch-64", 64, network(w, 32, 64, 64, DPCR_METHOD_SEQUENTIAL, DPCR_SCHEME_SEQUENTIAL, 0))          \
+    X("network-32-batch-64-backward", 64, network(w, 32, 64, 64, DPCR_METHOD_SEQUENTIAL, DPCR_SCHEME_SEQUENTIAL, 1)) \
+    X("rnn-32-batch-16", 64, recurrent(w, DPCR_RNN_TANH, 32, 64, 16, 0))                                             \
+    X("gru-32-batch-16", 64, recurrent(w, DPCR_GRU, 32, 64, 16, 0))                                                  \
+    X("gru-32-batch-16-backward", 64, recurrent(w, DPCR_GRU, 32, 64, 16, 1))                                         \
+    X("gru-128", 64, recurrent(w, DPCR_GRU, 128, 64, 1, 0))                                                          \
+    X("lstm-32-batch-16", 64, recurrent(w, DPCR_LSTM, 32, 64, 16, 0))                                                \
+    X("lstm-32-batch-16-backward", 64, recurrent(w, DPCR_LSTM, 32, 64, 16, 1))                                       \
+    X("paragru-64", 1024, recurrent(w, DPCR_PARAGRU, 64, 1024, 1, 0))                                                \
+    X("selective-64-16", 1024, selective(w, 64, 16, 1024))                                                           \
+    X("attention-2-64", 256, attention(w, 2, 64, 256))
 
 int main(int argc, char **argv) {
     work all = {.error = {0}}, *w = &all;
