@@ -90,6 +90,9 @@ typedef struct cli_syntax {
     int most;  // positional arguments at most
 } cli_syntax;
 
+// Prints --help of a verb, or its first lines only; `own` is the table of the options that every verb has.
+void cli_help(const cli_syntax *syntax, const struct argp_option *own, const char *name, bool in_short);
+
 // Parses; true: go on. False: `status` is the exit code (help was printed, or a usage error told). argv[0] is the
 // verb's name or, within it, the kind's that has a help of its own, which is called "deeppcr VERB KIND" then.
 bool cli_parse(const cli_syntax *syntax, int argc, char **argv, const char *positional[CLI_MAX_POSITIONAL],

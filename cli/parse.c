@@ -65,8 +65,7 @@ static error_t parse_top(int key, char *arg, struct argp_state *state) {
             return 0;
         case KEY_HELP:
         case KEY_USAGE:
-            argp_help(p->argp, stdout,
-                      key == KEY_HELP ? ARGP_HELP_USAGE | ARGP_HELP_LONG | ARGP_HELP_DOC : ARGP_HELP_USAGE, p->name);
+            cli_help(p->syntax, help_options, p->name, key == KEY_USAGE);
             p->helped = true;
             return ECANCELED;
         case ARGP_KEY_ARG: return take_argument(p, arg);

@@ -31,6 +31,16 @@ lists() {  # every verb is named
     for verb in $verbs; do grep -qw "$verb" "$1" || complain "$2 does not name $verb"; done
 }
 
+# help_in_order WORDS: what --help left on stdout has its options at column 7, their texts at 30, none beyond 80.
+help_in_order() {
+    local wrong
+    wrong=$(awk 'within && length > 80 { print }
+        /^ [A-Z].*:$/ { within = 1 }
+        within && !/^$/ && !/^ [A-Z].*:$/ && !/^      --[a-zA-Z]/ && !/^  -[a-z], --/ && !(substr($0, 1, 29) ~ /^ +$/ && substr($0, 30, 1) ~ /[^ ]/) { print }
+        /--usage / { exit }' "$folder/stdout" | head -n 1)
+    [ -z "$wrong" ] || complain "$1 --help is out of order: $wrong"
+}
+
 # Verbs, help, version.
 refused 2 'which verb'
 lists "$folder/stderr" 'no verb'
@@ -47,6 +57,7 @@ for verb in $verbs; do
         grep -q -- "$option" "$folder/stdout" || complain "$verb --help does not tell $option"
     done
     cp "$folder/stdout" "$folder/help"
+    help_in_order "$verb"
     # Every long option that the help tells is one that the program takes: its message is never "unknown option".
     for option in $(grep -oE '^ +(-[a-zA-Z], )?--[a-z0-9A-Z-]+=?' "$folder/help" | grep -oE -- '--[a-zA-Z0-9-]+=?' | sort -u); do
         case $option in --help | --usage) continue ;; esac
@@ -76,6 +87,7 @@ for words in generate 'bench planner' 'bench bppsa' 'bench diffusion' 'schedule 
     'train vae' 'train denoiser' 'train vgg11'; do
     # shellcheck disable=SC2086 # words
     done_with $words --help
+    help_in_order "$words"
     grep -q "^Usage: deeppcr $words \[" "$folder/stdout" || complain "'$words --help' begins '$(head -n 1 "$folder/stdout")'"
     options=$(grep -oE '^ +(-[a-zA-Z], )?--[a-z0-9A-Z-]+' "$folder/stdout" | grep -oE -- '--[a-zA-Z0-9-]+' | sort -u)
     [ "$(wc -w <<<"$options")" -gt 10 ] || complain "'$words --help' tells hardly any options"
