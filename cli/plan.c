@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "plan.h"
+#include "solve.h"
 
 enum {
     KEY_LENGTH = 0x4000,
@@ -211,24 +212,21 @@ static int plan_linear(dpcr_context *context, const plan *p, cli_result *r) {
                                         .warm_up = p->solver.options.warm_up,
                                         .max_sweeps = p->solver.options.max_sweeps};
     dpcr_chain_plan *made = NULL;
-    dpcr_error error = {0};
+    char why[CLI_WHY];
     if (p->ranks.ranks && shape.length > INT64_MAX / p->ranks.ranks)
         return cli_fail(CLI_USAGE, "--length %lld times %lld ranks is more than can be numbered",
                         (long long)shape.length, (long long)p->ranks.ranks);
-    if (dpcr_chain_plan_create(context, &shape, &options, &made, &error) != DPCR_OK)
-        return cli_fail_error(&error, CLI_COMPUTING);
-    const size_t bytes = dpcr_chain_plan_workspace(made), limit = p->solver.options.memory_limit;
-    if (limit && bytes > limit) {
-        const char *const scheme = dpcr_scheme_name(dpcr_chain_plan_scheme(made));
+    const int status = cli_linear_plan(context, &shape, &options, p->solver.options.memory_limit, &made, why);
+    if (status) {
         dpcr_chain_plan_destroy(made);
-        return cli_fail(CLI_RESOURCES, "%s needs a workspace of %zu bytes, the limit is %zu", scheme, bytes, limit);
+        return status;
     }
     set_shape(r, p, "linear");
     cli_set_text(r, "structure", dpcr_structure_name(p->structure));
     cli_set_text(r, "scheme", dpcr_scheme_name(dpcr_chain_plan_scheme(made)));
     cli_set_int(r, "workspace_bytes", (json_int_t)dpcr_chain_plan_workspace(made));
-    cli_set_text(r, "sentence", dpcr_chain_plan_sentence(made));
-    cli_say(&p->common, "%s\nworkspace %zu bytes\n", dpcr_chain_plan_sentence(made), dpcr_chain_plan_workspace(made));
+    cli_set_text(r, "sentence", why);
+    cli_say(&p->common, "%s\nworkspace %zu bytes\n", why, dpcr_chain_plan_workspace(made));
     dpcr_chain_plan_destroy(made);
     return p->ranks.ranks ? tell_ranks(context, p, &shape, r) : CLI_DONE;
 }

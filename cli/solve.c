@@ -264,7 +264,7 @@ static int tell(const solve *s, const dpcr_chain_shape *shape, const dpcr_chain_
         cli_set_real(&r, "seconds_solve", times->solve);
         cli_set_real(&r, "seconds_to_host", times->to_host);
     }
-    cli_set_text(&r, "sentence", dpcr_chain_plan_sentence(plan));
+    cli_set_text(&r, "sentence", s->why);
     cli_set_text(&r, "output", s->output);
     if (!cli_is_stdout(s->output))
         cli_say(&s->common, "%lld steps, batch %lld, width %lld, %s: %s, depth %lld, %.3g s, in '%s'\n",
@@ -279,9 +279,6 @@ static int tell(const solve *s, const dpcr_chain_shape *shape, const dpcr_chain_
 static int execute(const solve *s, const dpcr_chain_shape *shape, const dpcr_chain_plan *plan, const dpcr_array *a,
                    const dpcr_array *b, const dpcr_array *z0) {
     const size_t bytes = dpcr_chain_plan_workspace(plan);
-    if (s->memory_limit && bytes > s->memory_limit)
-        return cli_fail(CLI_RESOURCES, "%s needs a workspace of %zu bytes, the limit is %zu",
-                        dpcr_scheme_name(dpcr_chain_plan_scheme(plan)), bytes, s->memory_limit);
     void *workspace = cli_allocate(bytes);
     if (!workspace) return cli_fail(CLI_RESOURCES, "not enough memory for a workspace of %zu bytes", bytes);
     dpcr_chain_report report = {.size = sizeof report};
@@ -318,6 +315,28 @@ static dpcr_status check_limit(const solve *s, const dpcr_chain_plan *plan, dpcr
     return DPCR_ERROR_MEMORY;
 }
 
+int cli_linear_plan(dpcr_context *context, const dpcr_chain_shape *shape, const dpcr_chain_options *options,
+                    size_t limit, dpcr_chain_plan **plan, char why[CLI_WHY]) {
+    dpcr_chain_options loop = *options;
+    dpcr_error error = {0};
+    if (dpcr_chain_plan_create(context, shape, options, plan, &error) != DPCR_OK)
+        return cli_fail_error(&error, CLI_COMPUTING);
+    snprintf(why, CLI_WHY, "%s", dpcr_chain_plan_sentence(*plan));
+    const char *scheme = dpcr_scheme_name(dpcr_chain_plan_scheme(*plan));
+    const size_t bytes = dpcr_chain_plan_workspace(*plan);
+    if (!limit || bytes <= limit) return CLI_DONE;
+    dpcr_chain_plan_destroy(*plan);
+    *plan = NULL;
+    loop.scheme = DPCR_SCHEME_SEQUENTIAL;
+    if (options->scheme == DPCR_SCHEME_AUTO) {
+        if (dpcr_chain_plan_create(context, shape, &loop, plan, &error) != DPCR_OK)
+            return cli_fail_error(&error, CLI_COMPUTING);
+        snprintf(why, CLI_WHY, "sequential: %s needs a workspace of %zu bytes, the limit is %zu", scheme, bytes, limit);
+        if (dpcr_chain_plan_workspace(*plan) <= limit) return CLI_DONE;
+    }
+    return cli_fail(CLI_RESOURCES, "%s needs a workspace of %zu bytes, the limit is %zu", scheme, bytes, limit);
+}
+
 // --device auto stays where the device would not pay, its kernels do not serve the chain, or it needs too much there.
 static int make_plan(dpcr_context *context, solve *s, const dpcr_chain_shape *shape, const dpcr_array *a,
                      const dpcr_array *b, dpcr_chain_plan **plan) {
@@ -328,15 +347,16 @@ static int make_plan(dpcr_context *context, solve *s, const dpcr_chain_shape *sh
     there.device = c->device;
     if (on_device && c->device_auto) on_device = cli_linear_pays(s, context, shape, a, b);
     if (on_device && dpcr_chain_plan_create(context, shape, &there, plan, &error) == DPCR_OK &&
-        check_limit(s, *plan, &error) == DPCR_OK)
+        check_limit(s, *plan, &error) == DPCR_OK) {
+        snprintf(s->why, sizeof s->why, "%s", dpcr_chain_plan_sentence(*plan));
         return CLI_DONE;
+    }
     dpcr_chain_plan_destroy(*plan);
     *plan = NULL;
     if (on_device && !c->device_auto) return cli_fail_error(&error, CLI_COMPUTING);
     if (on_device) cli_device_decide("cpu: %.380s", error.text);
     c->device = (dpcr_device){0};
-    if (dpcr_chain_plan_create(context, shape, &s->options, plan, &error) == DPCR_OK) return CLI_DONE;
-    return cli_fail_error(&error, CLI_COMPUTING);
+    return cli_linear_plan(context, shape, &s->options, s->memory_limit, plan, s->why);
 }
 
 static int run(dpcr_context *context, solve *s) {

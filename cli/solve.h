@@ -5,6 +5,8 @@
 
 #include "cli.h"
 
+enum { CLI_WHY = 256 };
+
 typedef struct cli_linear {
     cli_common common;
     const char *a, *b, *z0, *input, *output;
@@ -12,6 +14,7 @@ typedef struct cli_linear {
     bool transposed;
     dpcr_chain_options options;
     size_t memory_limit;
+    char why[CLI_WHY];  // the scheme is what it is
     // Over ranks.
     bool distributed, scheme_given;
     int64_t ranks;
@@ -23,6 +26,11 @@ typedef struct cli_linear {
 // looked at. `a` becomes a view of A, [L][B or 1][values]. Returns the exit code.
 int cli_linear_shape(const dpcr_array *from, const dpcr_array *b, const dpcr_pattern *pattern, bool transposed,
                      dpcr_chain_shape *shape, dpcr_array *a);
+
+// A plan whose workspace keeps to the limit (0: none), and why it is what it is. Where auto's choice would take more it
+// is the loop. Returns the exit code.
+int cli_linear_plan(dpcr_context *context, const dpcr_chain_shape *shape, const dpcr_chain_options *options,
+                    size_t limit, dpcr_chain_plan **plan, char why[CLI_WHY]);
 
 // solve_csr.c: a pattern of width w from SciPy's arrays, checked, and what frees it (NULL is allowed).
 int cli_pattern_create(const dpcr_array *indptr, const dpcr_array *indices, int64_t w, dpcr_pattern **pattern);

@@ -282,6 +282,15 @@ for files, wanted, text in (
         (["--A", a, "--b", b, "--scheme", "pcr", "--memory-limit", "1"], 4, "limit")):
     refused(wanted, text, *out, *files, data=b"")
     assert not os.path.exists(path("z.npy")) and not os.path.exists(path("z.npz:z")), files
+# auto keeps to the limit by the loop, which needs nothing.
+long = [(i * 37 % 41 - 20) / 25 for i in range(20000)]
+files = ["--A", put_npy("long_a.npy", (20000, 1), long, "f"), "--b", put_npy("long_b.npy", (20000, 1, 1), long, "f")]
+told = answer(*files, "--output", path("long_z.npy"), "--memory-limit", "1")
+assert told["scheme"] == "sequential" and told["workspace_bytes"] == 0 and told["sentence"].startswith("sequential: "), told
+limited = get_npy("long_z.npy")
+answer(*files, "--output", path("long_z.npy"), "--scheme", "sequential")
+assert limited == get_npy("long_z.npy")
+os.remove(path("long_z.npy"))
 whole = npy((4, 1, 1), [1, 1, 1, 1])
 for cut in list(range(0, len(whole), 9)) + [len(whole) - 1]:
     put("cut.npy", whole[:cut])
