@@ -14,7 +14,8 @@ static const struct argp_option features_options[] = {
     {"hop", KEY_HOP, "N", 0, "Samples from a frame to the next (default half a frame)", 0},
     {"coefficients", KEY_COEFFICIENTS, "N", 0, "Mel-frequency cepstral coefficients; the first is dropped (default 13)",
      0},
-    {"seconds", KEY_SECONDS, "S", 0, "Of each recording, from its beginning (default: train 3, convert all; 0: all)", 0},
+    {"seconds", KEY_SECONDS, "S", 0, "Of each recording, from its beginning (default: train 3, convert all; 0: all)",
+     0},
     {0},
 };
 

@@ -260,7 +260,8 @@ static void scan_in_log_space(void **state) {
     }
 }
 
-// A16, mamba's selective scan: h <- exp(D A) h + D B u, y = (C h + E u) silu(s), D = softplus(d + bias); the last state too.
+// A16, mamba's selective scan: h <- exp(D A) h + D B u, y = (C h + E u) silu(s), D = softplus(d + bias); the last state
+// too.
 static void selective_scan(void **state) {
     (void)state;
     enum { STEPS = 96, CHANNELS = 3, STATES = 4, W = CHANNELS * STATES };

@@ -29,8 +29,8 @@ static double tension(const double *a, const double *b, double h) {
     return -((b[U] - a[U]) * b[X] + (b[V] - a[V] + h * gravity) * b[Y]) / h;
 }
 
-// A7b, DEER's case: from rest at an angle of 90 degrees, two seconds. Its exact end, which a method of first order meets to
-// a hundredth; the constraint to rounding, in every step.
+// A7b, DEER's case: from rest at an angle of 90 degrees, two seconds. Its exact end, which a method of first order
+// meets to a hundredth; the constraint to rounding, in every step.
 static void a_pendulum_with_a_constraint(void **state) {
     (void)state;
     enum { L = 10000 };
@@ -81,8 +81,8 @@ static double layer_residual(const chain *c, const double *z) {
     return sqrt(sum);
 }
 
-// A30, torchdeq's solvers: fixed-point iteration in 20 steps, Anderson's in 40, Broyden's in 10. Here the first is the chain
-// itself, and what runs the chain at once takes the others' places: parataa, which mixes as Anderson's does, and
+// A30, torchdeq's solvers: fixed-point iteration in 20 steps, Anderson's in 40, Broyden's in 10. Here the first is the
+// chain itself, and what runs the chain at once takes the others' places: parataa, which mixes as Anderson's does, and
 // newton.
 static void an_equilibrium_layer(void **state) {
     (void)state;

@@ -89,11 +89,12 @@ DPCR_API const char *dpcr_isa_level_name(int i);
 
 // Of the thread that calls: from now on operands and results that are too small for a normal number (below 1.2e-38 in
 // float, 2.2e-308 in double) become 0, or, `flush` 0, are computed with, as is the default of C. Returns what it was, 1
-// or 0; -1, and nothing is done, on processors other than x86-64 and 64-bit ARM. The library itself never chooses: it computes in the
-// mode of the thread that calls, on all its threads; threads that are started later inherit the mode of who starts them.
-// States and gradients that die away end among such numbers and stay there (half of the least one rounds to itself),
-// and many processors stop for each vector that holds one: on an Intel Xeon the loop back through 256
-// layers of width 64 that forget, batch 64, takes 11.3 ms, and 1.6 with them flushed (bench planner --only 'L 256 w 64 B 64' --denormals keep).
+// or 0; -1, and nothing is done, on processors other than x86-64 and 64-bit ARM. The library itself never chooses: it
+// computes in the mode of the thread that calls, on all its threads; threads that are started later inherit the mode of
+// who starts them. States and gradients that die away end among such numbers and stay there (half of the least one
+// rounds to itself), and many processors stop for each vector that holds one: on an Intel Xeon the loop back through
+// 256 layers of width 64 that forget, batch 64, takes 11.3 ms, and 1.6 with them flushed (bench planner --only 'L 256 w
+// 64 B 64' --denormals keep).
 DPCR_API int dpcr_flush_denormals(int flush);
 
 #ifdef __cplusplus

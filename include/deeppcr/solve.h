@@ -92,8 +92,8 @@ typedef struct dpcr_launch {
     int64_t share;
     double barrier, bandwidth;
     double alone_seconds, shared_seconds;
-    // Out, where z is NULL: not 0 where a step adds to its state, so that the chain keeps what it began with; where AUTO
-    // would have taken overlap it then takes newton, of many sequences, or where newton is refused, the loop.
+    // Out, where z is NULL: not 0 where a step adds to its state, so that the chain keeps what it began with; where
+    // AUTO would have taken overlap it then takes newton, of many sequences, or where newton is refused, the loop.
     int remembers;
 } dpcr_launch;
 

@@ -23,7 +23,7 @@ typedef struct dpcri_attention_array {
 typedef struct dpcri_attention_run {
     int64_t keys, values, length;  // values: of this run's columns
     double scale;
-    bool by_row;                                // g has a number for every component of a key
+    bool by_row;                                 // g has a number for every component of a key
     dpcri_attention_array q, k, v, g, beta, s0;  // g NULL: no decay; beta NULL: nothing is taken out of the state
     void *scratch;                               // forward_bytes or adjoint_bytes
     // [windows]: the state_numbers before every window, kept_step numbers apart. Forward writes them, or NULL; the

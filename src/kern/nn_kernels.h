@@ -2,10 +2,11 @@
 // Kernels of network layers, one table a dtype, chosen by the instruction set level. Pointers are in the table's dtype,
 // all strides in elements. The last dimension is contiguous but where a stride is given for it.
 //
-// Order of every sum: k ascending, one fma a term, starting from the initial value. Of `layer` and forward_steps 8 wide and
-// deep, where `eights` says so:
+// Order of every sum: k ascending, one fma a term, starting from the initial value. Of `layer` and forward_steps 8 wide
+// and deep, where `eights` says so:
 //     ((fma(W0, z0, b) + W2 z2) + (W4 z4 + W6 z6)) + ((fma(W1, z1, +0) + W3 z3) + (W5 z5 + W7 z7)),   relu(-0) = -0
-// So the bits of a row depend neither on its position nor on how many rows go with it, nor on how the columns are tiled.
+// So the bits of a row depend neither on its position nor on how many rows go with it, nor on how the columns are
+// tiled.
 #ifndef DPCRI_NN_KERNELS_H
 #define DPCRI_NN_KERNELS_H
 
@@ -96,9 +97,9 @@ typedef struct dpcri_grid {
 enum { DPCRI_STEPS_WIDTH = 256, DPCRI_STEPS_ROWS = 8 };
 
 // Every lane and row through all steps:  u = s W + b;  s = act(u)  or  s + scale act(u);  states = s;  tape = act'(u).
-// parameters [lanes][steps]: W [w][w], then b [w], or, where bias has data, a vector of anything that may be read, and b
-// is in bias [lanes][steps][rows]. in, last [lanes][rows]; states, tape [lanes][steps][rows]. states, last, tape may be
-// NULL; last may be `in`.
+// parameters [lanes][steps]: W [w][w], then b [w], or, where bias has data, a vector of anything that may be read, and
+// b is in bias [lanes][steps][rows]. in, last [lanes][rows]; states, tape [lanes][steps][rows]. states, last, tape may
+// be NULL; last may be `in`.
 typedef struct dpcri_forward_steps {
     int64_t lanes, steps, rows, width;
     int activation, residual;
@@ -126,9 +127,9 @@ typedef struct dpcri_gradient_steps {
 } dpcri_gradient_steps;
 
 typedef struct dpcri_nn_kernels {
-    size_t element;   // bytes
-    int64_t columns;  // widest tile of columns: layers up to it may work in place
-    bool eights;      // float, AVX2 and AVX-512
+    size_t element;       // bytes
+    int64_t columns;      // widest tile of columns: layers up to it may work in place
+    bool eights;          // float, AVX2 and AVX-512
     int64_t short_width;  // width up to which gradient_steps takes any number of rows at once
     void (*product)(const dpcri_product *p);
     // The same with b transposed: sum_k a(i,k) b[j][k], b_row from one j to the next.
