@@ -48,9 +48,9 @@ static void set(const variant *v, void *p, int64_t i, double x) {
 static double multiply_add(const variant *v, double a, double b, double c) {
     if (v->dtype == DPCR_F32) {
         const float x = (float)a, y = (float)b, z = (float)c;
-        return v->level == DPCRI_PORTABLE ? (double)(x * y + z) : (double)fmaf(x, y, z);
+        return dpcri_isa_fuses((dpcri_isa)v->level) ? (double)fmaf(x, y, z) : (double)(x * y + z);
     }
-    return v->level == DPCRI_PORTABLE ? a * b + c : fma(a, b, c);
+    return dpcri_isa_fuses((dpcri_isa)v->level) ? fma(a, b, c) : a * b + c;
 }
 static void *random_numbers(const variant *v, int64_t n, uint64_t stream) {
     void *p = malloc((size_t)n * v->k->element + 64);

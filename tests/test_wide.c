@@ -78,7 +78,7 @@ static void check_shape(dpcri_isa level, dpcr_dtype dtype, shape s, bool transpo
         for (int64_t j = 0; j < s.columns; j++) {
             double sum = bias ? get_number(init, dtype, j) : 0;
             for (int64_t q = 0; q < s.depth; q++)
-                sum = step(dtype, level != DPCRI_PORTABLE, get_number(a, dtype, i * a_row + q),
+                sum = step(dtype, dpcri_isa_fuses((dpcri_isa)level), get_number(a, dtype, i * a_row + q),
                            get_number(b, dtype, transposed ? j * s.depth + q : q * s.columns + j), sum);
             if (get_number(c, dtype, i * c_row + j) != sum)
                 fail_msg("level %d, streams %d, %lld x %lld x %lld: row %lld, column %lld: %.17g, wanted %.17g",

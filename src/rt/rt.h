@@ -10,6 +10,15 @@ typedef enum dpcri_isa { DPCRI_PORTABLE = 0, DPCRI_AVX2, DPCRI_AVX512, DPCRI_ISA
 // The level in force: the CPU's best, lowered by DEEPPCR_ISA. Decided once.
 dpcri_isa dpcri_isa_level(void);
 
+// Whether its kernels have fma.
+static inline bool dpcri_isa_fuses(dpcri_isa isa) {
+#if defined(__aarch64__)
+    return (void)isa, true;
+#else
+    return isa != DPCRI_PORTABLE;
+#endif
+}
+
 // Turns that sixteen floats take through the level's vector units, of 4, 8 or 16 lanes: 4 to 1.
 double dpcri_vector_passes(void);
 
