@@ -325,6 +325,75 @@ static void test_threads_and_overlap(void **state) {
     }
 }
 
+// Chunks behind a sequence's end remember what they began with, and nobody asks: each way in one sweep, to the loop's
+// bits.
+static void test_packed_overlap(void **state) {
+    (void)state;
+    enum { T = 700, B = 5 };
+    static const int64_t lengths[B] = {640, 3, 0, 420, 700};
+    dpcr_context *context = make_context(2);
+    for (size_t k = 0; k < CELLS; k++) {
+        dpcr_recurrent_options options = cell_of(k, 3, 8);
+        options.bidirectional = 1;
+        double *kept = NULL;
+        for (int way = 0; way < 2; way++) {
+            job j = random_job(context, options, T, B);
+            forget_soon(j.network);
+            memcpy(j.lengths, lengths, sizeof lengths);
+            j.pass.lengths = j.lengths;
+            j.gradients.ht = alike(&j.pass.ht), j.gradients.ct = alike(&j.pass.ct);
+            fill(&j.gradients.ht, 5);
+            if (j.gradients.ct.data) fill(&j.gradients.ct, 6);
+            dpcr_solve_options solve = the_loop;
+            if (way == 1) {
+                solve.method = DPCR_METHOD_OVERLAP, solve.backward = DPCR_SCHEME_OVERLAP;
+                solve.warm_up = solve.backward_warm_up = 160, solve.chunk = solve.backward_chunk = 64;
+                solve.atol = solve.rtol = -1;
+            }
+            open_plan(&j, solve, true);
+            dpcr_solve_report there[2] = {{.size = sizeof *there}, {.size = sizeof *there}}, back[2];
+            memcpy(back, there, sizeof back);
+            assert_int_equal(dpcr_recurrent_execute(j.plan, &j.pass, j.tape, j.workspace, j.bytes, there, NULL),
+                             DPCR_OK);
+            assert_int_equal(
+                dpcr_recurrent_backward(j.plan, &j.pass, &j.gradients, j.tape, j.workspace, j.bytes, back, NULL),
+                DPCR_OK);
+            for (int c = 0; way == 1 && c < 2; c++)
+                if (there[c].reason != DPCR_REASON_EXACT || there[c].sweeps > 2 || back[c].sweeps > 2)
+                    fail_msg("cell %d, chain %d: %s, %d sweeps, %d back", (int)k, c, dpcr_reason_name(there[c].reason),
+                             there[c].sweeps, back[c].sweeps);
+            int64_t count, at = 0;
+            dpcr_recurrent_vector(j.network, &count);
+            const dpcr_array all = {.data = dpcr_recurrent_gradient_vector(j.network),
+                                    .dtype = DPCR_F32,
+                                    .ndim = 1,
+                                    .shape = {count},
+                                    .strides = {1}};
+            const dpcr_array *const arrays[] = {&j.pass.y,      &j.pass.ht,      &j.pass.ct,
+                                                &j.gradients.x, &j.gradients.h0, &all};
+            for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++) at += arrays[i]->data ? count_of(arrays[i]) : 0;
+            double *numbers = calloc((size_t)at, sizeof *numbers);
+            at = 0;
+            for (size_t q = 0; q < sizeof arrays / sizeof *arrays; q++)
+                for (int64_t i = 0; arrays[q]->data && i < count_of(arrays[q]); i++, at++) {
+                    numbers[at] = get(arrays[q], i);
+                    // Parameters' gradients are summed in another order: some 1700 terms of 1 and less, each a
+                    // rounding.
+                    if (way == 1 && !(fabs(numbers[at] - kept[at]) <= (q < 5 ? 0 : 1e-4 * fmax(1, fabs(kept[at])))))
+                        fail_msg("cell %d, array %d, number %d: %.9g, wanted %.9g", (int)k, (int)q, (int)i, numbers[at],
+                                 kept[at]);
+                }
+            free(kept);
+            kept = numbers;
+            close_plan(&j);
+            free_pass(&j);
+            dpcr_recurrent_destroy(j.network);
+        }
+        free(kept);
+    }
+    dpcr_context_destroy(context);
+}
+
 // Weights beyond the first cache, both W_ih and W_hh: chunks go through them block by block (kern/gates_wide.inc).
 static void test_wide_overlap(void **state) {
     (void)state;
@@ -649,6 +718,7 @@ int main(void) {
         cmocka_unit_test(test_packed_equals_separate),
         cmocka_unit_test(test_packed_last_states),
         cmocka_unit_test(test_threads_and_overlap),
+        cmocka_unit_test(test_packed_overlap),
         cmocka_unit_test(test_wide_overlap),
         cmocka_unit_test(test_narrow_overlap_of_wide_inputs),
         cmocka_unit_test(test_products_ahead),

@@ -248,6 +248,11 @@ typedef struct dpcr_steps {
     // puts NULL here. Not called under the option memory_limit.
     void *(*rehearse)(void *user, const dpcr_rehearsal *rehearsal);
     void (*rehearsed)(void *stand_in);
+
+    // [B] numbers in 0..L: from step ends[b] on the callbacks leave sequence b's state as it is, and its adjoint, which
+    // nothing comes in at; of a packed batch. Overlap then asks nothing of the chunks that begin there, which remember
+    // whatever they began with: z past a sequence's end may be anything. NULL: all have L steps. On the host.
+    const int64_t *ends;
 } dpcr_steps;
 
 // ---- methods and options ----

@@ -182,6 +182,7 @@ void dpcri_recurrent_feed(dpcr_recurrent_plan *plan, const dpcr_recurrent_pass *
     dpcri_recurrent *layer = &plan->layers[chain];
     const dpcri_grid x = dpcri_recurrent_input(plan, pass, space, chain);
     layer->ends = pass->lengths;
+    if (plan->chains[chain]) plan->chains[chain]->steps.ends = pass->lengths;
     layer->resets = (dpcri_marks){0};
     if (pass->resets) {
         mark(plan, pass, flow.reverse, space->marks);
@@ -309,6 +310,7 @@ static dpcr_status sample_chain(dpcr_recurrent_plan *plan, const dpcr_recurrent_
     dpcri_recurrent_multiply(plan, space, chain);
     dpcri_recurrent_join(plan, chain, &pass->h0, &pass->c0, space->initial);
     options.start = &start;
+    steps.ends = pass->lengths;
     dpcri_recurrent_stage stage = {.plan = plan, .pass = pass, .space = space, .chain = chain};
     if (steps.gradient) steps.rehearse = dpcri_recurrent_rehearse, steps.rehearsed = dpcri_recurrent_rehearsed;
     plan->layers[chain].products_user = &stage;

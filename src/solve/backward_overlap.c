@@ -99,6 +99,17 @@ static void warm_up(job *o, int64_t c, int64_t count, int64_t m) {
     dpcri_adjoint_lanes(o->b, chunk_start(o, c + 1), count, o->cut.n, m, 0, batch, &starts, &nowhere, &starts);
 }
 
+// Run-ups that begin where a sequence has ended begin with what comes in at the window's end, which nothing has changed.
+static void start_past_ends(const job *o, int64_t first, int64_t end, int64_t m) {
+    const dpcr_steps *steps = &o->b->plan->steps;
+    for (int64_t b = 0; b < steps->batch; b++)
+        for (int64_t c = end - 1; c >= first && chunk_start(o, c + 1) + m >= steps->ends[b]; c--) {
+            const dpcr_array carry = dpcri_slice(&o->b->carry, 0, 1, b, 1);
+            const dpcr_array start = chunk_adjoints(o, o->b->space.starts, c, 1, b, 1);
+            o->ops->copy(&carry, &start);
+        }
+}
+
 static void start_chunks(job *o, int64_t first, int64_t end) {
     const int64_t m = o->b->plan->options.backward_warm_up, batch = o->b->plan->steps.batch;
     for (int64_t c = end - 1; c >= first; c--) {
@@ -106,6 +117,7 @@ static void start_chunks(job *o, int64_t first, int64_t end) {
         if (to_end > m) {
             const dpcr_array rest = chunk_adjoints(o, o->b->space.starts, first, c + 1 - first, 0, batch);
             o->ops->fill(&rest, 0);
+            if (o->b->plan->steps.ends) start_past_ends(o, first, c + 1, m);
             warm_up(o, first, c + 1 - first, m);
             return;
         }

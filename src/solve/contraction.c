@@ -38,7 +38,8 @@ typedef struct probe {
     const dpcr_steps *steps;
     dpcri_watch *watch;
     const dpcri_row_ops *ops;
-    int64_t places, stride, rows;
+    int64_t places, stride, row, rows;
+    int64_t reach;    // steps from a place on that are followed at most
     dpcr_array a, b;  // [places][rows][w]
     bool bits;        // whether it matters when starts agree bit for bit, however late
     int64_t done;
@@ -87,33 +88,42 @@ static void set_starts(const probe *p, const dpcr_array *z0, bool near) {
     for (int64_t c = 0; c < p->places; c++)
         for (int64_t r = 0; r < p->rows; r++)
             for (int64_t i = 0; i < p->steps->width; i++) {
-                const double value = start_value(z0, r, i);
+                const double value = start_value(z0, p->row + r, i);
                 put(&p->a, c, r, i, value);
                 put(&p->b, c, r, i, near ? value + little * (1 + fabs(value)) : value == 0 ? 1 : 0);
             }
 }
 
+// Whether a sequence that has ended by then only keeps what it has.
+static bool is_past(const probe *p, int64_t place, int64_t row) {
+    return p->steps->ends && place * p->stride + p->reach > p->steps->ends[p->row + row];
+}
+
 static void measure_distances(probe *p) {
     double sum = 0;
+    int64_t count = 0;
     p->worst = -HUGE_VAL, p->least = HUGE_VAL;
     p->equal = p->finite = true;
     for (int64_t c = 0; c < p->places; c++)
         for (int64_t r = 0; r < p->rows; r++) {
+            if (is_past(p, c, r)) continue;
             const void *x = row_at(&p->b, c, r), *y = row_at(&p->a, c, r);
             const double distance = log(p->ops->distance(x, y, p->steps->width));
             p->finite = p->finite && distance < HUGE_VAL;  // a NaN is not
             p->equal = p->equal && p->ops->close(x, y, p->steps->width, 0, 0);
             sum += distance;
+            count++;
             p->worst = fmax(p->worst, distance);
             p->least = fmin(p->least, distance);
         }
-    p->mean = sum / (double)(p->places * p->rows);
+    p->finite = p->finite && count > 0;
+    p->mean = sum / (double)(count > 0 ? count : 1);
 }
 
 // n more steps of all starts; false: the callback aborts, or somebody asked to stop.
 static bool run(probe *p, int64_t n) {
     if (dpcri_watch_stopped(p->watch)) return false;
-    const dpcr_span span = dpcri_span(p->done, p->places, p->stride, n, 0, p->rows);
+    const dpcr_span span = dpcri_span(p->done, p->places, p->stride, n, p->row, p->rows);
     const bool ran = dpcri_advance(p->steps, &span, &p->a, NULL, &p->a, NULL) >= 0 &&
                      dpcri_advance(p->steps, &span, &p->b, NULL, &p->b, NULL) >= 0;
     p->done += n;
@@ -172,6 +182,7 @@ static int64_t places_for(const dpcr_steps *steps, int64_t n, int64_t most) {
 
 static void set_places(probe *p, int64_t n, int64_t most) {
     const int64_t room = p->steps->length - n;
+    p->reach = n;
     p->places = places_for(p->steps, n, most);
     p->stride = p->places > 1 ? room / (p->places - 1) : 1;
     p->a.shape[0] = p->b.shape[0] = p->places;
@@ -255,6 +266,14 @@ static dpcri_memory explore(probe *p, const dpcr_array *z0, double tolerance, in
     return follow(p, tolerance, n, c) ? judge(p, z0, tolerance, n, c) : DPCRI_MEMORY_UNKNOWN;
 }
 
+// The sequence with most steps of its own, and whoever comes after it.
+static int64_t first_row(const dpcr_steps *steps, int64_t rows) {
+    int64_t longest = 0;
+    for (int64_t b = 1; steps->ends && b < steps->batch; b++)
+        if (steps->ends[b] > steps->ends[longest]) longest = b;
+    return at_most(longest, steps->batch - rows);
+}
+
 dpcri_contraction dpcri_contraction_of(dpcr_context *context, const dpcr_steps *steps, const dpcr_array *z0,
                                        double tolerance, bool bits, int64_t most, dpcri_watch *watch) {
     const double start = dpcri_seconds();
@@ -266,6 +285,7 @@ dpcri_contraction dpcri_contraction_of(dpcr_context *context, const dpcr_steps *
                .watch = watch,
                .bits = bits,
                .rows = steps->batch < ROWS ? steps->batch : ROWS};
+    p.row = first_row(steps, p.rows);
     const int64_t shape[3] = {places, p.rows, steps->width};
     bool overflow = false;
     const size_t bytes =

@@ -344,6 +344,11 @@ static bool check_boundary(overlap *o, int64_t c, int64_t b) {
     return same_bits(end, start, bytes) || adopt(o, end, start, b);
 }
 
+// The steps that sequence b has of its own.
+static int64_t own_steps(const overlap *o, int64_t b) {
+    return o->plan->steps.ends ? o->plan->steps.ends[b] : o->plan->steps.length;
+}
+
 // Marks the chunks of sequence b that must run again; the first bad one goes to front. Returns whether any.
 static bool check_sequence(overlap *o, int64_t b) {
     const dpcr_steps *steps = &o->plan->steps;
@@ -354,13 +359,16 @@ static bool check_sequence(overlap *o, int64_t b) {
     char *start = (char *)o->starts + (size_t)b * bytes;
     const char *z = at(&o->run->t.z, 0, b);
     int64_t end = -(int64_t)step;  // in bytes: of the state before the chunk
+    int64_t own = own_steps(o, b);  // to go, from the chunk on
     bool any = false;
     o->run->front[b] = steps->length;
     o->run->last_residual[b] = 0;
     for (int64_t group = 0; group < groups; group++) {
-        const size_t stride = (size_t)group_steps(&o->cut, group) * step;
-        for (int64_t c = 0, lanes = group_lanes(&o->cut, group); c < lanes; c++) {
-            const bool good = (group == 0 && c == 0) || same_bits(z + end, start, bytes) || adopt(o, z + end, start, b);
+        const int64_t steps_of_chunk = group_steps(&o->cut, group);
+        const size_t stride = (size_t)steps_of_chunk * step;
+        for (int64_t c = 0, lanes = group_lanes(&o->cut, group); c < lanes; c++, own -= steps_of_chunk) {
+            const bool good = (group == 0 && c == 0) || own <= 0 || same_bits(z + end, start, bytes) ||
+                              adopt(o, z + end, start, b);
             *rerun = !good;
             if (!good && !any) o->run->front[b] = chunk_start(&o->cut, group * o->cut.lanes + c);
             any = any || !good;
@@ -391,6 +399,7 @@ static void finish_row(void *argument, int64_t b) {
     if (o->run->front[b] >= o->plan->steps.length) return;
     for (int64_t c = 1; c < o->cut.chunks; c++) {
         const int64_t begin = chunk_start(&o->cut, c);
+        if (begin >= own_steps(o, b)) return;
         if (begin < o->run->front[b]) continue;
         if (o->rerun[c * o->plan->steps.batch + b] || !check_boundary(o, c, b)) {
             if (unasked >= o->looks.row_steps) {
@@ -430,7 +439,8 @@ static bool finish_rows(overlap *o, double flops) {
 static double carried_error(const overlap *o, int64_t b) {
     const int64_t m = o->plan->options.warm_up;
     const double defect = o->run->last_residual[b];
-    const void *end = at(&o->run->t.z, o->plan->steps.length - 1, b);
+    const int64_t own = own_steps(o, b);
+    const void *end = at(&o->run->t.z, own > 0 ? own - 1 : 0, b);
     double ratio = 0;
     if (o->ops->distance(end, end, o->plan->steps.width) != 0) return -1;  // not finite: no error is told of it
     if (defect == 0) return 0;
@@ -438,6 +448,7 @@ static double carried_error(const overlap *o, int64_t b) {
     for (int64_t c = 1; c < o->cut.chunks; c++) {
         const int64_t begin = chunk_start(&o->cut, c);
         if (begin <= m) continue;
+        if (begin >= own) break;
         const dpcr_array before = dpcri_outputs(&o->run->t, begin - m - 1, 1, b, 1);
         const dpcr_array guess = dpcri_inputs(&o->run->t, 0, 1, b, 1);
         const double distance = o->ops->distance(guess.data, before.data, o->plan->steps.width);
