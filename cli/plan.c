@@ -198,6 +198,58 @@ static int tell_ranks(dpcr_context *context, const plan *p, const dpcr_chain_sha
 
 // ---- linear chains ----
 
+typedef struct scheme_plan {
+    dpcr_scheme scheme;
+    int64_t chunk, warm_up;
+    double seconds;
+    size_t workspace;
+} scheme_plan;
+
+static int by_seconds(const void *a, const void *b) {
+    const double x = ((const scheme_plan *)a)->seconds, y = ((const scheme_plan *)b)->seconds;
+    return (x > y) - (x < y);
+}
+
+// Every scheme that serves the shape, the best first.
+static void tell_schemes(dpcr_context *context, const plan *p, const dpcr_chain_shape *shape,
+                         const dpcr_chain_options *asked, cli_result *r) {
+    scheme_plan found[DPCR_SCHEME_COUNT];
+    size_t count = 0;
+    for (int scheme = DPCR_SCHEME_SEQUENTIAL; scheme < DPCR_SCHEME_COUNT; scheme++) {
+        dpcr_chain_options options = *asked;
+        dpcr_chain_plan *made = NULL;
+        options.scheme = (dpcr_scheme)scheme;
+        if (dpcr_chain_plan_create(context, shape, &options, &made, NULL) != DPCR_OK) continue;  // does not serve it
+        const dpcr_chain_options *o = dpcr_chain_plan_options(made);
+        const bool overlaps = scheme == DPCR_SCHEME_OVERLAP, cuts = overlaps || scheme == DPCR_SCHEME_CHUNKED;
+        found[count++] = (scheme_plan){.scheme = o->scheme,
+                                       .chunk = cuts ? o->chunk : 0,
+                                       .warm_up = overlaps ? o->warm_up : 0,
+                                       .seconds = dpcr_chain_plan_seconds(made),
+                                       .workspace = dpcr_chain_plan_workspace(made)};
+        dpcr_chain_plan_destroy(made);
+    }
+    qsort(found, count, sizeof *found, by_seconds);
+    json_t *list = json_array();
+    cli_say(&p->common, "  %-11s %15s\n", "", "predicted");
+    for (const scheme_plan *c = found; c < found + count; c++) {
+        char details[96] = "";
+        if (c->warm_up)
+            snprintf(details, sizeof details, "run-up %lld, chunk %lld, where the chain forgets within the run-up",
+                     (long long)c->warm_up, (long long)c->chunk);
+        else if (c->chunk)
+            snprintf(details, sizeof details, "chunk %lld", (long long)c->chunk);
+        cli_say(&p->common, "  %-11s %12.4g us %7d sweeps %12zu bytes  %s\n", dpcr_scheme_name(c->scheme),
+                1e6 * c->seconds, c->scheme == DPCR_SCHEME_SEQUENTIAL ? 0 : 1, c->workspace, details);
+        json_t *item =
+            json_pack("{ss sI sI si so sI}", "scheme", dpcr_scheme_name(c->scheme), "chunk", (json_int_t)c->chunk,
+                      "run_up", (json_int_t)c->warm_up, "sweeps", c->scheme == DPCR_SCHEME_SEQUENTIAL ? 0 : 1,
+                      "seconds", cli_json_real(c->seconds), "workspace_bytes", (json_int_t)c->workspace);
+        if (list && item) json_array_append_new(list, item);
+    }
+    cli_set(r, "candidates", list);
+}
+
 static int plan_linear(dpcr_context *context, const plan *p, cli_result *r) {
     const dpcr_model_options *o = &p->network.options;
     const int64_t block = p->structure == DPCR_BLOCK ? (p->solver.options.block ? p->solver.options.block : 2) : 0;
@@ -226,7 +278,9 @@ static int plan_linear(dpcr_context *context, const plan *p, cli_result *r) {
     cli_set_text(r, "scheme", dpcr_scheme_name(dpcr_chain_plan_scheme(made)));
     cli_set_int(r, "workspace_bytes", (json_int_t)dpcr_chain_plan_workspace(made));
     cli_set_text(r, "sentence", why);
-    cli_say(&p->common, "%s\nworkspace %zu bytes\n", why, dpcr_chain_plan_workspace(made));
+    cli_say(&p->common, "%s\n", why);
+    tell_schemes(context, p, &shape, &options, r);
+    cli_say(&p->common, "workspace %zu bytes\n", dpcr_chain_plan_workspace(made));
     dpcr_chain_plan_destroy(made);
     return p->ranks.ranks ? tell_ranks(context, p, &shape, r) : CLI_DONE;
 }

@@ -125,6 +125,18 @@ refused 2 "unexpected" bench planner mlp
 
 # ---- chains over ranks ----
 "$program" plan linear --length 0 --width 4 --ranks 3 --json >"$folder/ranks.json" && python3 -c 'import json, sys; r = json.load(open(sys.argv[1]))["ranks"]; assert [x["ranks"] for x in r] == [1, 2, 3] and r[0]["speed_up"] == 1, r' "$folder/ranks.json" || complain "a chain of no steps over ranks"
+"$program" plan linear --length 65536 --width 2 --batch 1 --structure dense --json >"$folder/linear.json" && python3 - "$folder/linear.json" <<'CHECK' || complain "the schemes of a linear chain"
+import json, sys
+found = json.load(open(sys.argv[1]))
+ways = {c["scheme"]: c for c in found["candidates"]}
+assert sorted(ways) == ["blelloch", "chunked", "overlap", "pcr", "sequential"], ways
+times = [c["seconds"] for c in found["candidates"]]
+assert times == sorted(times) and times[0] > 0, times
+assert found["candidates"][0]["scheme"] == found["scheme"] == "chunked", found
+assert ways["sequential"]["workspace_bytes"] == 0 < ways["chunked"]["workspace_bytes"] < ways["pcr"]["workspace_bytes"], ways
+assert ways["overlap"]["run_up"] > 0 and ways["pcr"]["run_up"] == ways["pcr"]["chunk"] == 0, ways
+CHECK
+"$program" plan linear --structure csr --length 64 --width 2 --batch 1 >/dev/null 2>&1 && complain "a csr chain without a pattern is planned"
 refused 2 "more than can be numbered" plan linear --length 100000000000000000 --width 1 --batch 1 --structure diagonal --ranks 1000
 
 [ $failed -ne 0 ] || echo "cli_plan: as it should be"

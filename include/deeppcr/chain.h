@@ -111,6 +111,10 @@ DPCR_API const dpcr_chain_options *dpcr_chain_plan_options(const dpcr_chain_plan
 // device, memory there (dpcr_device_allocate).
 DPCR_API size_t dpcr_chain_plan_workspace(const dpcr_chain_plan *plan);
 
+// Seconds that an execute by the plan's scheme is reckoned to take on the context's threads, from the cost model by
+// which AUTO chooses; of overlap where the chain forgets within its warm-up. 0: of no steps, or on a device.
+DPCR_API double dpcr_chain_plan_seconds(const dpcr_chain_plan *plan);
+
 // Solves the chain:  z = z0; for l in 0..L-1: z = A_l z + b_l; store z_l        (or the transposed loop, from the last
 // step)
 //   a   [L][B][values]; shape[0] and shape[1] may be 1, or the stride 0, to share over steps or sequences; NULL for

@@ -248,17 +248,25 @@ static double beside_bytes_ns(const dpcr_chain_shape *s, int threads) {
     return all / threads < 1e6 ? 0 : step_bytes(s) / (all < cached ? third : beyond);  // each thread reads a part
 }
 
+// Chunks of the loop, which takes `loop` on one thread, `run_ups` times its steps.
+static double overlap_ns(const dpcr_chain_shape *shape, double loop, int threads, double run_ups) {
+    const double sharing = 0.8;  // a core's part where several are at work
+    // Sequences fill the lanes that chunks would.
+    const double factor = shape->batch > 1 ? 1 : beside_factor(shape);
+    const double step = most(factor * loop / (double)shape->length, beside_bytes_ns(shape, threads));
+    return (double)shape->length * step * run_ups / (1 + sharing * (threads - 1)) + (threads > 1 ? 2 : 0.2) * region_ns;
+}
+
+// The fused windows go among threads too, of which chunked_ns counts one.
+static double chunked_of_threads_ns(const dpcr_chain_shape *shape, int64_t chunk, int threads) {
+    const double all = chunked_ns(shape, chunk, threads);
+    return squares_ns(shape, chunk, threads) == 0 && window_ns(shape) > 0 ? all / (1 + 0.6 * (threads - 1)) : all;
+}
+
 double dpcri_chain_overlap_gain(const dpcr_chain_shape *shape, dpcr_scheme chosen, int64_t chunk, int threads,
                                 double run_ups) {
-    const double loop = loop_ns(shape, 1), sharing = 0.8;  // a core's part where several are at work
-    const double step = most(beside_factor(shape) * loop / (double)shape->length, beside_bytes_ns(shape, threads));
-    const double overlap =
-        (double)shape->length * step * run_ups / (1 + sharing * (threads - 1)) + (threads > 1 ? 2 : 0.2) * region_ns;
-    double other = loop;
-    if (chosen == DPCR_SCHEME_CHUNKED) {
-        other = chunked_ns(shape, chunk, threads);
-        if (squares_ns(shape, chunk, threads) == 0 && window_ns(shape) > 0) other /= 1 + 0.6 * (threads - 1);
-    }
+    const double loop = loop_ns(shape, 1), overlap = overlap_ns(shape, loop, threads, run_ups);
+    const double other = chosen == DPCR_SCHEME_CHUNKED ? chunked_of_threads_ns(shape, chunk, threads) : loop;
     return other - overlap > 0.2 * other ? 1e-9 * (other - overlap) : 0;
 }
 
@@ -284,11 +292,40 @@ dpcr_scheme dpcri_chain_auto(const dpcr_chain_shape *shape, int64_t chunk, int t
     return by_chunks ? DPCR_SCHEME_CHUNKED : DPCR_SCHEME_SEQUENTIAL;
 }
 
-// ---- over ranks ----
-
 static double compose_ns(const dpcr_chain_shape *s) {
     return s->transition.structure <= DPCR_IDENTITY ? 0 : busy_ns(dpcr_transition_compose_flops(&s->transition));
 }
+
+// Levels of pcr, each a composition and an application a step, or a tree's up and down, two of each, in the place of
+// chunks' passes (dense, w = 2, 2^16 steps on one thread, a Zen 5: 64 and 8 ns a step, measured 80 and 7; bench chain
+// --schemes).
+static double levels_ns(const dpcr_chain_shape *s, bool tree, int threads) {
+    const double levels = ceil(log2(most((double)s->length, 2)));
+    const double pass = passes_of(s) * (compose_ns(s) + busy_ns(dpcr_transition_apply_flops(&s->transition)));
+    const double each = (double)s->length * (double)s->batch * pass;
+    return (tree ? 2 : levels) * each / threads + (threads > 1 ? (tree ? 2 : 1) * levels * region_ns : 0);
+}
+
+double dpcri_chain_seconds(const dpcr_chain_shape *shape, const dpcr_chain_options *options, int threads) {
+    const double own = (double)options->chunk;
+    double ns = 0;
+    if (shape->length == 0 || shape->batch == 0) return 0;
+    switch (options->scheme) {
+        case DPCR_SCHEME_SEQUENTIAL: ns = loop_ns(shape, threads); break;
+        case DPCR_SCHEME_CHUNKED: ns = chunked_of_threads_ns(shape, options->chunk, threads); break;
+        case DPCR_SCHEME_PCR: ns = levels_ns(shape, false, threads); break;
+        case DPCR_SCHEME_BLELLOCH: ns = levels_ns(shape, true, threads); break;
+        case DPCR_SCHEME_OVERLAP:
+            ns = own >= (double)shape->length
+                     ? loop_ns(shape, threads)
+                     : overlap_ns(shape, loop_ns(shape, 1), threads, 1 + (double)options->warm_up / most(own, 1));
+            break;
+        default: break;
+    }
+    return 1e-9 * ns;
+}
+
+// ---- over ranks ----
 
 // What n steps' numbers take from memory, where the rank's caches do not hold them: transitions and b read, z written.
 static double memory_ns(const dpcr_chain_shape *s, const dpcr_ranks_model *m, double n, bool writes) {

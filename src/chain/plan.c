@@ -198,6 +198,10 @@ dpcr_scheme dpcr_chain_plan_scheme(const dpcr_chain_plan *plan) {
 const dpcr_chain_options *dpcr_chain_plan_options(const dpcr_chain_plan *plan) { return plan ? &plan->options : NULL; }
 const char *dpcr_chain_plan_sentence(const dpcr_chain_plan *plan) { return plan ? plan->sentence : ""; }
 size_t dpcr_chain_plan_workspace(const dpcr_chain_plan *plan) { return plan ? plan->workspace : 0; }
+double dpcr_chain_plan_seconds(const dpcr_chain_plan *plan) {
+    return plan && !plan->table ? dpcri_chain_seconds(&plan->shape, &plan->options, dpcr_context_threads(plan->context))
+                                : 0;
+}
 
 dpcr_status dpcri_plan_ready(const dpcr_chain_plan *plan, const char *function, const void *workspace, size_t bytes,
                              dpcr_error *error) {
