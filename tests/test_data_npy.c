@@ -411,6 +411,7 @@ static void refuses_bad_archives(void **state) {
         {central, 30 + 16 + 6, 7, 1, "zip64 field is damaged"},
         {central, 30 + 16 + 8, 2, 1, "zip64 field is damaged"},
         {local, 26, 255, 0, "cut short"},
+        {central, 47, 0xb7, 0, "bears another name itself"},
     };
     // The last member is the one whose records are damaged.
     uint32_t c[1];
@@ -472,12 +473,12 @@ static void refuses_names_that_stand_twice(void **state) {
     assert_refused(s, dpcr_npy_read(s->context, scratch_write(s, "x", bytes, count), &t, &s->error), DPCR_ERROR_FORMAT,
                    "npz member 'a': npy header: got dtype '<U4'");
     dtype[1] = 'f';
-    find_record(bytes, count, "PK\1\2")[46] = 'a';
+    find_record(bytes, count, "PK\1\2")[46] = find_record(bytes, count, "PK\3\4")[30] = 'a';
     assert_refused(s, dpcr_npy_read(s->context, scratch_write(s, "x", bytes, count), &t, &s->error), DPCR_ERROR_FORMAT,
                    "member 'a' stands twice");
     // Two entries for the same bytes: what a bomb is made of.
     unsigned char *last = find_record(bytes, count, "PK\1\2");
-    last[46] = 'b';
+    last[46] = find_record(bytes, count, "PK\3\4")[30] = 'b';
     for (int i = 0; i < 4; i++) last[20 + i] = last[24 + i] = i < 3 ? 0xff : 0;
     assert_refused(s, dpcr_npy_read(s->context, scratch_write(s, "x", bytes, count), &t, &s->error), DPCR_ERROR_FORMAT,
                    "the members' sizes exceed");
@@ -529,7 +530,10 @@ static void reads_members_by_name(void **state) {
     }
     assert_refused(s, dpcr_npy_read_named(s->context, path, bad, 2, &t, &s->error), DPCR_ERROR_FORMAT,
                    "npz member 'a': npy header: got dtype '<U4'");
-    other[46] = 'a';  // twice: nobody's matter who wants neither
+    other[46] = 'a';  // alone, and what is asked for is none
+    assert_refused(s, dpcr_npy_read_named(s->context, scratch_write(s, "x", bytes, count), names, 2, &t, &s->error),
+                   DPCR_ERROR_FORMAT, "npz member 'a.npy' bears another name itself");
+    find_record(bytes, count, "PK\3\4")[30] = 'a';  // twice: nobody's matter who wants neither
     path = scratch_write(s, "x", bytes, count);
     assert_int_equal(dpcr_npy_read_named(s->context, path, names, 2, &t, &s->error), DPCR_OK);
     assert_int_equal(t.count, 0);

@@ -182,7 +182,31 @@ static bool is_wanted(const member *m, const dpcri_names *wanted) {
     return false;
 }
 
-// One entry of the directory at *at; steps over it. Nothing is looked at of members that nobody wants.
+// Whether the member itself bears another name of that length: a damaged one would be missed where nobody has to give
+// it.
+static bool bears_another(const dpcri_source *source, const member *m) {
+    unsigned char local[LOCAL_BYTES], part[256];
+    const int64_t at = m->local_at + LOCAL_BYTES;
+    if (m->local_at > source->size - LOCAL_BYTES - (int64_t)m->name_length ||
+        dpcri_source_read(source, m->local_at, local, sizeof local, "npz member", NULL) != DPCR_OK ||
+        get32(local) != local_magic || get16(local + 26) != m->name_length)
+        return false;  // told of members that are wanted
+    for (size_t done = 0, count; done < m->name_length; done += count) {
+        count = m->name_length - done < sizeof part ? m->name_length - done : sizeof part;
+        if (dpcri_source_read(source, at + (int64_t)done, part, count, "npz member", NULL) != DPCR_OK) return false;
+        if (memcmp(part, m->raw_name + done, count) != 0) return true;
+    }
+    return false;
+}
+
+static dpcr_status check_own_name(const dpcri_source *source, const member *m, dpcr_error *error) {
+    dpcri_quoted quoted;
+    if (!bears_another(source, m)) return DPCR_OK;
+    return dpcri_source_bad(source, error, "npz member '%s' bears another name itself (damaged)",
+                            quote_member(m, &quoted));
+}
+
+// One entry of the directory at *at; steps over it. Of members that nobody wants the name alone is looked at.
 static dpcr_status read_member(const dpcri_source *source, const unsigned char **at, const unsigned char *end,
                                const dpcri_names *wanted, member *m, bool *take, dpcr_error *error) {
     const unsigned char *central = *at;
@@ -201,11 +225,12 @@ static dpcr_status read_member(const dpcri_source *source, const unsigned char *
                   .local_at = get32(central + 42)};
     *at = central + CENTRAL_BYTES + name_length + extra_length + comment_length;
     *take = is_wanted(m, wanted);
-    if (!*take) return DPCR_OK;
+    if (!*take) return m->local_at < full32 ? check_own_name(source, m, error) : DPCR_OK;
     dpcri_quoted quoted;
     if (!read_zip64_extra(m->raw_name + name_length, extra_length, m))
         return dpcri_source_bad(source, error, "npz member '%s': its zip64 field is damaged", quote_member(m, &quoted));
-    return check_member(source, central, m, quote_member(m, &quoted), error);
+    const dpcr_status status = check_member(source, central, m, quote_member(m, &quoted), error);
+    return status == DPCR_OK ? check_own_name(source, m, error) : status;
 }
 
 static dpcr_status copy_name(dpcr_context *context, const member *m, char **name, dpcr_error *error) {
