@@ -99,7 +99,8 @@ static void warm_up(job *o, int64_t c, int64_t count, int64_t m) {
     dpcri_adjoint_lanes(o->b, chunk_start(o, c + 1), count, o->cut.n, m, 0, batch, &starts, &nowhere, &starts);
 }
 
-// Run-ups that begin where a sequence has ended begin with what comes in at the window's end, which nothing has changed.
+// Run-ups that begin where a sequence has ended begin with what comes in at the window's end, which nothing has
+// changed.
 static void start_past_ends(const job *o, int64_t first, int64_t end, int64_t m) {
     const dpcr_steps *steps = &o->b->plan->steps;
     for (int64_t b = 0; b < steps->batch; b++)

@@ -358,7 +358,7 @@ static bool check_sequence(overlap *o, int64_t b) {
     unsigned char *rerun = o->rerun + b;
     char *start = (char *)o->starts + (size_t)b * bytes;
     const char *z = at(&o->run->t.z, 0, b);
-    int64_t end = -(int64_t)step;  // in bytes: of the state before the chunk
+    int64_t end = -(int64_t)step;   // in bytes: of the state before the chunk
     int64_t own = own_steps(o, b);  // to go, from the chunk on
     bool any = false;
     o->run->front[b] = steps->length;
@@ -367,8 +367,8 @@ static bool check_sequence(overlap *o, int64_t b) {
         const int64_t steps_of_chunk = group_steps(&o->cut, group);
         const size_t stride = (size_t)steps_of_chunk * step;
         for (int64_t c = 0, lanes = group_lanes(&o->cut, group); c < lanes; c++, own -= steps_of_chunk) {
-            const bool good = (group == 0 && c == 0) || own <= 0 || same_bits(z + end, start, bytes) ||
-                              adopt(o, z + end, start, b);
+            const bool good =
+                (group == 0 && c == 0) || own <= 0 || same_bits(z + end, start, bytes) || adopt(o, z + end, start, b);
             *rerun = !good;
             if (!good && !any) o->run->front[b] = chunk_start(&o->cut, group * o->cut.lanes + c);
             any = any || !good;
