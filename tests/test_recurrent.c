@@ -394,6 +394,38 @@ static void test_packed_overlap(void **state) {
     dpcr_context_destroy(context);
 }
 
+// What a packed batch forgets is told by the sequences that go on, wherever they lie in it; of one that has left the
+// finite numbers before its end nothing converged is told, though the chunks behind it are finite.
+static void test_packed_plans(void **state) {
+    (void)state;
+    enum { T = 4096, B = 3 };
+    static const int64_t lengths[2][B] = {{60, 90, T}, {T, 0, 60}};
+    dpcr_context *context = make_context(1);
+    for (int k = 0; k < 2; k++) {
+        job j = random_job(context, cell_of(2, 3, 8), T, B);
+        forget_soon(j.network);
+        memcpy(j.lengths, lengths[k], sizeof lengths[k]);
+        j.pass.lengths = j.lengths;
+        const dpcr_solve_options any = {.size = sizeof any},
+                                 overlap = {.size = sizeof overlap, .method = DPCR_METHOD_OVERLAP};
+        open_plan(&j, any, false);
+        assert_string_equal(dpcr_solve_plan_memory(dpcr_recurrent_plan_chain(j.plan, 0), NULL, NULL), "forgets");
+        close_plan(&j);
+        const int64_t lost = lengths[k][0] < T ? 1 : 2;  // ends soon
+        put(&j.pass.x, (20 * B + lost) * 3, (double)NAN);
+        open_plan(&j, overlap, false);
+        int reason[B];
+        dpcr_solve_report report = {.size = sizeof report, .sequence_reason = reason, .batch_capacity = B};
+        assert_int_equal(dpcr_recurrent_execute(j.plan, &j.pass, NULL, j.workspace, j.bytes, &report, NULL), DPCR_OK);
+        assert_int_not_equal(reason[lost], DPCR_REASON_CONVERGED);
+        assert_int_equal(reason[k ? 0 : 2], DPCR_REASON_CONVERGED);
+        close_plan(&j);
+        free_pass(&j);
+        dpcr_recurrent_destroy(j.network);
+    }
+    dpcr_context_destroy(context);
+}
+
 // Weights beyond the first cache, both W_ih and W_hh: chunks go through them block by block (kern/gates_wide.inc).
 static void test_wide_overlap(void **state) {
     (void)state;
@@ -719,6 +751,7 @@ int main(void) {
         cmocka_unit_test(test_packed_last_states),
         cmocka_unit_test(test_threads_and_overlap),
         cmocka_unit_test(test_packed_overlap),
+        cmocka_unit_test(test_packed_plans),
         cmocka_unit_test(test_wide_overlap),
         cmocka_unit_test(test_narrow_overlap_of_wide_inputs),
         cmocka_unit_test(test_products_ahead),

@@ -171,6 +171,15 @@ static void refusals(void **state) {
     assert_int_equal(dpcr_solve_execute(plan, &last, &right, NULL, NULL, 0, NULL, &error), DPCR_ERROR_ARGUMENT);
     assert_non_null(strstr(error.text, "z0 shares memory with z"));
     dpcr_solve_plan_destroy(plan);
+    int64_t ends[1] = {0};
+    steps = good;
+    steps.ends = ends;  // looked at when they are used
+    assert_int_equal(dpcr_solve_plan_create(context, &steps, &options, &plan, &error), DPCR_OK);
+    for (ends[0] = -1; ends[0] < 10; ends[0] += 10) {
+        assert_int_equal(dpcr_solve_execute(plan, &first, &right, NULL, NULL, 0, NULL, &error), DPCR_ERROR_ARGUMENT);
+        assert_non_null(strstr(error.text, "ends[0]"));
+    }
+    dpcr_solve_plan_destroy(plan);
     dpcr_context_destroy(context);
 }
 

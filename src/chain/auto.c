@@ -297,8 +297,8 @@ static double compose_ns(const dpcr_chain_shape *s) {
 }
 
 // Levels of pcr, each a composition and an application a step, or a tree's up and down, two of each, in the place of
-// chunks' passes (dense, w = 2, 2^16 steps on one thread, a Zen 5: 64 and 8 ns a step, measured 80 and 7; bench chain
-// --schemes).
+// chunks' passes (dense, w = 2, 2^16 steps on one thread, a Zen 5: 64 and 8 ns a step, measured 80 and 7;
+// bench/performance.sh schemes).
 static double levels_ns(const dpcr_chain_shape *s, bool tree, int threads) {
     const double levels = ceil(log2(most((double)s->length, 2)));
     const double pass = passes_of(s) * (compose_ns(s) + busy_ns(dpcr_transition_apply_flops(&s->transition)));

@@ -76,6 +76,10 @@ dpcr_status dpcri_check_trajectory(const char *call, const dpcr_solve_plan *plan
     DPCR_TRY(dpcri_check_array(call, "z0", z0, steps->dtype, 2, state + 1, error));
     DPCR_TRY(dpcri_check_array(call, "z", z, steps->dtype, 3, state, error));
     if (tape) DPCR_TRY(dpcri_check_array(call, "tape", tape, steps->dtype, 3, taped, error));
+    for (int64_t b = 0; steps->ends && b < steps->batch; b++)
+        if (steps->ends[b] < 0 || steps->ends[b] > steps->length)
+            DPCR_TRY(dpcri_fail(error, DPCR_ERROR_ARGUMENT, "%s: ends[%lld] is %lld, wanted 0..%lld", call,
+                                (long long)b, (long long)steps->ends[b], (long long)steps->length));
 done:
     return status;
 }

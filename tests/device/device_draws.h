@@ -168,4 +168,15 @@ static inline void close_arena(void) {
     free(arena.sent), free(arena.got);
 }
 
+// A test of draws as a program; 77 where there is no device.
+static inline int draw_on_device(const char *name, void (*test)(void **state)) {
+    const struct CMUnitTest tests[] = {{.name = name, .test_func = test}};
+    if (!open_arena()) return 77;
+    draw_open_contexts(NULL);
+    const int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    draw_close_contexts(NULL);
+    close_arena();
+    return failed;
+}
+
 #endif

@@ -222,12 +222,4 @@ static void chains(void **state) {
                   by_scheme[DPCR_SCHEME_SEQUENTIAL], refused);
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(chains)};
-    if (!open_arena()) return 77;
-    draw_open_contexts(NULL);
-    const int failed = cmocka_run_group_tests(tests, NULL, NULL);
-    draw_close_contexts(NULL);
-    close_arena();
-    return failed;
-}
+int main(void) { return draw_on_device("chains", chains); }

@@ -274,12 +274,4 @@ static void networks(void **state) {
     print_message(" ), %d refused\n", refused);
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(networks)};
-    if (!open_arena()) return 77;
-    draw_open_contexts(NULL);
-    const int failed = cmocka_run_group_tests(tests, NULL, NULL);
-    draw_close_contexts(NULL);
-    close_arena();
-    return failed;
-}
+int main(void) { return draw_on_device("networks", networks); }

@@ -302,12 +302,4 @@ static void solves(void **state) {
     print_message(" ), %d loops with the processor's bits, %d refused\n", as_here, refused);
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(solves)};
-    if (!open_arena()) return 77;
-    draw_open_contexts(NULL);
-    const int failed = cmocka_run_group_tests(tests, NULL, NULL);
-    draw_close_contexts(NULL);
-    close_arena();
-    return failed;
-}
+int main(void) { return draw_on_device("solves", solves); }
