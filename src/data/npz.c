@@ -186,14 +186,15 @@ static bool is_wanted(const member *m, const dpcri_names *wanted) {
 // it.
 static bool bears_another(const dpcri_source *source, const member *m) {
     unsigned char local[LOCAL_BYTES], part[256];
-    const int64_t at = m->local_at + LOCAL_BYTES;
     if (m->local_at > source->size - LOCAL_BYTES - (int64_t)m->name_length ||
         dpcri_source_read(source, m->local_at, local, sizeof local, "npz member", NULL) != DPCR_OK ||
         get32(local) != local_magic || get16(local + 26) != m->name_length)
         return false;  // told of members that are wanted
     for (size_t done = 0, count; done < m->name_length; done += count) {
         count = m->name_length - done < sizeof part ? m->name_length - done : sizeof part;
-        if (dpcri_source_read(source, at + (int64_t)done, part, count, "npz member", NULL) != DPCR_OK) return false;
+        if (dpcri_source_read(source, m->local_at + LOCAL_BYTES + (int64_t)done, part, count, "npz member", NULL) !=
+            DPCR_OK)
+            return false;
         if (memcmp(part, m->raw_name + done, count) != 0) return true;
     }
     return false;
