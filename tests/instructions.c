@@ -75,7 +75,8 @@ static void *workspace(size_t bytes) {
 }
 
 static void linear(work *w, dpcr_structure structure, int64_t width, dpcr_scheme scheme, int transposed) {
-    const dpcr_transition t = dpcr_transition_square(structure, width, 0);
+    enum { BLOCK = 2 };
+    const dpcr_transition t = dpcr_transition_square(structure, width, BLOCK);
     const int64_t values = dpcr_transition_values(&t);
     const dpcr_chain_shape shape = {.size = sizeof shape,
                                     .length = STEPS,
@@ -195,6 +196,8 @@ static void attention(work *w, int64_t heads, int64_t width, int64_t length) {
     X("linear-2-chunked-transposed", STEPS, linear(w, DPCR_DENSE, 2, DPCR_SCHEME_CHUNKED, 1))                        \
     X("linear-4-overlap", STEPS, linear(w, DPCR_DENSE, 4, DPCR_SCHEME_OVERLAP, 0))                                   \
     X("diagonal-64-chunked", STEPS, linear(w, DPCR_DIAGONAL, 64, DPCR_SCHEME_CHUNKED, 0))                            \
+    X("blocks-4-chunked", STEPS, linear(w, DPCR_BLOCK, 4, DPCR_SCHEME_CHUNKED, 0))                                   \
+    X("blocks-8-overlap", STEPS, linear(w, DPCR_BLOCK, 8, DPCR_SCHEME_OVERLAP, 0))                                   \
     X("network-2-sequential", STEPS, network(w, 2, STEPS, 1, DPCR_METHOD_SEQUENTIAL, DPCR_SCHEME_SEQUENTIAL, 0))     \
     X("network-2-overlap", STEPS, network(w, 2, STEPS, 1, DPCR_METHOD_OVERLAP, DPCR_SCHEME_SEQUENTIAL, 0))           \
     X("network-8-overlap", STEPS, network(w, 8, STEPS, 1, DPCR_METHOD_OVERLAP, DPCR_SCHEME_SEQUENTIAL, 0))           \

@@ -12,7 +12,7 @@ static const dpcr_chain_options loop = {.size = sizeof loop, .scheme = DPCR_SCHE
 static problem problem_of(int which, dpcr_dtype dtype, bool transposed, bool with_z0) {
     const dpcr_transition forms[] = {dpcr_transition_square(DPCR_DIAGONAL, 5, 0),
                                      dpcr_transition_square(DPCR_SCALAR, 3, 0),
-                                     dpcr_transition_square(DPCR_BLOCK, 6, 2)};
+                                     dpcr_transition_square(DPCR_BLOCK, 10, 5)};
     return make(forms[which], dtype, LENGTH, 1, transposed, with_z0, FILL_RANDOM, false, false);
 }
 

@@ -17,18 +17,19 @@ enum { MOST = 5000, PLACES = 4, FAR_BYTES = 25000000 };  // windows.c: far from 
 
 typedef struct form {
     dpcr_structure structure;
-    int64_t w, chunk;
+    int64_t w, block, chunk;
 } form;
 
 static const form forms[] = {
-#define DPCRI_CHUNKED(structure, width, steps, name) {DPCR_##structure, width, steps},
+#define DPCRI_CHUNKED(width, k, steps, name) \
+    {k == 1 ? DPCR_DIAGONAL : k == width ? DPCR_DENSE : DPCR_BLOCK, width, k, steps},
 #include "kern/chunked.def"
 #undef DPCRI_CHUNKED
-    {DPCR_DENSE, 8, 65},  // by rows of matrices, where the level has that
+    {DPCR_DENSE, 8, 8, 65},  // by rows of matrices, where the level has that
 };
 
 static int64_t values_of(const form *f) {
-    const dpcr_transition t = dpcr_transition_square(f->structure, f->w, 0);
+    const dpcr_transition t = dpcr_transition_square(f->structure, f->w, f->block);
     return dpcr_transition_values(&t);
 }
 
@@ -124,7 +125,7 @@ static void run(const trial *t) {
         memcpy((char *)wide_a + i * (values + 1) * size, (char *)a + i * values * size, (size_t)(values * size));
         memcpy((char *)wide_b + i * (w + 1) * size, (char *)b + i * w * size, (size_t)(w * size));
     }
-    dpcri_linear p = {.transition = dpcr_transition_square(t->f.structure, w, 0),
+    dpcri_linear p = {.transition = dpcr_transition_square(t->f.structure, w, t->f.block),
                       .dtype = t->dtype,
                       .transposed = t->transposed,
                       .length = n,
@@ -140,7 +141,7 @@ static void run(const trial *t) {
     const dpcr_chain_report spans = solve(t, &p);
     p.a = a, p.a_step = values, p.b = b, p.b_step = w, p.z = z, p.z_step = w;
     const dpcri_flow flow = dpcri_flow_of(contexts[1], &p);
-    assert_true(n < 2 * t->f.chunk || w == 8 || dpcri_windows_serve(&flow, t->f.chunk));
+    assert_true(n < 2 * t->f.chunk || t->f.block == 8 || dpcri_windows_serve(&flow, t->f.chunk));
     const dpcr_chain_report windows = solve(t, &p);
     assert_true(spans.applications == windows.applications && spans.compositions == windows.compositions &&
                 spans.depth == windows.depth);
@@ -215,7 +216,7 @@ static void products_that_overflow(void **state) {
             const int64_t from = variant / 32 == 2 ? n - 3 : variant / 32 ? n / 2 : 0;
             const dpcr_dtype dtype = wide ? DPCR_F64 : DPCR_F32;
             const size_t size = dpcr_dtype_size(dtype);
-            if (f->structure == DPCR_BLOCK || f->w == 1) continue;
+            if (f->w == 1) continue;
             const int64_t w = f->w, values = values_of(f), sizes[3] = {n, batch, w}, ones[3] = {n, batch, values};
             void *a = calloc((size_t)(n * batch * values), size), *b = calloc((size_t)(n * batch * w), size);
             void *loop = calloc((size_t)(n * batch * w), size), *z = calloc((size_t)(n * batch * w), size);
@@ -223,8 +224,8 @@ static void products_that_overflow(void **state) {
                 for (int64_t r = 0; r < batch; r++) {
                     const bool grows = r == batch / 2 && (transposed ? n - 1 - l : l) >= from;
                     for (int64_t i = 0; i < w; i++) {
-                        const int64_t at = (l * batch + r) * values + (f->structure == DPCR_DENSE ? i * w + i : i);
-                        const double value = i == 0 ? 0.5 : grows ? wide ? 0x1p90 : 0x1p20 : 0.25;
+                        const int64_t at = (l * batch + r) * values + i * f->block + i % f->block;  // the diagonal
+                        const double value = i == 0 ? 0.5 : grows ? wide ? 0x1p140 : 0x1p20 : 0.25;
                         if (wide)
                             ((double *)a)[at] = value;
                         else
@@ -241,7 +242,7 @@ static void products_that_overflow(void **state) {
                     const dpcr_chain_shape shape = {.size = sizeof shape,
                                                     .length = n,
                                                     .batch = batch,
-                                                    .transition = dpcr_transition_square(f->structure, w, 0),
+                                                    .transition = dpcr_transition_square(f->structure, w, f->block),
                                                     .dtype = dtype,
                                                     .transposed = transposed};
                     const dpcr_chain_options options = {

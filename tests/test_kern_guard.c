@@ -21,8 +21,9 @@ static void *place(int which, int64_t count, dpcr_dtype dtype, bool at_end) {
     return data;
 }
 
+// apart: sequence by sequence, elsewhere step by step.
 static void run(dpcr_dtype dtype, int level, dpcri_operation o, const dpcr_transition *t, int64_t n, int64_t rows,
-                bool at_end) {
+                bool at_end, bool apart) {
     const bool transposed = o == DPCRI_APPLY_T, order = o == DPCRI_SERIAL || o == DPCRI_SERIAL_T;
     const bool product = o == DPCRI_PRODUCT || o == DPCRI_PRODUCT_T, squares = o >= DPCRI_COMPOSE;
     const int64_t values = dpcr_transition_values(t), w = t->rows, cols = t->cols;
@@ -31,13 +32,16 @@ static void run(dpcr_dtype dtype, int level, dpcri_operation o, const dpcr_trans
                        : transposed || o == DPCRI_OUTER ? w
                                                         : cols,
                   r = o == DPCRI_OUTER ? w : out;
+    const int64_t step = apart ? 1 : rows, row = apart ? n : 1;
     const int64_t lines = n * rows, x_lines = order ? rows : lines, y_lines = product ? rows : lines;
     dpcri_span span = {.n = n, .rows = rows, .w = w, .cols = cols, .block = t->block};
-    span.a = place(A, lines * values, dtype, at_end), span.a_step = rows * values, span.a_row = values;
-    span.x = place(X, x_lines * in, dtype, at_end), span.x_step = order ? 0 : rows * in, span.x_row = in;
-    span.r = place(R, product ? values : lines * r, dtype, at_end), span.r_step = product ? 0 : rows * r,
-    span.r_row = product ? 0 : r;
-    span.y = place(Y, y_lines * out, dtype, at_end), span.y_step = product ? 0 : rows * out, span.y_row = out;
+    span.a = place(A, lines * values, dtype, at_end), span.a_step = step * values, span.a_row = row * values;
+    span.x = place(X, x_lines * in, dtype, at_end), span.x_step = order ? 0 : step * in,
+    span.x_row = order ? in : row * in;
+    span.r = place(R, product ? values : lines * r, dtype, at_end), span.r_step = product ? 0 : step * r,
+    span.r_row = product ? 0 : row * r;
+    span.y = place(Y, y_lines * out, dtype, at_end), span.y_step = product ? 0 : step * out,
+    span.y_row = product ? out : row * out;
     dpcri_kernels_at((dpcri_isa)level, dtype)->table[o][dpcri_kernel_form(t)](&span);
     if (squares) return;
     // the forms without r, and, in order, without an initial state
@@ -49,16 +53,15 @@ static void run(dpcr_dtype dtype, int level, dpcri_operation o, const dpcr_trans
 }
 
 static void every_operation(const dpcr_transition *t) {
-    static const int64_t lengths[] = {1, 3}, batches[] = {1, 2, 4, 11};
+    static const int64_t lengths[] = {1, 3}, batches[] = {1, 2, 5, 11};
     for (int level = 0; level <= (int)dpcri_isa_level(); level++)
         for (int o = 0; o < DPCRI_OPERATION_COUNT; o++)
             for (int i = 0; i < 16; i++) {
                 if (t->rows != t->cols && o > DPCRI_APPLY_T) continue;
                 if (t->rows > 24 && i % 4 == 3) continue;
-                run(i < 8 ? DPCR_F32 : DPCR_F64, level, (dpcri_operation)o, t, lengths[i / 4 % 2], batches[i % 4],
-                    true);
-                run(i < 8 ? DPCR_F32 : DPCR_F64, level, (dpcri_operation)o, t, lengths[i / 4 % 2], batches[i % 4],
-                    false);
+                for (int where = 0; where < 4; where++)
+                    run(i < 8 ? DPCR_F32 : DPCR_F64, level, (dpcri_operation)o, t, lengths[i / 4 % 2], batches[i % 4],
+                        where % 2, where / 2);
             }
 }
 
@@ -70,6 +73,11 @@ static void nothing_outside(void **state) {
                                                              w % 4 == 0   ? 4
                                                              : w % 3 == 0 ? 3
                                                                           : 1);
+            every_operation(&t);
+        }
+    for (int64_t k = 2; k <= 4; k++)
+        for (int64_t w = k; w <= 36; w += k) {
+            const dpcr_transition t = dpcr_transition_square(DPCR_BLOCK, w, k);
             every_operation(&t);
         }
     for (int64_t rows = 1; rows <= 35; rows += 2)

@@ -267,12 +267,19 @@ static void chains_side_by_side(void **state) {
 static void blocks_side_by_side(void **state) {
     (void)state;
     for (int64_t rows = 1; rows <= 11; rows++)
-        for (int64_t blocks = 1; blocks <= 9; blocks += 2)
+        for (int64_t blocks = 1; blocks <= 10; blocks++)
             for (int kind = 0; kind < 12; kind++) {
+                if (!sampled(rows * 10 + blocks + kind)) continue;
                 const int64_t k = 2 + kind / 4;
                 shape s = loop_of(kind, dpcr_transition_square(DPCR_BLOCK, k * blocks, k), 5, rows);
                 check_shape(&s);
                 s.tight = true;
+                check_shape(&s);
+                s.n += 40;  // more than go at a time
+                check_shape(&s);
+                s.tight = false;
+                check_shape(&s);
+                s.operation = kind / 2 % 2 ? DPCRI_PRODUCT_T : DPCRI_PRODUCT, s.n = 4;
                 check_shape(&s);
                 s.operation = kind / 2 % 2 ? DPCRI_APPLY_T : DPCRI_APPLY, s.has_x = true;
                 check_shape(&s);
@@ -337,14 +344,14 @@ static void empty(void **state) {
 
 // y may be r, steps may run backwards: the loop of `rows` sequences in place, from the last step's memory to the
 // first's.
-static void check_backwards(const dpcri_kernels *kernels, dpcr_dtype dtype, int64_t w, int64_t rows) {
+static void check_backwards(const dpcri_kernels *kernels, dpcr_dtype dtype, dpcr_transition t, int64_t rows) {
     enum { N = 6 };
-    const dpcr_transition t = dpcr_transition_square(DPCR_DENSE, w, 0);
-    const size_t size = dpcr_dtype_size(dtype), matrix = (size_t)(w * w) * size, state = (size_t)w * size;
+    const int64_t w = t.rows, values = dpcr_transition_values(&t);
+    const size_t size = dpcr_dtype_size(dtype), matrix = (size_t)values * size, state = (size_t)w * size;
     const size_t count = (size_t)rows * N;
     char *a = malloc(count * matrix), *turned = malloc(count * matrix);
     char *b = malloc(count * state), *forward = malloc(count * state);
-    for (int64_t i = 0; i < rows * N; i++) fill_transition(&t, dtype, FILL_RANDOM, a, i * w * w);
+    for (int64_t i = 0; i < rows * N; i++) fill_transition(&t, dtype, FILL_RANDOM, a, i * values);
     fill_vector(dtype, FILL_RANDOM, b, rows * N * w);
     for (size_t i = 0; i < count; i++) {
         const size_t other = i / N * N + N - 1 - i % N;
@@ -356,9 +363,10 @@ static void check_backwards(const dpcri_kernels *kernels, dpcr_dtype dtype, int6
                          .rows = rows,
                          .w = w,
                          .cols = w,
+                         .block = t.block,
                          .a = a + (N - 1) * matrix,
-                         .a_step = -w * w,
-                         .a_row = N * w * w,
+                         .a_step = -values,
+                         .a_row = N * values,
                          .r = b + (N - 1) * state,
                          .r_step = -w,
                          .r_row = N * w,
@@ -371,8 +379,9 @@ static void check_backwards(const dpcri_kernels *kernels, dpcr_dtype dtype, int6
                              .rows = 1,
                              .w = w,
                              .cols = w,
+                             .block = t.block,
                              .a = turned + q * N * matrix,
-                             .a_step = w * w,
+                             .a_step = values,
                              .r = own,
                              .r_step = w,
                              .y = own,
@@ -384,15 +393,19 @@ static void check_backwards(const dpcri_kernels *kernels, dpcr_dtype dtype, int6
 
 static void backwards_in_place(void **state) {
     (void)state;
-    static const int64_t many[] = {2, 3, 4, 8, 11};
+    static const int64_t many[] = {2, 3, 4, 8, 11, 13};
     for (int level = 0; level <= (int)dpcri_isa_level(); level++)
         for (int is_double = 0; is_double < 2; is_double++) {
             const dpcr_dtype dtype = is_double ? DPCR_F64 : DPCR_F32;
             const dpcri_kernels *const kernels = dpcri_kernels_at((dpcri_isa)level, dtype);
             for (int64_t w = 1; w <= 40; w++) {
-                check_backwards(kernels, dtype, w, 1);
+                check_backwards(kernels, dtype, dpcr_transition_square(DPCR_DENSE, w, 0), 1);
                 for (size_t i = 0; i < sizeof many / sizeof *many && w <= 9; i++)
-                    check_backwards(kernels, dtype, w, many[i]);
+                    check_backwards(kernels, dtype, dpcr_transition_square(DPCR_DENSE, w, 0), many[i]);
+                for (size_t i = 0; i < sizeof many / sizeof *many; i++)
+                    for (int64_t k = 2; k <= 4; k++)
+                        if (w % k == 0)
+                            check_backwards(kernels, dtype, dpcr_transition_square(DPCR_BLOCK, w, k), many[i]);
             }
         }
 }

@@ -103,7 +103,9 @@ static double loop_ns(const dpcr_chain_shape *s, int threads) {
     const double apply = form == DPCR_BLOCK ? 0 : busy_ns(dpcr_transition_apply_flops(&s->transition));
     const double batch = (double)s->batch, workers = loop_workers(s, threads), mixed = coupled_width(&s->transition);
     // Two of width 2 and more go in vectors (twos.inc), whose step takes longer than that of one alone.
-    const double turns = mixed == 2 && batch * (double)s->transition.rows > 2 ? 1.7 : 1;
+    double turns = mixed == 2 && batch * (double)s->transition.rows > 2 ? 1.7 : 1;
+    // And blocks of 3 and 4 (fours.inc): 3.6 and 3.8 ns.
+    if (form == DPCR_BLOCK && dpcri_isa_level() == DPCRI_AVX512) turns = mixed == 3 ? 1.3 : mixed == 4 ? 1.2 : turns;
     const double latency = elements ? elements_ns(s) : turns * (dense ? loop_latency_ns(s) : latency_ns(mixed));
     double step = most(latency, apply * batch / workers);
     if (s->batch == 1 && (dense || (elements && is_shared()))) {
@@ -112,6 +114,10 @@ static double loop_ns(const dpcr_chain_shape *s, int threads) {
         if (all > cached_bytes()) step = most(step, step_bytes(s) / loop_bytes_a_ns(s));
     }
     if (s->batch > 1 || form == DPCR_BLOCK) step = most(step, step_bytes(s) * batch / (batch_bytes_a_ns(s) * workers));
+    // Blocks of 3, and of 4 in double, are not asked for ahead (fours.inc).
+    if (form == DPCR_BLOCK && s->batch == 1 && (double)s->length * step_bytes(s) > 1.6 * cached_bytes() &&
+        (mixed == 3 || (mixed == 4 && s->dtype == DPCR_F64)))
+        step = most(step, step_bytes(s) / 24);
     return (double)s->length * step;
 }
 
@@ -146,16 +152,30 @@ static double diagonal_window_ns(int64_t w, bool is_double) {
         {{0, 0.58, 0.58, 0.6, 0.65}, {0, 0.58, 0.58, 0.6, 0.7}, {0, 0.26, 0.5, 0.72, 0.98}, {0, 0.55, 1.1, 1.5, 2.4}}};
     return by_width[is_double][place()][w];
 }
+static int64_t fused_steps(const dpcr_chain_shape *s) {
+    const dpcr_transition *t = &s->transition;
+    return dpcri_chunked_steps(dpcri_kernel_form(t), t->rows, t->block);
+}
+
+// The same of blocks on the diagonal, each of k: bench chain --structure block, w = 4 to 8, L = 2^12, Zen 5; not
+// measured on a Xeon, where they are taken for dense ones.
+static double block_window_ns(int64_t w, int64_t k, bool is_double) {
+    static const double a_block[PLACES][5] = {
+        {0, 0, 0.31, 0.71, 1.45}, {0, 0, 0.38, 0.87, 1.85}, {0, 0, 0.52, 1.05, 1.9}, {0, 0, 1.15, 2.45, 5.5}};
+    return (double)(w / k) * a_block[place()][k] * (!is_double ? 1 : is_shared() ? 1.6 : 2);
+}
 // What a step of one sequence takes in windows, on one thread. 0: none serve it. Narrower vectors take as many turns
 // more as they have fewer lanes, and hide as much of the memory.
 static double window_ns(const dpcr_chain_shape *s) {
     const dpcr_structure form = dpcri_kernel_form(&s->transition);
     const bool is_double = s->dtype == DPCR_F64;
     const int64_t w = s->transition.rows;
-    if (s->batch != 1 || s->dtype == DPCR_U32 || w > 4 || dpcri_chunked_steps(form, w) == 0) return 0;
-    const double step = form == DPCR_DENSE ? dense_window_ns(w, is_double) : diagonal_window_ns(w, is_double);
+    if (s->batch != 1 || s->dtype == DPCR_U32 || fused_steps(s) == 0 || (form == DPCR_DENSE && w > 4)) return 0;
+    const double step = form == DPCR_DENSE   ? dense_window_ns(w, is_double)
+                        : form == DPCR_BLOCK ? block_window_ns(w, s->transition.block, is_double)
+                                             : diagonal_window_ns(w, is_double);
     if (is_shared()) return most(step, streams_ns(s, 1));
-    return step * most(dpcri_vector_passes(), memory_factor(s, 1.35, w == 1 ? 4 : 3.7));
+    return step * most(dpcri_vector_passes(), memory_factor(s, form == DPCR_BLOCK ? 1.2 : 1.35, w == 1 ? 4 : 3.7));
 }
 
 // Threads among which kern/squares.h's windows go.
@@ -180,10 +200,12 @@ static double squares_ns(const dpcr_chain_shape *s, int64_t chunk, int threads) 
 }
 
 // Three passes and their calls, where no fused kernel serves: 5.5 ns a step for diagonals of w = 8, measured 3.4 (bench
-// chain --structure diagonal --width 8 --length 65536 --scheme chunked); blocks go through scalar kernels one by one:
-// 31 ns at w = 4, k = 2.
+// chain --structure diagonal --width 8 --length 65536 --scheme chunked). Of blocks of 2 products go in vectors, of
+// wider ones in scalars (--structure block --length 16384, w = 9 to 32, Zen 5: blocks of 2 7 to 14 ns in float, 11 to
+// 17 in double, of 3 and 4 33 to 70).
 static double passes_of(const dpcr_chain_shape *s) {
-    return dpcri_kernel_form(&s->transition) == DPCR_BLOCK ? 11 : 2.5;
+    if (dpcri_kernel_form(&s->transition) != DPCR_BLOCK) return 2.5;
+    return s->transition.block > 2 ? 5.5 : s->dtype == DPCR_F64 ? 2 : 1.15;
 }
 
 // What a step of one sequence of several moves: whole lines, transitions and b twice, z read and written.
@@ -199,12 +221,14 @@ static double chunked_ns(const dpcr_chain_shape *s, int64_t chunk, int threads) 
         const double step = most(squares_ns(s, chunk, threads), sequences_apart_ns(s) * (double)s->batch / workers);
         return (workers > 1 ? 1 : 0.1) * region_ns + (double)s->length * step;
     }
-    // One thread's time: what further threads add depends on the machine's load more than on the shape.
-    if (window_ns(s) > 0 && chunk == dpcri_chunked_steps(dpcri_kernel_form(&s->transition), s->transition.rows)) {
+    // One thread's time: what further threads add depends on the machine's load more than on the shape. Blocks' windows
+    // are longer, so that a second one is sure to take some.
+    if (window_ns(s) > 0 && chunk == fused_steps(s)) {
+        const double helped = threads > 1 && dpcri_kernel_form(&s->transition) == DPCR_BLOCK ? 1.3 : 1;
         // A chunk a lane: a window that is not full takes what a full one does.
         const double lanes = (double)(4 << dpcri_isa_level()) / (s->dtype == DPCR_F64 ? 2 : 1);
         const double window = lanes * (double)chunk;
-        return region_ns / 10 + ceil((double)s->length / window) * window * window_ns(s);
+        return region_ns / 10 + ceil((double)s->length / window) * window * window_ns(s) / helped;
     }
     const double apply = busy_ns(dpcr_transition_apply_flops(&s->transition));
     const double compose =
@@ -214,7 +238,10 @@ static double chunked_ns(const dpcr_chain_shape *s, int64_t chunk, int threads) 
     const double latency = latency_ns(coupled_width(&s->transition));
     const double passes = passes_of(s);
     const double compute = passes * (2 * apply + compose);
-    const double step = most(most(latency / DPCRI_SIDE, compute), most(streams_ns(s, 2), sequences_apart_ns(s)));
+    // Passes over blocks leave the caches in between.
+    const double bytes =
+        dpcri_kernel_form(&s->transition) == DPCR_BLOCK ? 3 * step_bytes(s) / batch_bytes_a_ns(s) : streams_ns(s, 2);
+    const double step = most(most(latency / DPCRI_SIDE, compute), most(bytes, sequences_apart_ns(s)));
     return step * (double)s->length * batch / workers + chunks * most(latency, apply * batch) + 2 * region_ns;
 }
 
@@ -234,6 +261,19 @@ static double beside_factor(const dpcr_chain_shape *s) {
     return w == 8 && !wide ? 1.9 : 0.95;
 }
 
+// The same of blocks (kern/blocks.inc): the same blocks of eight chunks side by side, until one chunk's fill the
+// vectors (w = 4 to 16, L = 2^14, Zen 5). Blocks wider than 4 go one after another, as in the loop.
+static double blocks_beside_factor(const dpcr_chain_shape *s) {
+    static const double a_block[DPCRI_ISA_COUNT][5] = {
+        {0, 0, 1, 2, 2.2}, {0, 0, 0.55, 1.6, 1.7}, {0, 0, 0.13, 1.15, 1.1}};
+    const double k = (double)s->transition.block, blocks = (double)s->transition.rows / k;
+    if (k > 4 || (k > 2 && blocks > 3)) return 1;
+    const double size = s->dtype == DPCR_F64 ? 2 : 1;
+    const double vectors = k == 2 && dpcri_isa_level() == DPCRI_AVX512 ? ceil(blocks * size / 4) : 0;
+    const double step = 0.65 * vectors + blocks * size * a_block[dpcri_isa_level()][(int)k];
+    return least(1, step * (double)s->length / loop_ns(s, 1));
+}
+
 // What a step's bytes take a core, beyond its second-level cache, and beyond the third; many short streams get less,
 // and so do rows of a vector and more that are not added up (w = 16 to 24: bench chain --lengths 8192 --threads 1). Of
 // a Zen 4's third-level cache others leave less: 2^16 steps of w = 8, 21 MB, take 10 ns each beside and 7.5 in order;
@@ -243,7 +283,8 @@ static double beside_bytes_ns(const dpcr_chain_shape *s, int threads) {
     const double w = (double)s->transition.rows, all = (double)s->length * step_bytes(s);
     if (is_shared())
         return all / threads < near_bytes() ? 0 : step_bytes(s) / (all < cached ? (w < 3 ? 20 : w < 4 ? 26 : 29) : 15);
-    const double third = least(third_level_bytes_a_ns(w), w >= 16 && !s->transposed ? 62 : 1e3);
+    const bool in_order = s->transposed || dpcri_kernel_form(&s->transition) == DPCR_BLOCK;
+    const double third = least(third_level_bytes_a_ns(w), w >= 16 && !in_order ? 62 : 1e3);
     const double beyond = dpcri_vector_passes() > 1 && w >= 8 && all > 2 * cached ? 18 : 28;
     return all / threads < 1e6 ? 0 : step_bytes(s) / (all < cached ? third : beyond);  // each thread reads a part
 }
@@ -252,7 +293,8 @@ static double beside_bytes_ns(const dpcr_chain_shape *s, int threads) {
 static double overlap_ns(const dpcr_chain_shape *shape, double loop, int threads, double run_ups) {
     const double sharing = 0.8;  // a core's part where several are at work
     // Sequences fill the lanes that chunks would.
-    const double factor = shape->batch > 1 ? 1 : beside_factor(shape);
+    const bool blocks = dpcri_kernel_form(&shape->transition) == DPCR_BLOCK;
+    const double factor = shape->batch > 1 ? 1 : blocks ? blocks_beside_factor(shape) : beside_factor(shape);
     const double step = most(factor * loop / (double)shape->length, beside_bytes_ns(shape, threads));
     return (double)shape->length * step * run_ups / (1 + sharing * (threads - 1)) + (threads > 1 ? 2 : 0.2) * region_ns;
 }
@@ -260,7 +302,9 @@ static double overlap_ns(const dpcr_chain_shape *shape, double loop, int threads
 // The fused windows go among threads too, of which chunked_ns counts one.
 static double chunked_of_threads_ns(const dpcr_chain_shape *shape, int64_t chunk, int threads) {
     const double all = chunked_ns(shape, chunk, threads);
-    return squares_ns(shape, chunk, threads) == 0 && window_ns(shape) > 0 ? all / (1 + 0.6 * (threads - 1)) : all;
+    const bool blocks = dpcri_kernel_form(&shape->transition) == DPCR_BLOCK;  // chunked_ns counts some of the second
+    const double more = (1 + 0.6 * (threads - 1)) / (blocks && threads > 1 ? 1.3 : 1);
+    return squares_ns(shape, chunk, threads) == 0 && window_ns(shape) > 0 ? all / more : all;
 }
 
 double dpcri_chain_overlap_gain(const dpcr_chain_shape *shape, dpcr_scheme chosen, int64_t chunk, int threads,

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT
-// Chunks of the loop side by side, where AUTO takes the loop and threads would idle, or where chunks of a dense chain
-// would be faster than what the shape suggests: the chain's own data are asked whether it forgets its start. Two starts
-// at four places run until they agree, or until the rate at which they near each other says when they will; if that is
-// soon, chunks overlap by a little more than that many steps (overlap.c), which checks every boundary whatever was seen
-// here. Work of looking: 8 m applications, m steps, two looks or at most a twentieth of the loop's, a tenth where the
-// starts near each other.
+// Chunks of the loop side by side, where AUTO takes the loop and threads would idle, or where chunks of a dense chain,
+// or of one of a few blocks, would be faster than what the shape suggests: the chain's own data are asked whether it
+// forgets its start. Two starts at four places run until they agree, or until the rate at which they near each other
+// says when they will; if that is soon, chunks overlap by a little more than that many steps (overlap.c), which checks
+// every boundary whatever was seen here. Work of looking: 8 m applications, m steps, two looks or at most a twentieth
+// of the loop's, a tenth where the starts near each other.
 #include "chain/forgets.h"
 
 #include <float.h>
@@ -43,7 +43,15 @@ static int64_t steps_of_look(int64_t length) {
     return fitting < SHORT_LOOK ? SHORT_LOOK : fitting < LOOK ? fitting : LOOK;
 }
 
-// Seconds that chunks of a dense chain gain with run-ups of so many steps: only threads that find a group of them work.
+// Chains whose overlap has a price (auto.c): dense ones, and blocks that are not shared out to threads as they are.
+static bool is_priced(const dpcr_chain_shape *shape) {
+    const dpcr_transition *t = &shape->transition;
+    const dpcr_structure form = dpcri_kernel_form(t);
+    return form == DPCR_DENSE ||
+           (form == DPCR_BLOCK && t->rows < 2 * dpcri_part_width(form, t->block, dpcr_dtype_size(shape->dtype)));
+}
+
+// Seconds that chunks of such a chain gain with run-ups of so many steps: only threads that find a group of them work.
 static double gain_of(const dpcr_chain_shape *shape, dpcr_scheme chosen, int64_t chunk, int threads, double warm_up) {
     const int64_t size = dpcri_chain_overlap_chunk(shape->length, (int64_t)warm_up, shape->transition.rows);
     const int64_t groups = 1 + (shape->length / size) / DPCRI_SIDE;
@@ -59,7 +67,7 @@ bool dpcri_chain_may_overlap(const dpcr_chain_shape *shape, dpcr_scheme chosen, 
     if (shape->dtype == DPCR_U32 || shape->batch != 1 || t->structure <= DPCR_IDENTITY ||
         most_steps(shape->length) < LEAST_STEPS || shape->length > MOST_BYTES / (t->rows * (int64_t)real))
         return false;
-    if (form == DPCR_DENSE) {
+    if (is_priced(shape)) {
         if (gain_of(shape, chosen, chunk, threads, RUN_UP) < least_gain) return false;
     } else {
         // Steps that wait, or threads that read every other line of a row, of more than their caches hold.
@@ -138,7 +146,7 @@ static distance compare(const dpcri_flow *f, const void *x, const void *other) {
 // Whether chunks pay that take a run-up of so many steps.
 static bool pays(const dpcr_context *context, const dpcr_chain_shape *shape, const dpcr_chain_options *chosen,
                  double warm_up) {
-    if (dpcri_kernel_form(&shape->transition) != DPCR_DENSE) return warm_up < (double)shape->length / 24;
+    if (!is_priced(shape)) return warm_up < (double)shape->length / 24;
     return warm_up < (double)shape->length / 8 &&
            gain_of(shape, chosen->scheme, chosen->chunk, dpcr_context_threads(context), warm_up) > 0;
 }

@@ -318,7 +318,7 @@ int64_t dpcri_chain_overlap_chunk(int64_t length, int64_t warm_up, int64_t width
 
 // Chunks of the fused kernels where there are some. Elsewhere odd sizes, for the same reason as those of overlap.
 static int64_t default_chunk(dpcr_scheme scheme, const dpcr_transition *transition, int64_t length, int64_t warm_up) {
-    const int64_t fused = dpcri_chunked_steps(dpcri_kernel_form(transition), transition->rows);
+    const int64_t fused = dpcri_chunked_steps(dpcri_kernel_form(transition), transition->rows, transition->block);
     if (scheme == DPCR_SCHEME_CHUNKED && fused > 0) return fused;
     if (scheme == DPCR_SCHEME_OVERLAP) return dpcri_chain_overlap_chunk(length, warm_up, transition->rows);
     int64_t root = 16;

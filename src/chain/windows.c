@@ -89,7 +89,8 @@ static dpcri_summary_kernel *summary_of(const dpcri_flow *f) {
 
 // The kernels for chunks of that many steps, or NULL.
 static const dpcri_chunked_kernels *kernels_of(const dpcri_flow *f, int64_t chunk) {
-    const dpcri_chunked_kernels *k = dpcri_chunked_at(dpcri_isa_level(), dtype_of(f), f->form, f->w, f->transposed);
+    const dpcri_chunked_kernels *k =
+        dpcri_chunked_at(dpcri_isa_level(), dtype_of(f), f->form, f->w, f->block, f->transposed);
     return k && k->steps == chunk ? k : NULL;
 }
 

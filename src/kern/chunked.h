@@ -42,16 +42,16 @@ typedef struct dpcri_chunked_kernels {
     void (*finish)(const dpcri_window *window);
 } dpcri_chunked_kernels;
 
-// The kernels of a structure and width; NULL where there are none.
+// The kernels of a form (dpcri_kernel_form), width and size of its blocks (DPCR_BLOCK); NULL where there are none.
 const dpcri_chunked_kernels *dpcri_chunked_at(dpcri_isa level, dpcr_dtype dtype, dpcr_structure form, int64_t width,
-                                              bool transposed);
+                                              int64_t block, bool transposed);
 
 // Steps of their chunks, and of those that squares.h summarises, the same for all; 0 where there are none.
-int64_t dpcri_chunked_steps(dpcr_structure form, int64_t width);
+int64_t dpcri_chunked_steps(dpcr_structure form, int64_t width, int64_t block);
 
 // A level's kernels, in the order of chunked.def.
 typedef struct dpcri_chunked_table {
-#define DPCRI_CHUNKED(structure, width, steps, name) dpcri_chunked_kernels name, name##_t;
+#define DPCRI_CHUNKED(width, k, steps, name) dpcri_chunked_kernels name, name##_t;
 #include "kern/chunked.def"
 #undef DPCRI_CHUNKED
 } dpcri_chunked_table;

@@ -13,7 +13,9 @@
 #define DPCRI_ABREAST(w) (DPCRI_VECTOR_BYTES == 64 && (w) == 1 ? 2 : 1)
 // Whether whole squares are turned at once: the registers hold one beside that, but the loop over diagonal chunks of
 // width 3 would hold six, too much code.
-#define DPCRI_WHOLE(w, diagonal) (DPCRI_VECTOR_BYTES == 64 && DPCRI_ABREAST(w) == 1 && !((diagonal) && (w) == 3))
+#define DPCRI_WHOLE(w, k) (DPCRI_VECTOR_BYTES == 64 && DPCRI_ABREAST(w) == 1 && !((w) == 3 && (k) == 1))
+
+enum { WIDEST = 8 };  // of chunked.def
 
 #define T float
 #define V vf
@@ -34,7 +36,7 @@
 #include "kern/chunked.inc"
 
 const dpcri_chunked_table DPCRI_LEVEL(dpcri_chunked_f32) = {
-#define DPCRI_CHUNKED(structure, width, steps, name)                                                             \
+#define DPCRI_CHUNKED(width, k, steps, name)                                                                     \
     .name = {DPCRI_ABREAST(width) * DPCRI_VECTOR_BYTES / 4, steps, name##_summarise_f32, name##_carry_f32,       \
              name##_finish_f32},                                                                                 \
     .name##_t = {DPCRI_ABREAST(width) * DPCRI_VECTOR_BYTES / 4, steps, name##_t_summarise_f32, name##_carry_f32, \
@@ -43,7 +45,7 @@ const dpcri_chunked_table DPCRI_LEVEL(dpcri_chunked_f32) = {
 #undef DPCRI_CHUNKED
 };
 const dpcri_chunked_table DPCRI_LEVEL(dpcri_chunked_f64) = {
-#define DPCRI_CHUNKED(structure, width, steps, name)                                                             \
+#define DPCRI_CHUNKED(width, k, steps, name)                                                                     \
     .name = {DPCRI_ABREAST(width) * DPCRI_VECTOR_BYTES / 8, steps, name##_summarise_f64, name##_carry_f64,       \
              name##_finish_f64},                                                                                 \
     .name##_t = {DPCRI_ABREAST(width) * DPCRI_VECTOR_BYTES / 8, steps, name##_t_summarise_f64, name##_carry_f64, \
