@@ -273,8 +273,45 @@ static void products_that_overflow(void **state) {
     assert_true(seen > 100);
 }
 
+// What AUTO chose for its fused kernels goes by the loop where states do not lie one after another.
+static void auto_leaves_chunks_that_lie_apart(void **state) {
+    (void)state;
+    enum { LENGTH = 16384, W = 2, PAD = 3 };
+    const int64_t sizes[3] = {LENGTH, 1, W}, values[3] = {LENGTH, 1, W * W};
+    const dpcr_chain_shape shape = {.size = sizeof shape,
+                                    .length = LENGTH,
+                                    .batch = 1,
+                                    .transition = dpcr_transition_square(DPCR_DENSE, W, 0),
+                                    .dtype = DPCR_F32};
+    const dpcr_chain_options options[2] = {{.size = sizeof options[0]},
+                                           {.size = sizeof options[0], .scheme = DPCR_SCHEME_SEQUENTIAL}};
+    float *a = malloc(LENGTH * W * W * sizeof *a), *b = malloc(LENGTH * W * sizeof *b);
+    float *z[2] = {calloc(LENGTH * (W + PAD), sizeof *a), calloc(LENGTH * (W + PAD), sizeof *a)};
+    for (int64_t i = 0; i < LENGTH * W * W; i++) a[i] = (float)random_signed();
+    for (int64_t i = 0; i < LENGTH * W; i++) b[i] = (float)random_signed();
+    const dpcr_array va = dpcr_array_make(a, DPCR_F32, 3, values), vb = dpcr_array_make(b, DPCR_F32, 3, sizes);
+    for (int which = 0; which < 2; which++) {
+        dpcr_chain_plan *plan = NULL;
+        assert_int_equal(dpcr_chain_plan_create(contexts[1], &shape, &options[which], &plan, NULL), DPCR_OK);
+        const size_t bytes = dpcr_chain_plan_workspace(plan);
+        void *workspace = aligned_alloc(64, (bytes + 127) / 64 * 64);
+        dpcr_array vz = dpcr_array_make(z[which], DPCR_F32, 3, sizes);
+        dpcr_chain_report report = {.size = sizeof report};
+        assert_int_equal(dpcr_chain_execute(plan, &va, &vb, NULL, &vz, workspace, bytes, &report, NULL), DPCR_OK);
+        assert_int_equal(report.scheme, dpcr_chain_plan_scheme(plan));
+        vz.strides[0] = vz.strides[1] = W + PAD;
+        assert_int_equal(dpcr_chain_execute(plan, &va, &vb, NULL, &vz, workspace, bytes, &report, NULL), DPCR_OK);
+        assert_int_not_equal(report.scheme, DPCR_SCHEME_CHUNKED);
+        free(workspace);
+        dpcr_chain_plan_destroy(plan);
+    }
+    for (int64_t l = 0; l < LENGTH; l++) assert_memory_equal(z[0] + l * (W + PAD), z[1] + l * (W + PAD), W * sizeof *a);
+    free(a), free(b), free(z[0]), free(z[1]);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(windows_have_the_bits_of_spans), cmocka_unit_test(hazards),
-                                       cmocka_unit_test(far_windows), cmocka_unit_test(products_that_overflow)};
+                                       cmocka_unit_test(far_windows), cmocka_unit_test(products_that_overflow),
+                                       cmocka_unit_test(auto_leaves_chunks_that_lie_apart)};
     return cmocka_run_group_tests(tests, open_all, close_all);
 }

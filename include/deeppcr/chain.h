@@ -92,10 +92,11 @@ typedef struct dpcr_chain_report {
 
 // Plans a solve. Immutable afterwards and shareable between threads. Refuses (DPCR_ERROR_UNSUPPORTED) what cannot work.
 // DPCR_SCHEME_AUTO chooses from the cost model and dpcr_chain_plan_sentence tells why. Where it chooses without having
-// seen data and threads would idle, or a dense chain is better off, execute looks at the chain's numbers and runs the
-// loop in overlapped chunks if they forget their start, and the report says so: the loop's bits (but for a NaN's own),
-// or, of dense chains wider than 4, chunks that join within 8 eps, relative to states below 1. What AUTO takes depends
-// on the context's threads; a named scheme has the same bits for any number.
+// seen data and threads would idle, or a dense chain or one of a few blocks is better off, execute looks at the chain's
+// numbers and runs the loop in overlapped chunks if they forget their start, and the report says so: the loop's bits
+// (but for a NaN's own), or, of dense chains wider than 4, chunks that join within 8 eps, relative to states below 1.
+// What AUTO takes depends on the context's threads, and where arrays do not lie step by step the loop may take the
+// place of chunks; a named scheme has the same bits for any number of threads and any strides.
 DPCR_API dpcr_status dpcr_chain_plan_create(dpcr_context *context, const dpcr_chain_shape *shape,
                                             const dpcr_chain_options *options, dpcr_chain_plan **plan,
                                             dpcr_error *error);

@@ -114,9 +114,8 @@ static double loop_ns(const dpcr_chain_shape *s, int threads) {
         if (all > cached_bytes()) step = most(step, step_bytes(s) / loop_bytes_a_ns(s));
     }
     if (s->batch > 1 || form == DPCR_BLOCK) step = most(step, step_bytes(s) * batch / (batch_bytes_a_ns(s) * workers));
-    // Blocks of 3, and of 4 in double, are not asked for ahead (fours.inc).
-    if (form == DPCR_BLOCK && s->batch == 1 && (double)s->length * step_bytes(s) > 1.6 * cached_bytes() &&
-        (mixed == 3 || (mixed == 4 && s->dtype == DPCR_F64)))
+    // Of blocks of 3, which are not asked for ahead (fours.inc), memory brings half as many.
+    if (form == DPCR_BLOCK && mixed == 3 && s->batch == 1 && (double)s->length * step_bytes(s) > 1.6 * cached_bytes())
         step = most(step, step_bytes(s) / 24);
     return (double)s->length * step;
 }
@@ -152,6 +151,7 @@ static double diagonal_window_ns(int64_t w, bool is_double) {
         {{0, 0.58, 0.58, 0.6, 0.65}, {0, 0.58, 0.58, 0.6, 0.7}, {0, 0.26, 0.5, 0.72, 0.98}, {0, 0.55, 1.1, 1.5, 2.4}}};
     return by_width[is_double][place()][w];
 }
+// Steps of the fused kernels' chunks; 0 where there are none.
 static int64_t fused_steps(const dpcr_chain_shape *s) {
     const dpcr_transition *t = &s->transition;
     return dpcri_chunked_steps(dpcri_kernel_form(t), t->rows, t->block);
@@ -204,8 +204,10 @@ static double squares_ns(const dpcr_chain_shape *s, int64_t chunk, int threads) 
 // wider ones in scalars (--structure block --length 16384, w = 9 to 32, Zen 5: blocks of 2 7 to 14 ns in float, 11 to
 // 17 in double, of 3 and 4 33 to 70).
 static double passes_of(const dpcr_chain_shape *s) {
+    const bool scalars = s->transition.block > 2 || (s->dtype == DPCR_F64 && dpcri_isa_level() == DPCRI_PORTABLE);
     if (dpcri_kernel_form(&s->transition) != DPCR_BLOCK) return 2.5;
-    return s->transition.block > 2 ? 5.5 : s->dtype == DPCR_F64 ? 2 : 1.15;
+    if (s->dtype == DPCR_U32) return 11;  // the definition's kernels
+    return scalars ? 5.5 : s->dtype == DPCR_F64 ? 2 : 1.15;
 }
 
 // What a step of one sequence of several moves: whole lines, transitions and b twice, z read and written.
@@ -215,34 +217,43 @@ static double sequences_apart_ns(const dpcr_chain_shape *s) {
     return s->batch > 1 ? (2 * values + 4 * state) / batch_bytes_a_ns(s) : 0;
 }
 
-static double chunked_ns(const dpcr_chain_shape *s, int64_t chunk, int threads) {
-    if (squares_ns(s, chunk, threads) > 0) {
-        const double workers = squares_workers(s, chunk, threads);
-        const double step = most(squares_ns(s, chunk, threads), sequences_apart_ns(s) * (double)s->batch / workers);
-        return (workers > 1 ? 1 : 0.1) * region_ns + (double)s->length * step;
-    }
-    // One thread's time: what further threads add depends on the machine's load more than on the shape. Blocks' windows
-    // are longer, so that a second one is sure to take some.
-    if (window_ns(s) > 0 && chunk == fused_steps(s)) {
-        const double helped = threads > 1 && dpcri_kernel_form(&s->transition) == DPCR_BLOCK ? 1.3 : 1;
-        // A chunk a lane: a window that is not full takes what a full one does.
-        const double lanes = (double)(4 << dpcri_isa_level()) / (s->dtype == DPCR_F64 ? 2 : 1);
-        const double window = lanes * (double)chunk;
-        return region_ns / 10 + ceil((double)s->length / window) * window * window_ns(s) / helped;
-    }
+// By spans, where no fused kernel serves.
+static double spans_ns(const dpcr_chain_shape *s, int64_t chunk, int threads) {
     const double apply = busy_ns(dpcr_transition_apply_flops(&s->transition));
     const double compose =
         s->transition.structure <= DPCR_IDENTITY ? 0 : busy_ns(dpcr_transition_compose_flops(&s->transition));
     const double chunks = (double)s->length / (double)chunk, groups = most(1, chunks / DPCRI_SIDE);
     const double workers = least(threads, groups), batch = (double)s->batch;
     const double latency = latency_ns(coupled_width(&s->transition));
-    const double passes = passes_of(s);
-    const double compute = passes * (2 * apply + compose);
+    const double compute = passes_of(s) * (2 * apply + compose);
     // Passes over blocks leave the caches in between.
     const double bytes =
         dpcri_kernel_form(&s->transition) == DPCR_BLOCK ? 3 * step_bytes(s) / batch_bytes_a_ns(s) : streams_ns(s, 2);
     const double step = most(most(latency / DPCRI_SIDE, compute), most(bytes, sequences_apart_ns(s)));
     return step * (double)s->length * batch / workers + chunks * most(latency, apply * batch) + 2 * region_ns;
+}
+
+// What a second thread is sure to take of blocks' windows, which are longer than others.
+static double helped(const dpcr_chain_shape *s, int threads) {
+    const dpcr_transition *t = &s->transition;
+    const bool alone = dpcri_windows_alone(s->length, dpcr_transition_values(t), t->rows, threads);
+    return dpcri_kernel_form(t) == DPCR_BLOCK && !alone ? 1.3 : 1;
+}
+
+static double chunked_ns(const dpcr_chain_shape *s, int64_t chunk, int threads) {
+    if (squares_ns(s, chunk, threads) > 0) {
+        const double workers = squares_workers(s, chunk, threads);
+        const double step = most(squares_ns(s, chunk, threads), sequences_apart_ns(s) * (double)s->batch / workers);
+        return (workers > 1 ? 1 : 0.1) * region_ns + (double)s->length * step;
+    }
+    // One thread's time: what further threads add depends on the machine's load more than on the shape.
+    if (window_ns(s) > 0 && chunk == fused_steps(s)) {
+        // A chunk a lane: a window that is not full takes what a full one does.
+        const double lanes = (double)(4 << dpcri_isa_level()) / (s->dtype == DPCR_F64 ? 2 : 1);
+        const double window = lanes * (double)chunk;
+        return region_ns / 10 + ceil((double)s->length / window) * window * window_ns(s) / helped(s, threads);
+    }
+    return spans_ns(s, chunk, threads);
 }
 
 // What a dense chain's step takes of the loop's time where chunks of the loop go side by side (eight rows of the serial
@@ -283,8 +294,8 @@ static double beside_bytes_ns(const dpcr_chain_shape *s, int threads) {
     const double w = (double)s->transition.rows, all = (double)s->length * step_bytes(s);
     if (is_shared())
         return all / threads < near_bytes() ? 0 : step_bytes(s) / (all < cached ? (w < 3 ? 20 : w < 4 ? 26 : 29) : 15);
-    const bool in_order = s->transposed || dpcri_kernel_form(&s->transition) == DPCR_BLOCK;
-    const double third = least(third_level_bytes_a_ns(w), w >= 16 && !in_order ? 62 : 1e3);
+    const bool wide_rows = w >= 16 && !s->transposed && dpcri_kernel_form(&s->transition) != DPCR_BLOCK;
+    const double third = least(third_level_bytes_a_ns(w), wide_rows ? 62 : 1e3);
     const double beyond = dpcri_vector_passes() > 1 && w >= 8 && all > 2 * cached ? 18 : 28;
     return all / threads < 1e6 ? 0 : step_bytes(s) / (all < cached ? third : beyond);  // each thread reads a part
 }
@@ -302,8 +313,7 @@ static double overlap_ns(const dpcr_chain_shape *shape, double loop, int threads
 // The fused windows go among threads too, of which chunked_ns counts one.
 static double chunked_of_threads_ns(const dpcr_chain_shape *shape, int64_t chunk, int threads) {
     const double all = chunked_ns(shape, chunk, threads);
-    const bool blocks = dpcri_kernel_form(&shape->transition) == DPCR_BLOCK;  // chunked_ns counts some of the second
-    const double more = (1 + 0.6 * (threads - 1)) / (blocks && threads > 1 ? 1.3 : 1);
+    const double more = (1 + 0.6 * (threads - 1)) / helped(shape, threads);
     return squares_ns(shape, chunk, threads) == 0 && window_ns(shape) > 0 ? all / more : all;
 }
 
@@ -336,6 +346,10 @@ dpcr_scheme dpcri_chain_auto(const dpcr_chain_shape *shape, int64_t chunk, int t
     return by_chunks ? DPCR_SCHEME_CHUNKED : DPCR_SCHEME_SEQUENTIAL;
 }
 
+bool dpcri_chain_spans_pay(const dpcr_chain_shape *shape, int64_t chunk, int threads) {
+    return spans_ns(shape, chunk, threads) < 0.8 * loop_ns(shape, threads);
+}
+
 static double compose_ns(const dpcr_chain_shape *s) {
     return s->transition.structure <= DPCR_IDENTITY ? 0 : busy_ns(dpcr_transition_compose_flops(&s->transition));
 }
@@ -345,7 +359,8 @@ static double compose_ns(const dpcr_chain_shape *s) {
 // bench/performance.sh schemes).
 static double levels_ns(const dpcr_chain_shape *s, bool tree, int threads) {
     const double levels = ceil(log2(most((double)s->length, 2)));
-    const double pass = passes_of(s) * (compose_ns(s) + busy_ns(dpcr_transition_apply_flops(&s->transition)));
+    const double passes = dpcri_kernel_form(&s->transition) == DPCR_BLOCK ? 5.5 : passes_of(s);  // blocks by scalars
+    const double pass = passes * (compose_ns(s) + busy_ns(dpcr_transition_apply_flops(&s->transition)));
     const double each = (double)s->length * (double)s->batch * pass;
     return (tree ? 2 : levels) * each / threads + (threads > 1 ? (tree ? 2 : 1) * levels * region_ns : 0);
 }

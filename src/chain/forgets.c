@@ -19,7 +19,7 @@ enum {
     LOOK = 32,             // steps between two comparisons, at most
     SHORT_LOOK = 16,       // of chains so short that more would be felt
     LEAST_STEPS = 24,      // that looks may take of a chain worth a look
-    RUN_UP = 150,          // steps that a dense chain may need: a step that keeps nine tenths
+    RUN_UP = 150,          // steps that such a chain may need: a step that keeps nine tenths
     AHEAD = 3,             // times the steps that were seen, as far as an extrapolation is trusted,
     SHORT_AHEAD = 5,       // and of short looks
     PROBED = 2,            // steps of a place whose right-hand sides tell how far starts are to lie apart
@@ -27,7 +27,7 @@ enum {
     FAR_BYTES = 8 << 20,   // that threads' own caches do not hold
     MOST_BYTES = 64 << 20  // of states: overlap keeps a copy where a chain is solved in place
 };
-static const double least_gain = 5e-6;  // seconds that a dense chain shall gain, above what a look costs
+static const double least_gain = 5e-6;  // seconds that it shall gain, above what a look costs
 
 static double epsilon(const dpcri_flow *f) { return f->size == sizeof(double) ? DBL_EPSILON : FLT_EPSILON; }
 

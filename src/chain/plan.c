@@ -11,6 +11,7 @@
 #include "chain/flow.h"
 #include "chain/forgets.h"
 #include "chain/measure.h"
+#include "chain/windows.h"
 
 static dpcr_status check_shape(const dpcr_chain_shape *shape, dpcr_error *error) {
     if (shape->size < offsetof(dpcr_chain_shape, transposed) + sizeof shape->transposed)
@@ -113,6 +114,13 @@ static dpcr_status choose(dpcr_chain_plan *plan, dpcr_error *error) {
     return DPCR_OK;
 }
 
+// Chunks that were chosen have arrays one step after another in mind: elsewhere the loop may be sooner.
+static void reconsider(const dpcr_chain_plan *plan, const dpcri_linear *chain, dpcr_chain_options *options) {
+    if (!plan->chosen || plan->spans_pay || options->scheme != DPCR_SCHEME_CHUNKED) return;
+    const dpcri_flow flow = dpcri_flow_of(plan->context, chain);
+    if (!dpcri_windows_serve(&flow, options->chunk)) options->scheme = DPCR_SCHEME_SEQUENTIAL;
+}
+
 dpcri_linear dpcri_plan_linear(const dpcr_chain_plan *plan, const dpcri_view *a, int transposed) {
     return (dpcri_linear){.transition = plan->shape.transition,
                           .dtype = plan->shape.dtype,
@@ -158,9 +166,11 @@ dpcr_status dpcr_chain_plan_create(dpcr_context *context, const dpcr_chain_shape
         made = NULL;
         goto done;
     }
+    made->chosen = given.scheme == DPCR_SCHEME_AUTO;
     DPCR_TRY(choose(made, error));
     made->options.typical = NULL;  // the caller's, and read
     dpcri_chain_defaults(&shape->transition, shape->length, shape->batch, &made->options);
+    made->spans_pay = dpcri_chain_spans_pay(shape, made->options.chunk, dpcr_context_threads(context));
     const dpcri_view none = {0};
     const dpcri_linear whole = dpcri_plan_linear(made, &none, shape->transposed);
     made->workspace = dpcri_linear_workspace(&whole, &made->options);
@@ -293,6 +303,7 @@ dpcr_status dpcr_chain_execute(const dpcr_chain_plan *plan, const dpcr_array *a,
     dpcr_chain_options options = plan->options;
     dpcri_watch watch;
     chain.watch = dpcri_plan_watch(plan, &watch);
+    reconsider(plan, &chain, &options);
     if (plan->may_overlap) dpcri_chain_forgets(plan->context, &plan->shape, &chain, workspace, &options);
     dpcri_linear_solve(plan->context, &chain, &options, workspace, &counts);
     DPCR_TRY(dpcri_plan_finished(chain.watch, function, error));

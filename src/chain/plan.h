@@ -11,7 +11,9 @@ struct dpcr_chain_plan {
     dpcr_chain_shape shape;
     dpcr_chain_options options;  // every field set, the scheme chosen
     int64_t values;
-    bool may_overlap;  // the scheme was chosen, not asked for: chunks of the loop side by side where the data forget
+    bool chosen;       // the scheme was AUTO
+    bool may_overlap;  // and by the model alone: chunks of the loop side by side where the data forget
+    bool spans_pay;    // chunks that were chosen, without their fused kernels
     size_t workspace;
     char sentence[256];
     const struct dpcri_device_table *table;  // of the device in options; NULL: the host

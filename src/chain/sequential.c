@@ -49,7 +49,10 @@ static int64_t stretch_of(const dpcri_flow *f, const dpcri_span *span) {
     const int64_t k = f->form == DPCR_BLOCK ? f->block : f->w, element = (int64_t)f->size;
     const bool narrow = (f->form == DPCR_DENSE || f->form == DPCR_BLOCK) && k * k * element <= ROW_BYTES;
     const int64_t chains = span->rows * (span->w / k), step = chains * (k * k + 2 * k) * element;
-    if (!narrow || chains <= dpcri_chains_at_once(dpcri_isa_level(), f->dtype, k)) return span->n;
+    const int64_t values = f->form == DPCR_BLOCK ? span->w * k : f->values;
+    const bool on = span->a_row == values && span->r_row == span->w && span->y_row == span->w;
+    const int64_t at_once = span->rows == 1 || on ? dpcri_chains_at_once(dpcri_isa_level(), f->dtype, k) : 4;
+    if (!narrow || chains <= at_once) return span->n;
     return STRETCH_BYTES / step > LEAST_STEPS ? STRETCH_BYTES / step : LEAST_STEPS;
 }
 

@@ -421,7 +421,8 @@ static void start_in_lane(job *j) {
 }
 
 bool dpcri_windows_alone(int64_t n, int64_t values, int64_t w, int threads) {
-    const double step_ns = 0.02 * (double)(2 * values + values * w + 3 * w);  // sixteen lanes a cycle or two
+    const int64_t k = values / w, products = values * (k > 1 ? k : w);      // of blocks; of diagonals as measured
+    const double step_ns = 0.02 * (double)(2 * values + products + 3 * w);  // sixteen lanes a cycle or two
     return threads == 1 || (double)n * step_ns < 2 * region_ns;
 }
 

@@ -35,6 +35,17 @@ enum { WIDEST = 8 };  // of chunked.def
 #define PART VD_PART
 #include "kern/chunked.inc"
 
+// What the kernels have room for, and tiles that fill chunks.
+#define DPCRI_CHUNKED(width, k, steps, name)                              \
+    _Static_assert((width) <= WIDEST && (k) <= 4 && (width) % (k) == 0 && \
+                       (steps) % ((width) % 4 == 0   ? 4                  \
+                                  : (width) % 2 == 0 ? 8                  \
+                                                     : 16) ==             \
+                           0,                                             \
+                   #name);
+#include "kern/chunked.def"
+#undef DPCRI_CHUNKED
+
 const dpcri_chunked_table DPCRI_LEVEL(dpcri_chunked_f32) = {
 #define DPCRI_CHUNKED(width, k, steps, name)                                                                     \
     .name = {DPCRI_ABREAST(width) * DPCRI_VECTOR_BYTES / 4, steps, name##_summarise_f32, name##_carry_f32,       \

@@ -67,8 +67,8 @@ const dpcri_kernels *dpcri_kernels_ref(dpcr_dtype dtype);
 // dense.
 dpcr_structure dpcri_kernel_form(const dpcr_transition *transition);
 
-// Dense chains of a width, side by side, that the serial kernels of a level take in one pass over the steps, and quicker
-// than in two.
+// Narrow dense chains of a width, one after another, that the serial kernels of a level take in one pass over the steps
+// at least.
 int64_t dpcri_chains_at_once(dpcri_isa level, dpcr_dtype dtype, int64_t width);
 
 #define DPCRI_DECLARE_LEVEL(level) extern const dpcri_kernels dpcri_kernels_f32_##level, dpcri_kernels_f64_##level
