@@ -85,7 +85,9 @@ static bool solve(drawn_chain *c, const dpcr_chain_options *options, int threads
     check_gaps(z);
     const dpcr_scheme planned = dpcr_chain_plan_scheme(plan);
     const bool looked = !options || options->scheme == DPCR_SCHEME_AUTO;
-    if (report->scheme != planned && !(looked && report->scheme == DPCR_SCHEME_OVERLAP))
+    const bool apart = c->a.step != c->values || c->b.step != c->w || z->step != c->w;
+    const bool loop = planned == DPCR_SCHEME_CHUNKED && report->scheme == DPCR_SCHEME_SEQUENTIAL && apart;
+    if (report->scheme != planned && !(looked && (loop || report->scheme == DPCR_SCHEME_OVERLAP)))
         wrong("the plan says %s, the report %s", dpcr_scheme_name(planned), dpcr_scheme_name(report->scheme));
     if (report->sweeps < (c->length && c->batch ? 1 : 0) || report->finished_from < 0 ||
         report->finished_from > c->length || !(report->seconds >= 0))

@@ -103,9 +103,9 @@ DPCR_API dpcr_status dpcr_chain_plan_create(dpcr_context *context, const dpcr_ch
 DPCR_API void dpcr_chain_plan_destroy(dpcr_chain_plan *plan);
 DPCR_API dpcr_scheme dpcr_chain_plan_scheme(const dpcr_chain_plan *plan);
 DPCR_API const char *dpcr_chain_plan_sentence(const dpcr_chain_plan *plan);
-// Every option as the plan uses it: a plan made with these gives the same bits, unless AUTO's execute found the numbers
-// to forget and took overlapped chunks of itself (the report's scheme): of w <= 4 the loop's bits, of wider dense
-// chains within 8 eps of them.
+// Every option as the plan uses it: a plan made with these gives the same bits, unless AUTO's execute took another
+// scheme (the report's): overlapped chunks, where it found the numbers to forget, of w <= 4 the loop's bits, of wider
+// dense chains within 8 eps of them; or the loop, where arrays do not lie step by step.
 DPCR_API const dpcr_chain_options *dpcr_chain_plan_options(const dpcr_chain_plan *plan);
 
 // Bytes of workspace that each of the executes below needs: 64-byte aligned host memory, or, where the plan is of a

@@ -346,7 +346,11 @@ dpcr_scheme dpcri_chain_auto(const dpcr_chain_shape *shape, int64_t chunk, int t
     return by_chunks ? DPCR_SCHEME_CHUNKED : DPCR_SCHEME_SEQUENTIAL;
 }
 
-bool dpcri_chain_spans_pay(const dpcr_chain_shape *shape, int64_t chunk, int threads) {
+bool dpcri_chain_spans_pay(const dpcr_chain_shape *shape, bool shared, int64_t chunk, int threads) {
+    const int64_t w = shape->transition.rows;
+    // M is formed once: dense chains of w = 1 to 4 take 1.17, 2.3, 2.4 and 1.8 ns a step on one thread, the loop 0.95,
+    // 1.8, 2.6 and 3.0 (2^14 steps, Zen 5).
+    if (shared && (w == 1 || dpcri_kernel_form(&shape->transition) == DPCR_DENSE)) return threads > 1 || w > 2;
     return spans_ns(shape, chunk, threads) < 0.8 * loop_ns(shape, threads);
 }
 

@@ -144,7 +144,8 @@ dpcr_status dpcr_chain_jvp(const dpcr_chain_plan *plan, const dpcr_array *a, con
     chain.z0 = vd0.data;
     chain.z0_row = vd0.row;
     chain.watch = watching;
-    dpcri_linear_solve(plan->context, &chain, &plan->options, workspace, NULL);
+    const dpcr_chain_options options = dpcri_plan_options(plan, &chain);
+    dpcri_linear_solve(plan->context, &chain, &options, workspace, NULL);
     status = dpcri_plan_finished(watching, function, error);
 done:
     return status;
@@ -227,7 +228,8 @@ dpcr_status dpcr_chain_vjp(const dpcr_chain_plan *plan, const dpcr_array *a, con
     chain.z_step = vdb.step;
     chain.z_row = vdb.row;
     chain.watch = watching;
-    dpcri_linear_solve(plan->context, &chain, &plan->options, workspace, NULL);
+    const dpcr_chain_options options = dpcri_plan_options(plan, &chain);
+    dpcri_linear_solve(plan->context, &chain, &options, workspace, NULL);
     if (vda.data) outer_products(plan, &vdb, &v0, &vz, &vda, watching);
     if (vd0.data) {
         const dpcri_span span = {.n = 1,

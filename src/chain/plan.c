@@ -114,11 +114,12 @@ static dpcr_status choose(dpcr_chain_plan *plan, dpcr_error *error) {
     return DPCR_OK;
 }
 
-// Chunks that were chosen have arrays one step after another in mind: elsewhere the loop may be sooner.
-static void reconsider(const dpcr_chain_plan *plan, const dpcri_linear *chain, dpcr_chain_options *options) {
-    if (!plan->chosen || plan->spans_pay || options->scheme != DPCR_SCHEME_CHUNKED) return;
+dpcr_chain_options dpcri_plan_options(const dpcr_chain_plan *plan, const dpcri_linear *chain) {
+    dpcr_chain_options options = plan->options;
+    if (!plan->fused[chain->a_step == 0] || options.scheme != DPCR_SCHEME_CHUNKED) return options;
     const dpcri_flow flow = dpcri_flow_of(plan->context, chain);
-    if (!dpcri_windows_serve(&flow, options->chunk)) options->scheme = DPCR_SCHEME_SEQUENTIAL;
+    if (!dpcri_windows_serve(&flow, options.chunk)) options.scheme = DPCR_SCHEME_SEQUENTIAL;
+    return options;
 }
 
 dpcri_linear dpcri_plan_linear(const dpcr_chain_plan *plan, const dpcri_view *a, int transposed) {
@@ -166,11 +167,12 @@ dpcr_status dpcr_chain_plan_create(dpcr_context *context, const dpcr_chain_shape
         made = NULL;
         goto done;
     }
-    made->chosen = given.scheme == DPCR_SCHEME_AUTO;
     DPCR_TRY(choose(made, error));
     made->options.typical = NULL;  // the caller's, and read
     dpcri_chain_defaults(&shape->transition, shape->length, shape->batch, &made->options);
-    made->spans_pay = dpcri_chain_spans_pay(shape, made->options.chunk, dpcr_context_threads(context));
+    for (int shared = 0; shared < 2; shared++)
+        made->fused[shared] = given.scheme == DPCR_SCHEME_AUTO && !given.typical &&
+                              !dpcri_chain_spans_pay(shape, shared, made->options.chunk, dpcr_context_threads(context));
     const dpcri_view none = {0};
     const dpcri_linear whole = dpcri_plan_linear(made, &none, shape->transposed);
     made->workspace = dpcri_linear_workspace(&whole, &made->options);
@@ -300,10 +302,9 @@ dpcr_status dpcr_chain_execute(const dpcr_chain_plan *plan, const dpcr_array *a,
     chain.z_step = vz.step;
     chain.z_row = vz.row;
     dpcr_chain_report counts;
-    dpcr_chain_options options = plan->options;
+    dpcr_chain_options options = dpcri_plan_options(plan, &chain);
     dpcri_watch watch;
     chain.watch = dpcri_plan_watch(plan, &watch);
-    reconsider(plan, &chain, &options);
     if (plan->may_overlap) dpcri_chain_forgets(plan->context, &plan->shape, &chain, workspace, &options);
     dpcri_linear_solve(plan->context, &chain, &options, workspace, &counts);
     DPCR_TRY(dpcri_plan_finished(chain.watch, function, error));

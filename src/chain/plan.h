@@ -11,9 +11,8 @@ struct dpcr_chain_plan {
     dpcr_chain_shape shape;
     dpcr_chain_options options;  // every field set, the scheme chosen
     int64_t values;
-    bool chosen;       // the scheme was AUTO
-    bool may_overlap;  // and by the model alone: chunks of the loop side by side where the data forget
-    bool spans_pay;    // chunks that were chosen, without their fused kernels
+    bool may_overlap;  // the scheme was chosen, not asked for: chunks of the loop side by side where the data forget
+    bool fused[2];     // chunks that were chosen pay by their fused kernels alone [of one transition for all steps]
     size_t workspace;
     char sentence[256];
     const struct dpcri_device_table *table;  // of the device in options; NULL: the host
@@ -28,6 +27,9 @@ dpcr_status dpcri_plan_device(dpcr_chain_plan *plan, dpcr_error *error);
 // device_pattern.c: sends the pattern of a csr chain to the plan's device, and gives its memory back.
 dpcr_status dpcri_plan_pattern(dpcr_chain_plan *plan, dpcr_error *error);
 void dpcri_plan_pattern_release(dpcr_chain_plan *plan);
+
+// The plan's options for a chain's arrays: the loop in the place of chunks whose fused kernels the strides keep out.
+dpcr_chain_options dpcri_plan_options(const dpcr_chain_plan *plan, const dpcri_linear *chain);
 
 // What every execute checks of its plan and workspace.
 dpcr_status dpcri_plan_ready(const dpcr_chain_plan *plan, const char *function, const void *workspace, size_t bytes,
