@@ -25,6 +25,7 @@ typedef struct dpcri_span {
     int64_t r_step, r_row;
     void *y;
     int64_t y_step, y_row;
+    int64_t ahead;  // serial: steps on from which memory has more, which may be asked for; 0: who knows
 } dpcri_span;
 
 typedef void dpcri_kernel(const dpcri_span *span);
