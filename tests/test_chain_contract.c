@@ -81,12 +81,9 @@ static void plan_refusals(void **state) {
     assert_string_equal(dpcr_scheme_name((dpcr_scheme)99), "unknown");
 }
 
-static dpcr_scheme chosen(dpcri_core core, dpcr_structure structure, int64_t w, int64_t length, int threads) {
-    const dpcr_chain_shape shape = {.size = sizeof shape,
-                                    .transition = dpcr_transition_square(structure, w, 0),
-                                    .dtype = DPCR_F32,
-                                    .length = length,
-                                    .batch = 1};
+static dpcr_scheme chosen_of(dpcri_core core, dpcr_transition t, dpcr_dtype dtype, int64_t length, int threads) {
+    const dpcr_chain_shape shape = {
+        .size = sizeof shape, .transition = t, .dtype = dtype, .length = length, .batch = 1};
     const dpcri_core own = dpcri_core_kind();
     dpcr_chain_plan *plan = NULL;
     dpcri_core_let_be(core);
@@ -95,6 +92,10 @@ static dpcr_scheme chosen(dpcri_core core, dpcr_structure structure, int64_t w, 
     const dpcr_scheme scheme = dpcr_chain_plan_scheme(plan);
     dpcr_chain_plan_destroy(plan);
     return scheme;
+}
+
+static dpcr_scheme chosen(dpcri_core core, dpcr_structure structure, int64_t w, int64_t length, int threads) {
+    return chosen_of(core, dpcr_transition_square(structure, w, 0), DPCR_F32, length, threads);
 }
 
 // Products of 4 by 4 matrices pay on one thread where a vector of 512 bits takes one pass through the units, and not
@@ -115,6 +116,21 @@ static void auto_composes_few_elements(void **state) {
         for (int64_t w = 1; w <= 16; w *= 2)
             assert_int_equal(chosen((dpcri_core)core, DPCR_DIAGONAL, w, 1 << 14, 1),
                              w <= 4 ? DPCR_SCHEME_CHUNKED : DPCR_SCHEME_SEQUENTIAL);
+}
+
+// Two blocks of 2 go by chunks at every level, on every core; two of 4 on one thread, and blocks of the ring, whose
+// kernels are the definition's, by the loop.
+static void auto_composes_few_blocks(void **state) {
+    (void)state;
+    const dpcr_transition twos = dpcr_transition_square(DPCR_BLOCK, 4, 2),
+                          fours = dpcr_transition_square(DPCR_BLOCK, 8, 4);
+    for (int core = DPCRI_CORE_WHOLE; core <= DPCRI_CORE_SHARED; core++)
+        for (int threads = 1; threads <= 2; threads++) {
+            assert_int_equal(chosen_of((dpcri_core)core, twos, DPCR_F32, 1 << 14, threads), DPCR_SCHEME_CHUNKED);
+            assert_int_equal(chosen_of((dpcri_core)core, twos, DPCR_U32, 1 << 14, threads), DPCR_SCHEME_SEQUENTIAL);
+            if (threads == 1)
+                assert_int_equal(chosen_of((dpcri_core)core, fours, DPCR_F32, 1 << 14, 1), DPCR_SCHEME_SEQUENTIAL);
+        }
 }
 
 // What does not lie in a Xeon's second-level cache comes so slowly that windows of few elements lose to the loop.
@@ -386,6 +402,7 @@ int main(void) {
         cmocka_unit_test(plan_refusals),
         cmocka_unit_test(auto_counts_the_passes_of_a_vector),
         cmocka_unit_test(auto_composes_few_elements),
+        cmocka_unit_test(auto_composes_few_blocks),
         cmocka_unit_test(auto_knows_a_far_cache),
         cmocka_unit_test(auto_counts_threads_that_work),
         cmocka_unit_test(overlap_gains_from_caches),

@@ -8,6 +8,7 @@
 #include "chain/windows.h"
 #include "kern/chunked.h"
 #include "linear_common.h"
+#include "rt/wisdom.h"
 #include "sampled.h"
 
 #include <sys/mman.h>
@@ -273,45 +274,140 @@ static void products_that_overflow(void **state) {
     assert_true(seen > 100);
 }
 
-// What AUTO chose for its fused kernels goes by the loop where states do not lie one after another.
-static void auto_leaves_chunks_that_lie_apart(void **state) {
-    (void)state;
-    enum { LENGTH = 16384, W = 2, PAD = 3 };
-    const int64_t sizes[3] = {LENGTH, 1, W}, values[3] = {LENGTH, 1, W * W};
+// ---- AUTO, whose chunks are chosen for their fused kernels ----
+
+enum { LENGTH = 16384, PAD = 3 };
+
+typedef struct chain {
+    int64_t batch, w;
+    float *a, *b, *z;  // z of the loop
+} chain;
+
+static chain draw_chain(int64_t batch, int64_t w) {
+    chain c = {.batch = batch, .w = w};
+    const size_t states = (size_t)(LENGTH * batch * w);
+    c.a = malloc(states * (size_t)w * sizeof *c.a), c.b = malloc(states * sizeof *c.b);
+    c.z = malloc(states * sizeof *c.z);
+    for (size_t i = 0; i < states * (size_t)w; i++) c.a[i] = (float)random_signed();
+    for (size_t i = 0; i < states; i++) c.b[i] = (float)random_signed();
+    return c;
+}
+
+static void drop_chain(chain *c) { free(c->a), free(c->b), free(c->z); }
+
+// Rows of w + pad numbers.
+static dpcr_array states_of(const chain *c, float *data, int64_t pad) {
+    dpcr_array x = dpcr_array_make(data, DPCR_F32, 3, (const int64_t[]){LENGTH, c->batch, c->w});
+    x.strides[1] = c->w + pad, x.strides[0] = c->batch * (c->w + pad);
+    return x;
+}
+
+static dpcr_array values_of_chain(const chain *c) {
+    return dpcr_array_make(c->a, DPCR_F32, 3, (const int64_t[]){LENGTH, c->batch, c->w * c->w});
+}
+
+static dpcr_chain_plan *plan_of(const chain *c, dpcr_scheme scheme) {
     const dpcr_chain_shape shape = {.size = sizeof shape,
                                     .length = LENGTH,
-                                    .batch = 1,
-                                    .transition = dpcr_transition_square(DPCR_DENSE, W, 0),
+                                    .batch = c->batch,
+                                    .transition = dpcr_transition_square(DPCR_DENSE, c->w, 0),
                                     .dtype = DPCR_F32};
-    const dpcr_chain_options options[2] = {{.size = sizeof options[0]},
-                                           {.size = sizeof options[0], .scheme = DPCR_SCHEME_SEQUENTIAL}};
-    float *a = malloc(LENGTH * W * W * sizeof *a), *b = malloc(LENGTH * W * sizeof *b);
-    float *z[2] = {calloc(LENGTH * (W + PAD), sizeof *a), calloc(LENGTH * (W + PAD), sizeof *a)};
-    for (int64_t i = 0; i < LENGTH * W * W; i++) a[i] = (float)random_signed();
-    for (int64_t i = 0; i < LENGTH * W; i++) b[i] = (float)random_signed();
-    const dpcr_array va = dpcr_array_make(a, DPCR_F32, 3, values), vb = dpcr_array_make(b, DPCR_F32, 3, sizes);
-    for (int which = 0; which < 2; which++) {
-        dpcr_chain_plan *plan = NULL;
-        assert_int_equal(dpcr_chain_plan_create(contexts[1], &shape, &options[which], &plan, NULL), DPCR_OK);
-        const size_t bytes = dpcr_chain_plan_workspace(plan);
-        void *workspace = aligned_alloc(64, (bytes + 127) / 64 * 64);
-        dpcr_array vz = dpcr_array_make(z[which], DPCR_F32, 3, sizes);
-        dpcr_chain_report report = {.size = sizeof report};
-        assert_int_equal(dpcr_chain_execute(plan, &va, &vb, NULL, &vz, workspace, bytes, &report, NULL), DPCR_OK);
-        assert_int_equal(report.scheme, dpcr_chain_plan_scheme(plan));
-        vz.strides[0] = vz.strides[1] = W + PAD;
-        assert_int_equal(dpcr_chain_execute(plan, &va, &vb, NULL, &vz, workspace, bytes, &report, NULL), DPCR_OK);
-        assert_int_not_equal(report.scheme, DPCR_SCHEME_CHUNKED);
-        free(workspace);
+    const dpcr_chain_options options = {.size = sizeof options, .scheme = scheme};
+    dpcr_chain_plan *plan = NULL;
+    assert_int_equal(dpcr_chain_plan_create(contexts[1], &shape, &options, &plan, NULL), DPCR_OK);
+    return plan;
+}
+
+static void *workspace_of(const dpcr_chain_plan *plan) {
+    return aligned_alloc(64, (dpcr_chain_plan_workspace(plan) + 127) / 64 * 64);
+}
+
+// The scheme that ran.
+static dpcr_scheme execute(const chain *c, const dpcr_chain_plan *plan, float *z, int64_t pad) {
+    const dpcr_array a = values_of_chain(c), b = states_of(c, c->b, 0), vz = states_of(c, z, pad);
+    dpcr_chain_report report = {.size = sizeof report};
+    void *workspace = workspace_of(plan);
+    assert_int_equal(
+        dpcr_chain_execute(plan, &a, &b, NULL, &vz, workspace, dpcr_chain_plan_workspace(plan), &report, NULL),
+        DPCR_OK);
+    free(workspace);
+    return report.scheme;
+}
+
+// db of a gradient, written into padded rows.
+static void pull_back(const chain *c, const dpcr_chain_plan *plan, float *db) {
+    const dpcr_array a = values_of_chain(c), z = states_of(c, c->z, 0), g = states_of(c, c->b, 0);
+    const dpcr_array to = states_of(c, db, PAD);
+    void *workspace = workspace_of(plan);
+    assert_int_equal(
+        dpcr_chain_vjp(plan, &a, NULL, &z, &g, NULL, &to, NULL, workspace, dpcr_chain_plan_workspace(plan), NULL),
+        DPCR_OK);
+    free(workspace);
+}
+
+// And a tangent.
+static void push_forward(const chain *c, const dpcr_chain_plan *plan, float *dz) {
+    const dpcr_array a = values_of_chain(c), z = states_of(c, c->z, 0), db = states_of(c, c->b, 0);
+    const dpcr_array to = states_of(c, dz, PAD);
+    void *workspace = workspace_of(plan);
+    assert_int_equal(
+        dpcr_chain_jvp(plan, &a, NULL, &z, NULL, &db, NULL, &to, workspace, dpcr_chain_plan_workspace(plan), NULL),
+        DPCR_OK);
+    free(workspace);
+}
+
+// Where states do not lie one after another the loop goes, with its bits; derivatives too.
+static void auto_leaves_chunks_that_lie_apart(void **state) {
+    (void)state;
+    chain c = draw_chain(1, 2);
+    dpcr_chain_plan *chosen = plan_of(&c, DPCR_SCHEME_AUTO), *loop = plan_of(&c, DPCR_SCHEME_SEQUENTIAL);
+    const size_t padded = (size_t)(LENGTH * (c.w + PAD));
+    float *got = calloc(padded, sizeof *got), *want = calloc(padded, sizeof *want);
+    assert_int_equal(execute(&c, chosen, c.z, 0), dpcr_chain_plan_scheme(chosen));
+    assert_int_not_equal(execute(&c, chosen, got, PAD), DPCR_SCHEME_CHUNKED);
+    execute(&c, loop, want, PAD);
+    assert_memory_equal(got, want, padded * sizeof *got);
+    pull_back(&c, chosen, got), pull_back(&c, loop, want);
+    assert_memory_equal(got, want, padded * sizeof *got);
+    push_forward(&c, chosen, got), push_forward(&c, loop, want);
+    assert_memory_equal(got, want, padded * sizeof *got);
+    dpcr_chain_plan_destroy(chosen), dpcr_chain_plan_destroy(loop);
+    free(got), free(want), drop_chain(&c);
+}
+
+// Chunks that a measurement chose without fused kernels stay: other lengths, and several sequences.
+static void measured_chunks_stay(void **state) {
+    (void)state;
+    static const struct {
+        int64_t batch;
+        const char *key, *value;
+    } known[] = {{1,
+                  "linear float32 L16384 B1 w2 dense0 transposed 0 typical 0 threads 1 chunk 0 levels 0 warm-up 0 "
+                  "tol 0 sweeps 0",
+                  "chunked chunk 129 warm-up 64"},
+                 {3,
+                  "linear float32 L16384 B3 w2 dense0 transposed 0 typical 0 threads 1 chunk 0 levels 0 warm-up 0 "
+                  "tol 0 sweeps 0",
+                  "chunked chunk 64 warm-up 64"}};
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
+        dpcri_wisdom_set(contexts[1], known[i].key, known[i].value);
+        chain c = draw_chain(known[i].batch, 2);
+        dpcr_chain_plan *plan = plan_of(&c, DPCR_SCHEME_AUTO);
+        assert_non_null(strstr(dpcr_chain_plan_sentence(plan), "known from an earlier measurement"));
+        for (int64_t l = 0; l < LENGTH * c.batch * 4; l++) c.a[l] = l % 4 == 0 || l % 4 == 3;  // nothing is forgotten
+        assert_int_equal(execute(&c, plan, c.z, 0), DPCR_SCHEME_CHUNKED);
         dpcr_chain_plan_destroy(plan);
+        drop_chain(&c);
     }
-    for (int64_t l = 0; l < LENGTH; l++) assert_memory_equal(z[0] + l * (W + PAD), z[1] + l * (W + PAD), W * sizeof *a);
-    free(a), free(b), free(z[0]), free(z[1]);
+    dpcr_wisdom_forget(contexts[1]);
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(windows_have_the_bits_of_spans), cmocka_unit_test(hazards),
-                                       cmocka_unit_test(far_windows), cmocka_unit_test(products_that_overflow),
-                                       cmocka_unit_test(auto_leaves_chunks_that_lie_apart)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(windows_have_the_bits_of_spans),
+                                       cmocka_unit_test(hazards),
+                                       cmocka_unit_test(far_windows),
+                                       cmocka_unit_test(products_that_overflow),
+                                       cmocka_unit_test(auto_leaves_chunks_that_lie_apart),
+                                       cmocka_unit_test(measured_chunks_stay)};
     return cmocka_run_group_tests(tests, open_all, close_all);
 }

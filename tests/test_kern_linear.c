@@ -56,6 +56,7 @@ typedef struct shape {
     int64_t n, rows;
     bool hazards, has_x, has_r, shared;
     bool tight;  // nothing between rows
+    int64_t ahead;
 } shape;
 
 static double draw(const shape *s) {
@@ -162,7 +163,7 @@ static void check_shape(const shape *s) {
     const bool transposed = s->operation == DPCRI_APPLY_T, squares = s->operation >= DPCRI_COMPOSE;
     const int64_t out = squares ? values : transposed ? cols : w;
     const int64_t in = s->operation == DPCRI_COMPOSE ? values : transposed ? w : s->operation == DPCRI_OUTER ? w : cols;
-    dpcri_span span = {.n = s->n, .rows = s->rows, .w = w, .cols = cols, .block = s->t.block};
+    dpcri_span span = {.n = s->n, .rows = s->rows, .w = w, .cols = cols, .block = s->t.block, .ahead = s->ahead};
     used = 0;
     const int64_t r_width = s->operation == DPCRI_OUTER ? w : out;
     span.a = lines(s, memory.a, values, &span.a_step, &span.a_row, true, true);
@@ -260,6 +261,8 @@ static void chains_side_by_side(void **state) {
             check_shape(&s);
             s.n += 4;
             check_shape(&s);
+            s.ahead = 3;
+            check_shape(&s);
         }
 }
 
@@ -277,6 +280,9 @@ static void blocks_side_by_side(void **state) {
                 check_shape(&s);
                 s.n += 40;  // more than go at a time
                 check_shape(&s);
+                s.ahead = 45;
+                check_shape(&s);
+                s.ahead = 0;
                 s.tight = false;
                 check_shape(&s);
                 s.operation = kind / 2 % 2 ? DPCRI_PRODUCT_T : DPCRI_PRODUCT, s.n = 4;

@@ -85,7 +85,8 @@ static bool solve(drawn_chain *c, const dpcr_chain_options *options, int threads
     check_gaps(z);
     const dpcr_scheme planned = dpcr_chain_plan_scheme(plan);
     const bool looked = !options || options->scheme == DPCR_SCHEME_AUTO;
-    const bool apart = c->a.step != c->values || c->b.step != c->w || z->step != c->w;
+    const bool one_by_one = c->a.step == c->values && c->b.step == c->w && z->step == c->w;
+    const bool apart = c->a.step == 0 || (c->batch == 1 && !one_by_one);
     const bool loop = planned == DPCR_SCHEME_CHUNKED && report->scheme == DPCR_SCHEME_SEQUENTIAL && apart;
     if (report->scheme != planned && !(looked && (loop || report->scheme == DPCR_SCHEME_OVERLAP)))
         wrong("the plan says %s, the report %s", dpcr_scheme_name(planned), dpcr_scheme_name(report->scheme));

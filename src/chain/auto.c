@@ -151,11 +151,6 @@ static double diagonal_window_ns(int64_t w, bool is_double) {
         {{0, 0.58, 0.58, 0.6, 0.65}, {0, 0.58, 0.58, 0.6, 0.7}, {0, 0.26, 0.5, 0.72, 0.98}, {0, 0.55, 1.1, 1.5, 2.4}}};
     return by_width[is_double][place()][w];
 }
-// Steps of the fused kernels' chunks; 0 where there are none.
-static int64_t fused_steps(const dpcr_chain_shape *s) {
-    const dpcr_transition *t = &s->transition;
-    return dpcri_chunked_steps(dpcri_kernel_form(t), t->rows, t->block);
-}
 
 // The same of blocks on the diagonal, each of k: bench chain --structure block, w = 4 to 8, L = 2^12, Zen 5; not
 // measured on a Xeon, where they are taken for dense ones.
@@ -164,6 +159,13 @@ static double block_window_ns(int64_t w, int64_t k, bool is_double) {
         {0, 0, 0.31, 0.71, 1.45}, {0, 0, 0.38, 0.87, 1.85}, {0, 0, 0.52, 1.05, 1.9}, {0, 0, 1.15, 2.45, 5.5}};
     return (double)(w / k) * a_block[place()][k] * (!is_double ? 1 : is_shared() ? 1.6 : 2);
 }
+
+// Steps of the fused kernels' chunks; 0 where there are none.
+static int64_t fused_steps(const dpcr_chain_shape *s) {
+    const dpcr_transition *t = &s->transition;
+    return dpcri_chunked_steps(dpcri_kernel_form(t), t->rows, t->block);
+}
+
 // What a step of one sequence takes in windows, on one thread. 0: none serve it. Narrower vectors take as many turns
 // more as they have fewer lanes, and hide as much of the memory.
 static double window_ns(const dpcr_chain_shape *s) {
@@ -217,15 +219,17 @@ static double sequences_apart_ns(const dpcr_chain_shape *s) {
     return s->batch > 1 ? (2 * values + 4 * state) / batch_bytes_a_ns(s) : 0;
 }
 
+static double compose_ns(const dpcr_chain_shape *s) {
+    return s->transition.structure <= DPCR_IDENTITY ? 0 : busy_ns(dpcr_transition_compose_flops(&s->transition));
+}
+
 // By spans, where no fused kernel serves.
 static double spans_ns(const dpcr_chain_shape *s, int64_t chunk, int threads) {
     const double apply = busy_ns(dpcr_transition_apply_flops(&s->transition));
-    const double compose =
-        s->transition.structure <= DPCR_IDENTITY ? 0 : busy_ns(dpcr_transition_compose_flops(&s->transition));
     const double chunks = (double)s->length / (double)chunk, groups = most(1, chunks / DPCRI_SIDE);
     const double workers = least(threads, groups), batch = (double)s->batch;
     const double latency = latency_ns(coupled_width(&s->transition));
-    const double compute = passes_of(s) * (2 * apply + compose);
+    const double compute = passes_of(s) * (2 * apply + compose_ns(s));
     // Passes over blocks leave the caches in between.
     const double bytes =
         dpcri_kernel_form(&s->transition) == DPCR_BLOCK ? 3 * step_bytes(s) / batch_bytes_a_ns(s) : streams_ns(s, 2);
@@ -352,10 +356,6 @@ bool dpcri_chain_spans_pay(const dpcr_chain_shape *shape, bool shared, int64_t c
     // 1.8, 2.6 and 3.0 (2^14 steps, Zen 5).
     if (shared && (w == 1 || dpcri_kernel_form(&shape->transition) == DPCR_DENSE)) return threads > 1 || w > 2;
     return spans_ns(shape, chunk, threads) < 0.8 * loop_ns(shape, threads);
-}
-
-static double compose_ns(const dpcr_chain_shape *s) {
-    return s->transition.structure <= DPCR_IDENTITY ? 0 : busy_ns(dpcr_transition_compose_flops(&s->transition));
 }
 
 // Levels of pcr, each a composition and an application a step, or a tree's up and down, two of each, in the place of

@@ -114,9 +114,22 @@ static dpcr_status choose(dpcr_chain_plan *plan, dpcr_error *error) {
     return DPCR_OK;
 }
 
+// Whether chunks that were chosen take fused kernels where arrays lie step by step, and lose to the loop without them.
+static bool lives_by_fused(const dpcr_chain_plan *plan, bool shared) {
+    const dpcr_chain_shape *s = &plan->shape;
+    const int64_t way = s->transposed ? -s->batch : s->batch, chunk = plan->options.chunk;
+    const dpcri_view none = {0};
+    const dpcri_linear chain = dpcri_plan_linear(plan, &none, s->transposed);
+    dpcri_flow flow = dpcri_flow_of(plan->context, &chain);
+    flow.a_step = way * plan->values;
+    flow.b_step = flow.z_step = way * s->transition.rows;
+    return plan->options.scheme == DPCR_SCHEME_CHUNKED && dpcri_windows_serve(&flow, chunk) &&
+           !dpcri_chain_spans_pay(s, shared, chunk, dpcr_context_threads(plan->context));
+}
+
 dpcr_chain_options dpcri_plan_options(const dpcr_chain_plan *plan, const dpcri_linear *chain) {
     dpcr_chain_options options = plan->options;
-    if (!plan->fused[chain->a_step == 0] || options.scheme != DPCR_SCHEME_CHUNKED) return options;
+    if (!plan->fused[chain->a_step == 0]) return options;
     const dpcri_flow flow = dpcri_flow_of(plan->context, chain);
     if (!dpcri_windows_serve(&flow, options.chunk)) options.scheme = DPCR_SCHEME_SEQUENTIAL;
     return options;
@@ -171,8 +184,7 @@ dpcr_status dpcr_chain_plan_create(dpcr_context *context, const dpcr_chain_shape
     made->options.typical = NULL;  // the caller's, and read
     dpcri_chain_defaults(&shape->transition, shape->length, shape->batch, &made->options);
     for (int shared = 0; shared < 2; shared++)
-        made->fused[shared] = given.scheme == DPCR_SCHEME_AUTO && !given.typical &&
-                              !dpcri_chain_spans_pay(shape, shared, made->options.chunk, dpcr_context_threads(context));
+        made->fused[shared] = given.scheme == DPCR_SCHEME_AUTO && !given.typical && lives_by_fused(made, shared);
     const dpcri_view none = {0};
     const dpcri_linear whole = dpcri_plan_linear(made, &none, shape->transposed);
     made->workspace = dpcri_linear_workspace(&whole, &made->options);

@@ -8,8 +8,8 @@
 #include "kern/kern.h"
 #include "kern/simd.h"
 
-// Bytes of matrices, of all sequences, that a second-level cache holds: to ask for them takes a third longer than to read
-// them (w = 48, 24 steps: 110 instead of 75 ns). And so many ahead of the step at hand others are asked for.
+// Bytes of matrices, of all sequences, that a second-level cache holds: to ask for them takes a third longer than to
+// read them (w = 48, 24 steps: 110 instead of 75 ns). And so many ahead of the step at hand others are asked for.
 enum { DPCRI_NEAR_BYTES = 1 << 19, DPCRI_AHEAD_BYTES = 8192 };
 
 // One array of up to eight chains. Where all chains are there (whole), their places are a few strides apart, which

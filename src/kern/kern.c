@@ -73,7 +73,7 @@ dpcri_summary_kernel *dpcri_summary_at(dpcri_isa level, dpcr_dtype dtype, dpcr_s
 int64_t dpcri_chains_at_once(dpcri_isa level, dpcr_dtype dtype, int64_t width) {
     const int64_t lanes = (int64_t)(16 << level) / (int64_t)dpcr_dtype_size(dtype);
     if (lanes < 4 || dtype == DPCR_U32) return 4;
-    if (width == 2) return lanes / 4 * (level == DPCRI_AVX512 ? 8 : 6);  // vectors of twos.inc
+    if (width == 2) return lanes / 4 * (level == DPCRI_AVX512 ? DPCRI_TWOS_AVX512 : DPCRI_TWOS);
     return width <= 4 ? 8 : 4;
 }
 

@@ -68,6 +68,9 @@ const dpcri_kernels *dpcri_kernels_ref(dpcr_dtype dtype);
 // dense.
 dpcr_structure dpcri_kernel_form(const dpcr_transition *transition);
 
+// Vectors of chains of width 2 that go on together (twos.inc): as many as there are registers for.
+enum { DPCRI_TWOS = 6, DPCRI_TWOS_AVX512 = 8 };
+
 // Narrow dense chains of a width, one after another, that the serial kernels of a level take in one pass over the steps
 // at least.
 int64_t dpcri_chains_at_once(dpcri_isa level, dpcr_dtype dtype, int64_t width);
