@@ -153,7 +153,7 @@ static void overlap_has_the_loops_bits(void **state) {
             }
 }
 
-// A sequence's bits are those that it has alone; a NaN stays where it is.
+// Into the sequence's own place among the others.
 static void solve_alone(const problem *p, int64_t row, const dpcr_chain_options *options) {
     const size_t size = dpcr_dtype_size(p->dtype);
     problem alone = *p;
@@ -166,6 +166,7 @@ static void solve_alone(const problem *p, int64_t row, const dpcr_chain_options 
     solve(&alone, options, 1, false);
 }
 
+// A sequence's bits are those that it has alone; a NaN stays where it is.
 static void sequences_are_alone(void **state) {
     (void)state;
     static const width widths[] = {{DPCR_DENSE, 2, 0},  {DPCR_DENSE, 8, 0},   {DPCR_DENSE, 11, 0},
