@@ -179,6 +179,8 @@ typedef struct cli_network {
 extern const struct argp cli_network_argp;
 // Are no options given but `taken`, whose last is NULL? Tells it otherwise and returns false (exit code 2).
 bool cli_network_only(const cli_network *network, const char *what, const char *const *taken);
+// Was the option of this name given?
+bool cli_network_gives(const cli_network *network, const char *name);
 // Does the network take all that are given? Tells it otherwise and returns false (exit code 2).
 bool cli_network_fits(const cli_network *network);
 // Reads the positional "mlp" or "resnet".

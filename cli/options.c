@@ -288,6 +288,12 @@ bool cli_network_only(const cli_network *network, const char *what, const char *
     return only(network_options, network->given, KEY_LAYERS, what, taken);
 }
 
+bool cli_network_gives(const cli_network *network, const char *name) {
+    for (const struct argp_option *o = network_options; o->name; o++)
+        if (!strcmp(o->name, name)) return is_given(network, o->key);
+    return false;
+}
+
 bool cli_network_fits(const cli_network *network) {
     const dpcr_model_options *o = &network->options;
     static const int of_resnets[] = {KEY_BRANCH, KEY_HIDDEN, KEY_SCALE};

@@ -6,11 +6,20 @@
 #include <string.h>
 
 #include "plan.h"
-#include "solve.h"
+
+#define OTHERS ", linear, rnn, rnn-relu, gru, lstm, paragru, paralstm, mingru, lorenz, logistic"
 
 enum {
     KEY_LENGTH = 0x4000,
     KEY_STRUCTURE,
+    KEY_A,
+    KEY_TRANSPOSED,
+    KEY_INPUTS,
+    KEY_BIDIRECTIONAL,
+    KEY_INFERENCE,
+    KEY_WEIGHTS,
+    KEY_PREFIX,
+    KEY_INPUT,
     KEY_PLANNING,
     KEY_MEASURE,
     KEY_BUDGET,
@@ -28,35 +37,44 @@ enum {
     KEY_SIDE
 };
 
-typedef struct plan {
-    cli_common common;
-    cli_solver solver;
-    cli_network network;
-    dpcr_structure structure;
-    bool structure_given;
-    const char *wisdom;
-    bool calibrate;
-    dpcr_machine machine;    // what is not this one's
-    dpcr_ranks_model ranks;  // ranks 0: one process
-} plan;
-
 static const struct argp_option plan_options[] = {
-    {"length", KEY_LENGTH, "N", 0, "The same as --layers", 0},
-    {"structure", KEY_STRUCTURE, "NAME", 0,
-     "Of a linear chain: zero, identity, scalar, diagonal, block, dense (default)", 0},
+    {"length", KEY_LENGTH, "N", 0, "Steps; of mlp and resnet the same as --layers", 0},
     {"planning", KEY_PLANNING, "estimate|measure|wisdom", 0,
      "From the cost model (default), by timing the candidates, or only from what --wisdom knows", 0},
     {"measure", KEY_MEASURE, NULL, 0, "The same as --planning measure", 0},
     {"budget", KEY_BUDGET, "SECONDS", 0, "Of measuring (default 1)", 0},
-    {"ranks", KEY_RANKS, "P", 0,
-     "Of a linear chain: what --scheme distributed and overlap would take on 1, 2, 4, ... P ranks, a core each", 0},
-    {"link-latency", KEY_LINK_LATENCY, "US", 0, "where a message takes so many microseconds (default 2)", 0},
-    {"link-bandwidth", KEY_LINK_BANDWIDTH, "GB/S", 0, "and 10^9 bytes of it a second (default 10)", 0},
-    {"side-by-side", KEY_SIDE, "N", 0, "and only N of the ranks run at once (default: all)", 0},
     {"wisdom", KEY_WISDOM, "FILE", 0,
      "Load what earlier measurements found (of this machine and version: any other is refused), and with --measure "
      "save what this one finds",
      0},
+    {0},
+};
+
+static const struct argp_option linear_options[] = {
+    {"structure", KEY_STRUCTURE, "NAME", 0, "zero, identity, scalar, diagonal, block, dense (default)", 0},
+    {"transposed", KEY_TRANSPOSED, NULL, 0, "z_l = A_{l+1}^T z_{l+1} + b_l, from the last step", 0},
+    {"A", KEY_A, "FILE", 0,
+     "Transitions like those to come, as solve linear reads them: length, batch, width and structure are theirs, and "
+     "--measure runs over them, by overlap too, if they forget",
+     0},
+    {"ranks", KEY_RANKS, "P", 0,
+     "What --scheme distributed and overlap would take on 1, 2, 4, ... P ranks, a core each", 0},
+    {"link-latency", KEY_LINK_LATENCY, "US", 0, "where a message takes so many microseconds (default 2)", 0},
+    {"link-bandwidth", KEY_LINK_BANDWIDTH, "GB/S", 0, "and 10^9 bytes of it a second (default 10)", 0},
+    {"side-by-side", KEY_SIDE, "N", 0, "and only N of the ranks run at once (default: all)", 0},
+    {0},
+};
+
+static const struct argp_option recurrent_options[] = {
+    {"inputs", KEY_INPUTS, "I", 0, "Numbers of x a step (default: --hidden)", 0},
+    {"bidirectional", KEY_BIDIRECTIONAL, NULL, 0, "Two directions", 0},
+    {"inference", KEY_INFERENCE, NULL, 0, "Plan the pass forward alone: nobody goes back", 0},
+    {"weights", KEY_WEIGHTS, "FILE", 0,
+     "safetensors of a trained network's state_dict(), as solve reads it: whether it forgets lies in its weights "
+     "(default: weights as PyTorch draws them)",
+     0},
+    {"prefix", KEY_PREFIX, "TEXT", 0, "What stands before the names in that file, such as 'rnn.'", 0},
+    {"input", KEY_INPUT, "FILE", 0, "x [T][B][I] like those to come (default: normal numbers)", 0},
     {0},
 };
 
@@ -87,17 +105,26 @@ static error_t read_planning(const char *arg, dpcr_planning *planning) {
 }
 
 static error_t parse_plan(int key, char *arg, struct argp_state *state) {
-    plan *p = state->input;
+    cli_plan *p = state->input;
     dpcr_solve_options *o = &p->solver.options;
     switch (key) {
-        case KEY_LENGTH: return cli_read_int64("--length", arg, 0, INT64_MAX, &p->network.options.layers) ? 0 : EINVAL;
-        case KEY_STRUCTURE:
-            p->structure_given = true;
-            return cli_read_structure("--structure", arg, &p->structure) ? 0 : EINVAL;
+        case KEY_LENGTH: return cli_read_int64("--length", arg, 0, INT64_MAX, &p->length) ? 0 : EINVAL;
         case KEY_PLANNING: return read_planning(arg, &o->planning);
         case KEY_MEASURE: o->planning = DPCR_PLANNING_MEASURE; return 0;
         case KEY_BUDGET: return cli_read_double("--budget", arg, 1e-3, 3600, &o->planning_seconds) ? 0 : EINVAL;
         case KEY_WISDOM: p->wisdom = arg; return 0;
+        default: return ARGP_ERR_UNKNOWN;
+    }
+}
+
+static error_t parse_linear(int key, char *arg, struct argp_state *state) {
+    cli_plan *p = state->input;
+    switch (key) {
+        case KEY_STRUCTURE:
+            p->structure_given = true;
+            return cli_read_structure("--structure", arg, &p->structure) ? 0 : EINVAL;
+        case KEY_TRANSPOSED: p->transposed = true; return 0;
+        case KEY_A: p->transitions = arg; return 0;
         case KEY_RANKS: return cli_read_int64("--ranks", arg, 1, 1 << 20, &p->ranks.ranks) ? 0 : EINVAL;
         case KEY_SIDE: return cli_read_int64("--side-by-side", arg, 1, 1 << 20, &p->ranks.cores) ? 0 : EINVAL;
         case KEY_LINK_LATENCY: return read_rate("--link-latency", arg, 1e-6, &p->ranks.latency);
@@ -106,8 +133,21 @@ static error_t parse_plan(int key, char *arg, struct argp_state *state) {
     }
 }
 
+static error_t parse_recurrent(int key, char *arg, struct argp_state *state) {
+    cli_plan *p = state->input;
+    switch (key) {
+        case KEY_INPUTS: return cli_read_int64("--inputs", arg, 1, INT64_MAX, &p->inputs) ? 0 : EINVAL;
+        case KEY_BIDIRECTIONAL: p->bidirectional = true; return 0;
+        case KEY_INFERENCE: p->inference = true; return 0;
+        case KEY_WEIGHTS: p->weights = arg; return 0;
+        case KEY_PREFIX: p->prefix = arg; return 0;
+        case KEY_INPUT: p->input = arg; return 0;
+        default: return ARGP_ERR_UNKNOWN;
+    }
+}
+
 static error_t parse_machine(int key, char *arg, struct argp_state *state) {
-    plan *p = state->input;
+    cli_plan *p = state->input;
     dpcr_machine *m = &p->machine;
     switch (key) {
         case KEY_CALIBRATE: p->calibrate = true; return 0;
@@ -122,25 +162,27 @@ static error_t parse_machine(int key, char *arg, struct argp_state *state) {
 }
 
 static const struct argp plan_argp = {plan_options, parse_plan, NULL, NULL, NULL, NULL, NULL};
+static const struct argp linear_argp = {linear_options, parse_linear, NULL, NULL, NULL, NULL, NULL};
+static const struct argp recurrent_argp = {recurrent_options, parse_recurrent, NULL, NULL, NULL, NULL, NULL};
 static const struct argp machine_argp = {machine_options, parse_machine, NULL, NULL, NULL, NULL, NULL};
 
-static bool is_elsewhere(const plan *p) {
+bool cli_plan_is_elsewhere(const cli_plan *p) {
     const dpcr_machine *m = &p->machine;
     return m->threads > 0 || m->bandwidth > 0 || m->flops > 0 || m->latency > 0 || m->region > 0 || m->wake > 0;
 }
 
 // ---- what is told of every plan ----
 
-static void set_shape(cli_result *r, const plan *p, const char *kind) {
-    const dpcr_model_options *o = &p->network.options;
-    cli_set_text(r, "chain", kind);
-    cli_set_int(r, "length", o->layers);
-    cli_set_int(r, "batch", p->network.batch);
-    cli_set_int(r, "width", o->width);
-    cli_set_text(r, "dtype", dpcr_dtype_name(o->dtype));
+void cli_plan_set_shape(cli_result *r, const char *chain, int64_t length, int64_t batch, int64_t width,
+                        dpcr_dtype dtype) {
+    cli_set_text(r, "chain", chain);
+    cli_set_int(r, "length", length);
+    cli_set_int(r, "batch", batch);
+    cli_set_int(r, "width", width);
+    cli_set_text(r, "dtype", dpcr_dtype_name(dtype));
 }
 
-static void set_machine(cli_result *r, dpcr_context *context, const plan *p) {
+static void set_machine(cli_result *r, dpcr_context *context, const cli_plan *p) {
     dpcr_machine m = {.size = sizeof m};
     if (dpcr_context_machine(context, &m, NULL) != DPCR_OK) return;
     json_t *caches = json_array();
@@ -148,141 +190,9 @@ static void set_machine(cli_result *r, dpcr_context *context, const plan *p) {
         json_array_append_new(caches,
                               json_pack("{sfsf}", "bytes", m.cache_bytes[i], "bytes_per_second", m.cache_bandwidth[i]));
     cli_set(r, "machine",
-            json_pack("{sb sf sf sf sf sf sf so}", "described", is_elsewhere(p), "cores", m.threads, "core_flops",
-                      m.flops, "fma_seconds", m.latency, "region_seconds", m.region, "wake_seconds", m.wake,
-                      "bytes_per_second", m.bandwidth, "caches", caches));
-}
-
-// ---- linear chains over ranks ----
-
-// How many times as fast; a chain of no steps takes no time at all, however it is run.
-static double times(double one, double many) { return many > 0 ? one / many : 1; }
-
-// 1, 2, 4, ... and the number asked for: the same chain, and one as many times as long.
-// Ranks that take turns share a machine; else each has one. shape->length times ranks fits.
-static int tell_ranks(dpcr_context *context, const plan *p, const dpcr_chain_shape *shape, cli_result *r) {
-    dpcr_machine machine = {.size = sizeof machine};
-    const bool known = dpcr_context_machine(context, &machine, NULL) == DPCR_OK;
-    json_t *list = json_array();
-    dpcr_error error = {0};
-    double one = 0;
-    cli_say(&p->common, "  %8s %12s %9s %12s %9s %12s %12s\n", "ranks", "distributed", "speed-up", "overlap",
-            "speed-up", "P as long", "efficiency");
-    for (int64_t ranks = 1;; ranks = 2 * ranks < p->ranks.ranks ? 2 * ranks : p->ranks.ranks) {
-        dpcr_ranks_model m = p->ranks, weak = p->ranks;
-        dpcr_chain_shape longer = *shape;
-        m.ranks = weak.ranks = ranks;
-        const double beside = p->ranks.cores ? (double)(ranks < p->ranks.cores ? ranks : p->ranks.cores) : 1;
-        if (known) m.memory = weak.memory = machine.bandwidth / beside;
-        if (known) m.cache = weak.cache = machine.cache_bytes[2] / beside;
-        longer.length = shape->length * ranks;
-        if (dpcr_chain_predict(shape, &m, &error) != DPCR_OK || dpcr_chain_predict(&longer, &weak, &error) != DPCR_OK) {
-            json_decref(list);
-            return cli_fail_error(&error, CLI_COMPUTING);
-        }
-        if (ranks == 1) one = m.distributed;
-        json_t *item =
-            json_pack("{sI sf sf sf sf sf sf sf sf sf}", "ranks", (json_int_t)ranks, "seconds", m.distributed, "reduce",
-                      m.reduce, "scan", m.scan, "apply", m.apply, "speed_up", times(m.loop, m.distributed),
-                      "overlap_seconds", m.overlap, "overlap_speed_up", times(m.loop, m.overlap), "weak_seconds",
-                      weak.distributed, "weak_efficiency", times(one, weak.distributed));
-        if (list && item) json_array_append_new(list, item);
-        cli_say(&p->common, "  %8lld %9.4g us %9.3g %9.4g us %9.3g %9.4g us %12.3g\n", (long long)ranks,
-                1e6 * m.distributed, times(m.loop, m.distributed), 1e6 * m.overlap, times(m.loop, m.overlap),
-                1e6 * weak.distributed, times(one, weak.distributed));
-        if (ranks == p->ranks.ranks) break;
-    }
-    cli_set(r, "ranks", list);
-    return CLI_DONE;
-}
-
-// ---- linear chains ----
-
-typedef struct scheme_plan {
-    dpcr_scheme scheme;
-    int64_t chunk, warm_up;
-    double seconds;
-    size_t workspace;
-} scheme_plan;
-
-static int by_seconds(const void *a, const void *b) {
-    const double x = ((const scheme_plan *)a)->seconds, y = ((const scheme_plan *)b)->seconds;
-    return (x > y) - (x < y);
-}
-
-// Every scheme that serves the shape, the best first.
-static void tell_schemes(dpcr_context *context, const plan *p, const dpcr_chain_shape *shape,
-                         const dpcr_chain_options *asked, cli_result *r) {
-    scheme_plan found[DPCR_SCHEME_COUNT];
-    size_t count = 0;
-    for (int scheme = DPCR_SCHEME_SEQUENTIAL; scheme < DPCR_SCHEME_COUNT; scheme++) {
-        dpcr_chain_options options = *asked;
-        dpcr_chain_plan *made = NULL;
-        options.scheme = (dpcr_scheme)scheme;
-        if (dpcr_chain_plan_create(context, shape, &options, &made, NULL) != DPCR_OK) continue;  // does not serve it
-        const dpcr_chain_options *o = dpcr_chain_plan_options(made);
-        const bool overlaps = scheme == DPCR_SCHEME_OVERLAP, cuts = overlaps || scheme == DPCR_SCHEME_CHUNKED;
-        found[count++] = (scheme_plan){.scheme = o->scheme,
-                                       .chunk = cuts ? o->chunk : 0,
-                                       .warm_up = overlaps ? o->warm_up : 0,
-                                       .seconds = dpcr_chain_plan_seconds(made),
-                                       .workspace = dpcr_chain_plan_workspace(made)};
-        dpcr_chain_plan_destroy(made);
-    }
-    qsort(found, count, sizeof *found, by_seconds);
-    json_t *list = json_array();
-    cli_say(&p->common, "  %-11s %15s\n", "", "predicted");
-    for (const scheme_plan *c = found; c < found + count; c++) {
-        char details[96] = "";
-        if (c->warm_up)
-            snprintf(details, sizeof details, "run-up %lld, chunk %lld, where the chain forgets within the run-up",
-                     (long long)c->warm_up, (long long)c->chunk);
-        else if (c->chunk)
-            snprintf(details, sizeof details, "chunk %lld", (long long)c->chunk);
-        cli_say(&p->common, "  %-11s %12.4g us %7d sweeps %12zu bytes  %s\n", dpcr_scheme_name(c->scheme),
-                1e6 * c->seconds, c->scheme == DPCR_SCHEME_SEQUENTIAL ? 0 : 1, c->workspace, details);
-        json_t *item =
-            json_pack("{ss sI sI si so sI}", "scheme", dpcr_scheme_name(c->scheme), "chunk", (json_int_t)c->chunk,
-                      "run_up", (json_int_t)c->warm_up, "sweeps", c->scheme == DPCR_SCHEME_SEQUENTIAL ? 0 : 1,
-                      "seconds", cli_json_real(c->seconds), "workspace_bytes", (json_int_t)c->workspace);
-        if (list && item) json_array_append_new(list, item);
-    }
-    cli_set(r, "candidates", list);
-}
-
-static int plan_linear(dpcr_context *context, const plan *p, cli_result *r) {
-    const dpcr_model_options *o = &p->network.options;
-    const int64_t block = p->structure == DPCR_BLOCK ? (p->solver.options.block ? p->solver.options.block : 2) : 0;
-    const dpcr_chain_shape shape = {.size = sizeof shape,
-                                    .length = o->layers,
-                                    .batch = p->network.batch,
-                                    .transition = dpcr_transition_square(p->structure, o->width, block),
-                                    .dtype = o->dtype};
-    const dpcr_chain_options options = {.size = sizeof options,
-                                        .scheme = p->solver.options.scheme,
-                                        .chunk = p->solver.options.chunk,
-                                        .warm_up = p->solver.options.warm_up,
-                                        .max_sweeps = p->solver.options.max_sweeps};
-    dpcr_chain_plan *made = NULL;
-    char why[CLI_WHY];
-    if (p->ranks.ranks && shape.length > INT64_MAX / p->ranks.ranks)
-        return cli_fail(CLI_USAGE, "--length %lld times %lld ranks is more than can be numbered",
-                        (long long)shape.length, (long long)p->ranks.ranks);
-    const int status = cli_linear_plan(context, &shape, &options, p->solver.options.memory_limit, &made, why);
-    if (status) {
-        dpcr_chain_plan_destroy(made);
-        return status;
-    }
-    set_shape(r, p, "linear");
-    cli_set_text(r, "structure", dpcr_structure_name(p->structure));
-    cli_set_text(r, "scheme", dpcr_scheme_name(dpcr_chain_plan_scheme(made)));
-    cli_set_int(r, "workspace_bytes", (json_int_t)dpcr_chain_plan_workspace(made));
-    cli_set_text(r, "sentence", why);
-    cli_say(&p->common, "%s\n", why);
-    tell_schemes(context, p, &shape, &options, r);
-    cli_say(&p->common, "workspace %zu bytes\n", dpcr_chain_plan_workspace(made));
-    dpcr_chain_plan_destroy(made);
-    return p->ranks.ranks ? tell_ranks(context, p, &shape, r) : CLI_DONE;
+            json_pack("{sb sf sf sf sf sf sf so}", "described", cli_plan_is_elsewhere(p), "cores", m.threads,
+                      "core_flops", m.flops, "fma_seconds", m.latency, "region_seconds", m.region, "wake_seconds",
+                      m.wake, "bytes_per_second", m.bandwidth, "caches", caches));
 }
 
 // ---- nonlinear chains ----
@@ -291,7 +201,7 @@ static const char *name_of(const dpcr_candidate *c) {
     return c->backward ? dpcr_scheme_name(c->scheme) : dpcr_method_name(c->method);
 }
 
-static void say_candidate(const plan *p, const dpcr_candidate *c) {
+static void say_candidate(const cli_plan *p, const dpcr_candidate *c) {
     char predicted[32] = "", measured[32] = "", details[96] = "";
     if (c->seconds > 0) snprintf(predicted, sizeof predicted, "%.4g us", c->seconds * 1e6);
     if (c->measured > 0) snprintf(measured, sizeof measured, "%.4g us", c->measured * 1e6);
@@ -307,7 +217,7 @@ static void say_candidate(const plan *p, const dpcr_candidate *c) {
             name_of(c), predicted, measured, c->sweeps, c->workspace, details);
 }
 
-static void tell_candidates(cli_result *r, const plan *p, const dpcr_solve_plan *made) {
+static void tell_candidates(cli_result *r, const cli_plan *p, const dpcr_solve_plan *made) {
     json_t *list = json_array();
     dpcr_candidate c = {.size = sizeof c};
     cli_say(&p->common, "  %-9s %-11s %15s %15s\n", "", "", "predicted", "measured");
@@ -324,7 +234,7 @@ static void tell_candidates(cli_result *r, const plan *p, const dpcr_solve_plan 
 }
 
 // The options that make this very plan again, measured or not.
-static void tell_pinned(cli_result *r, const plan *p, const dpcr_solve_plan *made) {
+static void tell_pinned(cli_result *r, const cli_plan *p, const dpcr_solve_plan *made) {
     const dpcr_solve_options *o = dpcr_solve_plan_options(made);
     char text[256];
     int used = snprintf(text, sizeof text, "--method %s --backward %s --max-sweeps %d", dpcr_method_name(o->method),
@@ -344,7 +254,7 @@ static void tell_pinned(cli_result *r, const plan *p, const dpcr_solve_plan *mad
     cli_say(&p->common, "the same again: %s\n", text);
 }
 
-static void tell_memory(cli_result *r, const plan *p, const dpcr_steps *s, const dpcr_solve_plan *made) {
+static void tell_memory(cli_result *r, const cli_plan *p, const dpcr_steps *s, const dpcr_solve_plan *made) {
     const double real = (double)dpcr_dtype_size(s->dtype), states = (double)s->length * (double)s->batch;
     const double z = states * (double)s->width * real, tape = states * (double)s->tape_values * real;
     const double workspace = (double)dpcr_solve_plan_workspace(made);
@@ -355,19 +265,12 @@ static void tell_memory(cli_result *r, const plan *p, const dpcr_steps *s, const
     cli_say(&p->common, "memory: states %.4g bytes, tape %.4g, workspace %.4g\n", z, tape, workspace);
 }
 
-static void tell_plan(cli_result *r, const plan *p, const char *kind, const dpcr_steps *steps,
-                      const dpcr_solve_plan *made, double seconds) {
+void cli_plan_tell_choice(const cli_plan *p, const dpcr_solve_plan *made, cli_result *r) {
     double rate = 0;
     int64_t needed = 0;
     const char *memory = dpcr_solve_plan_memory(made, &rate, &needed);
-    set_shape(r, p, kind);
-    cli_set_text(r, "structure", dpcr_structure_name(steps->jacobian.structure));
     cli_set_text(r, "method", dpcr_method_name(dpcr_solve_plan_method(made)));
     cli_set_text(r, "backward", dpcr_scheme_name(dpcr_solve_plan_backward(made)));
-    cli_set_real(r, "step_flops", steps->flops);
-    cli_set_real(r, "jacobian_flops", steps->jacobian_flops);
-    cli_set_text(r, "planning", dpcr_planning_name(p->solver.options.planning));
-    cli_set_real(r, "planning_seconds", seconds);
     cli_set_text(r, "memory", memory);
     cli_set_real(r, "contraction_rate", rate);
     cli_set_int(r, "forgets_in_steps", needed);
@@ -378,15 +281,27 @@ static void tell_plan(cli_result *r, const plan *p, const char *kind, const dpcr
     else if (strcmp(memory, "unknown") != 0)
         cli_say(&p->common, "the chain %s (rate %.3g a step)\n", memory, rate);
     tell_candidates(r, p, made);
+    tell_pinned(r, p, made);
+}
+
+static void tell_plan(cli_result *r, const cli_plan *p, const char *kind, const dpcr_steps *steps,
+                      const dpcr_solve_plan *made, double seconds) {
+    const dpcr_model_options *o = &p->network.options;
+    cli_plan_set_shape(r, kind, o->layers, p->network.batch, o->width, o->dtype);
+    cli_set_text(r, "structure", dpcr_structure_name(steps->jacobian.structure));
+    cli_set_real(r, "step_flops", steps->flops);
+    cli_set_real(r, "jacobian_flops", steps->jacobian_flops);
+    cli_set_text(r, "planning", dpcr_planning_name(p->solver.options.planning));
+    cli_set_real(r, "planning_seconds", seconds);
+    cli_plan_tell_choice(p, made, r);
     cli_say(&p->common, "method %s, backward %s, workspace %zu bytes; planned in %.3g s\n",
             dpcr_method_name(dpcr_solve_plan_method(made)), dpcr_scheme_name(dpcr_solve_plan_backward(made)),
             dpcr_solve_plan_workspace(made), seconds);
     tell_memory(r, p, steps, made);
-    tell_pinned(r, p, made);
 }
 
 // The network planned there; with --device auto, where `here` is, told if it pays, and left where it is refused.
-static int plan_there(dpcr_context *context, const plan *p, const char *kind, dpcr_model *model,
+static int plan_there(dpcr_context *context, const cli_plan *p, const char *kind, dpcr_model *model,
                       const dpcr_array *start, const dpcr_solve_plan *here, bool *told, cli_result *r) {
     cli_plan_there t;
     dpcr_solve_options options = p->solver.options;
@@ -401,7 +316,7 @@ static int plan_there(dpcr_context *context, const plan *p, const char *kind, dp
     return here || made == DPCR_OK ? CLI_DONE : cli_fail_error(&error, CLI_COMPUTING);
 }
 
-static int plan_chain(dpcr_context *context, const plan *p, const char *kind, const dpcr_steps *steps,
+static int plan_chain(dpcr_context *context, const cli_plan *p, const char *kind, const dpcr_steps *steps,
                       dpcr_model *model, cli_result *r) {
     const int64_t row[] = {steps->batch, steps->width};
     dpcr_array start;
@@ -432,7 +347,7 @@ static int plan_chain(dpcr_context *context, const plan *p, const char *kind, co
     return status;
 }
 
-static int plan_steps(dpcr_context *context, const plan *p, const char *kind, cli_result *r) {
+static int plan_steps(dpcr_context *context, const cli_plan *p, const char *kind, cli_result *r) {
     int status = CLI_DONE;
     const bool map = cli_map_known(kind);
     dpcr_model *model = map ? NULL : cli_model_create(context, &p->network, p->common.seed, &status);
@@ -449,7 +364,7 @@ static int plan_steps(dpcr_context *context, const plan *p, const char *kind, cl
 
 // ---- the verb ----
 
-static int prepare(dpcr_context *context, const plan *p, cli_result *r) {
+static int prepare(dpcr_context *context, const cli_plan *p, cli_result *r) {
     dpcr_error error = {0};
     const double before = cli_now();
     const bool cached = cli_machine_load(context, p->calibrate);
@@ -457,20 +372,20 @@ static int prepare(dpcr_context *context, const plan *p, cli_result *r) {
     cli_set_real(r, "calibration_seconds", cli_now() - before);
     const int status = cli_wisdom_load(context, p->wisdom);
     if (status) return status;
-    if (is_elsewhere(p) && dpcr_context_set_machine(context, &p->machine, &error) != DPCR_OK)
+    if (cli_plan_is_elsewhere(p) && dpcr_context_set_machine(context, &p->machine, &error) != DPCR_OK)
         return cli_fail_error(&error, CLI_COMPUTING);
     return CLI_DONE;
 }
 
-static int save_wisdom(dpcr_context *context, const plan *p) {
+static int save_wisdom(dpcr_context *context, const cli_plan *p) {
     dpcr_error error = {0};
     if (!p->wisdom || p->solver.options.planning != DPCR_PLANNING_MEASURE) return CLI_DONE;
     return dpcr_wisdom_save(context, p->wisdom, &error) == DPCR_OK ? CLI_DONE : cli_fail_error(&error, CLI_WRITING);
 }
 
-static int refuse(const plan *p) {
+static int refuse(const cli_plan *p) {
     const dpcr_planning planning = p->solver.options.planning;
-    if (is_elsewhere(p) && planning == DPCR_PLANNING_MEASURE)
+    if (cli_plan_is_elsewhere(p) && planning == DPCR_PLANNING_MEASURE)
         return cli_fail(CLI_USAGE,
                         "--measure times this machine; with --cores and the like there is --planning estimate");
     if (planning == DPCR_PLANNING_WISDOM && !p->wisdom)
@@ -482,58 +397,72 @@ static int refuse(const plan *p) {
     return cli_spares(&csv, 1, &wisdom, 1) ? CLI_DONE : CLI_USAGE;
 }
 
-// A linear chain's scheme follows from its shape and this machine's threads, whose rates only its ranks ask for.
-static int refuse_of_linear(const plan *p) {
-    static const char *const of_network[] = {"layers", "width", "batch", "dtype", NULL};
-    static const char *const of_solver[] = {"scheme", "chunk", "run-up", "max-sweeps", "block", "memory-limit", NULL};
-    const dpcr_solve_options *o = &p->solver.options;
-    if (!cli_network_only(&p->network, "a linear chain", of_network)) return CLI_USAGE;
-    if (p->solver.method_given) return cli_fail(CLI_USAGE, "--method: a linear chain wants --scheme");
-    if (p->solver.backward_given)
-        return cli_fail(CLI_USAGE, "--backward: a linear chain's backward pass takes --scheme too");
-    if (!cli_solver_only(&p->solver, "a linear chain", of_solver)) return CLI_USAGE;
-    if (o->planning || o->planning_seconds > 0 || p->wisdom)
-        return cli_fail(CLI_USAGE,
-                        "--planning, --measure, --budget and --wisdom are of networks; 'deeppcr bench chain' "
-                        "times a linear chain");
-    if (is_elsewhere(p) && !p->ranks.ranks)
-        return cli_fail(CLI_USAGE, "--cores and the like are of networks, and of a linear chain's --ranks");
-    return CLI_DONE;
-}
-
 // What belongs to another kind of chain.
-static int refuse_others(const plan *p, const char *kind, bool linear, bool map) {
-    if (linear) return refuse_of_linear(p);
-    if (p->structure_given) return cli_fail(CLI_USAGE, "--structure: that is of a linear chain");
+static int refuse_others(const cli_plan *p, const char *kind, bool linear, bool map) {
+    if (!linear && p->ranks.ranks) return cli_fail(CLI_USAGE, "--ranks is of linear chains");
+    if (!p->ranks.ranks && (p->ranks.latency > 0 || p->ranks.bandwidth > 0 || p->ranks.cores))
+        return cli_fail(CLI_USAGE, "--link-latency, --link-bandwidth and --side-by-side are for --ranks");
+    if (!linear && (p->structure_given || p->transposed || p->transitions))
+        return cli_fail(CLI_USAGE, "--%s: that is of a linear chain",
+                        p->structure_given ? "structure"
+                        : p->transposed    ? "transposed"
+                                           : "A");
+    const char *const recurrent = p->inputs          ? "inputs"
+                                  : p->bidirectional ? "bidirectional"
+                                  : p->inference     ? "inference"
+                                  : p->weights       ? "weights"
+                                  : p->prefix        ? "prefix"
+                                  : p->input         ? "input"
+                                                     : NULL;
+    if (!p->kind && recurrent) return cli_fail(CLI_USAGE, "--%s: that is of a recurrent network", recurrent);
+    if (linear) return cli_plan_linear_refuse(p);
+    if (p->kind) return cli_plan_recurrent_refuse(p);
     if (map && p->network.options.dtype == DPCR_F32) return cli_fail(CLI_USAGE, "%s is computed in float64 only", kind);
     return map && !cli_network_only(&p->network, kind, cli_map_options) ? CLI_USAGE : CLI_DONE;
 }
 
-static int run(plan *p, const char *kind) {
+// Chains that no device is asked about.
+static int leave_device(cli_plan *p, bool linear, bool map) {
+    const char *const what = linear                     ? "linear chains"
+                             : map                      ? "maps"
+                             : p->kind                  ? "recurrent networks"
+                             : cli_plan_is_elsewhere(p) ? "networks of another machine"
+                                                        : NULL;
+    if (!what) return CLI_DONE;
+    cli_device_leave_auto(&p->common, what);
+    if (p->common.device.type != DPCR_CUDA) return CLI_DONE;
+    return cli_fail(CLI_USAGE, "--device %.20s: plan mlp and plan resnet of this machine ask a device",
+                    p->common.device_given);
+}
+
+static void settle(cli_plan *p, const char *kind, bool map) {
+    dpcr_model_options *o = &p->network.options;
+    if (p->solver.options.planning_seconds == 0) p->solver.options.planning_seconds = 1;  // to see all ways
+    p->ranks.warm_up = p->solver.options.warm_up;
+    if (p->length >= 0 && !p->kind) o->layers = p->length;
+    if (map) o->width = cli_map_width(kind);
+    if (map) o->dtype = DPCR_F64;
+    if (!o->dtype) o->dtype = DPCR_F32;
+}
+
+static int run(cli_plan *p, const char *kind) {
     const bool linear = kind && !strcmp(kind, "linear"), map = kind && cli_map_known(kind);
+    if (kind && !linear) dpcr_recurrent_kind_find(kind, &p->kind, NULL);
     int status = refuse(p);
     if (!status) status = refuse_others(p, kind, linear, map);
     if (status) return status;
-    if (p->solver.options.planning_seconds == 0) p->solver.options.planning_seconds = 1;  // to see all ways
-    if (!linear && p->ranks.ranks) return cli_fail(CLI_USAGE, "--ranks is of linear chains");
-    if (!p->ranks.ranks && (p->ranks.latency > 0 || p->ranks.bandwidth > 0 || p->ranks.cores))
-        return cli_fail(CLI_USAGE, "--link-latency, --link-bandwidth and --side-by-side are for --ranks");
-    p->ranks.warm_up = p->solver.options.warm_up;
-    if (!linear && !map && !cli_read_architecture(kind, ", linear, lorenz, logistic", &p->network.options.architecture))
+    if (!linear && !map && !p->kind && !cli_read_architecture(kind, OTHERS, &p->network.options.architecture))
         return CLI_USAGE;
-    if (linear || map || is_elsewhere(p))
-        cli_device_leave_auto(&p->common, linear ? "linear chains" : map ? "maps" : "networks of another machine");
-    if ((linear || map || is_elsewhere(p)) && p->common.device.type == DPCR_CUDA)
-        return cli_fail(CLI_USAGE, "--device %.20s: plan mlp and plan resnet of this machine ask a device",
-                        p->common.device_given);
-    if (map) p->network.options.width = cli_map_width(kind);
-    if (map) p->network.options.dtype = DPCR_F64;
-    if (!p->network.options.dtype) p->network.options.dtype = DPCR_F32;
+    if ((status = leave_device(p, linear, map))) return status;
+    settle(p, kind, map);
     dpcr_context *context = cli_context_create(&p->common, &status);
     if (!context) return status;
     cli_result r = cli_result_create();
     status = prepare(context, p, &r);
-    if (!status) status = linear ? plan_linear(context, p, &r) : plan_steps(context, p, kind, &r);
+    if (!status)
+        status = linear    ? cli_plan_linear(context, p, &r)
+                 : p->kind ? cli_plan_recurrent(context, p, &r)
+                           : plan_steps(context, p, kind, &r);
     if (!status) set_machine(&r, context, p);
     if (!status) status = save_wisdom(context, p);
     if (!status) status = cli_finish(&p->common, &r, CLI_DONE);
@@ -543,24 +472,28 @@ static int run(plan *p, const char *kind) {
 }
 
 int cli_verb_plan(int argc, char **argv) {
-    plan p = {.common = CLI_COMMON_DEFAULTS,
-              .solver = CLI_SOLVER_DEFAULTS,
-              .network = {.options = {.layers = 1024, .width = 32}, .gain = 1, .batch = 128},
-              .structure = DPCR_DENSE,
-              .ranks = {.size = sizeof(dpcr_ranks_model)},
-              .machine = {.size = sizeof(dpcr_machine)}};
-    const cli_syntax syntax = {.arguments = "mlp|resnet|linear|lorenz|logistic",
-                               .doc =
-                                   "Ranks the ways to run a chain by what each would take, on this machine or on one "
-                                   "that is described, and tells which would be chosen and why. Defaults: "
-                                   "1024 layers (or steps), width 32, batch 128, float32. With --device a "
-                                   "network's chain on a device, with auto there if that pays, transfers included.",
-                               .groups = {{&plan_argp, &p, "Chain and planning:"},
-                                          {&machine_argp, &p, "Another machine:"},
-                                          {&cli_network_argp, &p.network, "Network:"},
-                                          {&cli_solver_argp, &p.solver, "Solver:"},
-                                          {&cli_common_argp, &p.common, "Output and resources:"}},
-                               .most = 1};
+    cli_plan p = {.common = CLI_COMMON_DEFAULTS,
+                  .solver = CLI_SOLVER_DEFAULTS,
+                  .network = {.options = {.layers = 1024, .width = 32}, .gain = 1, .batch = 128},
+                  .length = -1,
+                  .structure = DPCR_DENSE,
+                  .ranks = {.size = sizeof(dpcr_ranks_model)},
+                  .machine = {.size = sizeof(dpcr_machine)}};
+    const cli_syntax syntax = {
+        .arguments = "mlp|resnet|linear|rnn|rnn-relu|gru|lstm|paragru|paralstm|mingru|lorenz|logistic",
+        .doc =
+            "Ranks the ways to run a chain by what each would take, on this machine or on one that is described, and "
+            "tells which would be chosen and why. Defaults: 1024 layers (or steps), width 32, batch 128, float32; a "
+            "recurrent network has 1 layer of --hidden 32 and batch 1. With --device a network's chain on a "
+            "device, with auto there if that pays, transfers included.",
+        .groups = {{&plan_argp, &p, "Chain and planning:"},
+                   {&linear_argp, &p, "Linear chain:"},
+                   {&recurrent_argp, &p, "Recurrent network:"},
+                   {&machine_argp, &p, "Another machine:"},
+                   {&cli_network_argp, &p.network, "Network:"},
+                   {&cli_solver_argp, &p.solver, "Solver:"},
+                   {&cli_common_argp, &p.common, "Output and resources:"}},
+        .most = 1};
     p.common.serves_devices = true;
     const char *positional[CLI_MAX_POSITIONAL];
     int status;

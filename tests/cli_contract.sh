@@ -202,7 +202,6 @@ refused 2 'a linear chain wants --scheme' plan linear --method newton
 refused 2 'takes --scheme too' plan linear --backward pcr
 refused 2 'a linear chain takes no --tolerance' plan linear --tolerance 1
 refused 2 'a linear chain takes no --no-fallback' plan linear --no-fallback
-for given in "--measure" "--budget 5" "--wisdom x"; do refused 2 'are of networks' plan linear $given; done
 refused 2 'a linear chain'\''s --ranks' plan linear --cores 64
 refused 4 'bytes, the limit is 1' plan linear --length 100000 --width 4 --batch 1 --scheme chunked --memory-limit 1
 done_with plan linear --length 100000 --width 2 --batch 1 --memory-limit 1  # auto keeps to the limit: the loop

@@ -100,8 +100,10 @@ holds 'a block a row or few: ' "$(field sentence plan mlp --layers 4 --width 90 
 holds 'a block a row or few: ' "$(field sentence plan mlp --layers 4 --width 130 --batch 32 --device cuda)"
 holds 'on the device is not known' "$(field device plan mlp --layers 4 --width 2 --method sequential --device auto)"
 holds 'linear chains' "$(field device plan linear --length 64 --width 2 --device auto)"
+holds 'recurrent networks' "$(field device plan gru --length 64 --device auto)"
 refused 2 'plan mlp and plan resnet of this machine ask a device' plan linear --length 64 --width 2 --device cuda
 refused 2 'plan mlp and plan resnet of this machine ask a device' plan lorenz --length 64 --device cuda
+refused 2 'plan mlp and plan resnet of this machine ask a device' plan gru --length 64 --device cuda
 refused 2 'plan mlp and plan resnet of this machine ask a device' plan mlp --cores 64 --device cuda
 refused 2 'a scheme on a device' plan mlp --layers 8 --width 2 --scheme pcr --device cuda
 

@@ -7,6 +7,28 @@ export XDG_CACHE_HOME=$folder/cache
 mkdir "$XDG_CACHE_HOME"
 
 small=(plan mlp --layers 300 --width 4 --batch 1)
+python3 - "$folder" <<'PYTHON' || complain "the files were not made"
+import json, random, struct, sys
+draw = random.Random(1).uniform
+def npy(name, shape, kind="<f4"):
+    count = 1
+    for n in shape: count *= n
+    head = f"{{'descr': '{kind}', 'fortran_order': False, 'shape': {tuple(shape)}, }}"
+    head += " " * (-(len(head) + 11) % 64) + "\n"
+    with open(f"{sys.argv[1]}/{name}.npy", "wb") as f:
+        f.write(b"\x93NUMPY\x01\x00" + struct.pack("<H", len(head)) + head.encode())
+        f.write(struct.pack(f"<{count}f", *(draw(-0.4, 0.4) for _ in range(count))))
+npy("A", (3000, 1, 4, 4)); npy("x", (5, 2, 3)); npy("wrong", (10, 1, 4, 3))
+tensors = {"rnn.weight_ih_l0": (16, 3), "rnn.weight_hh_l0": (16, 4), "rnn.bias_ih_l0": (16,), "rnn.bias_hh_l0": (16,)}
+head, data = {}, b""
+for name, shape in tensors.items():
+    count = shape[0] * (shape[1] if len(shape) > 1 else 1)
+    head[name] = {"dtype": "F32", "shape": shape, "data_offsets": [len(data), len(data) + 4 * count]}
+    data += struct.pack(f"<{count}f", *(draw(-0.4, 0.4) for _ in range(count)))
+head = json.dumps(head).encode()
+head += b" " * (-len(head) % 8)
+open(f"{sys.argv[1]}/lstm.safetensors", "wb").write(struct.pack("<Q", len(head)) + head + data)
+PYTHON
 
 # ---- what is told ----
 "$program" "${small[@]}" --json >"$folder/a.json" || complain "plan failed"
@@ -138,6 +160,79 @@ assert ways["overlap"]["run_up"] > 0 and ways["pcr"]["run_up"] == ways["pcr"]["c
 CHECK
 "$program" plan linear --structure csr --length 64 --width 2 --batch 1 >/dev/null 2>&1 && complain "a csr chain without a pattern is planned"
 refused 2 "more than can be numbered" plan linear --length 100000000000000000 --width 1 --batch 1 --structure diagonal --ranks 1000
+
+"$program" plan linear --length 4096 --width 2 --batch 1 --measure --budget 0.05 --wisdom "$folder/lw" --json >"$folder/timed.json" || complain "a linear chain is not timed"
+"$program" plan linear --length 4096 --width 2 --batch 1 --planning wisdom --wisdom "$folder/lw" --json >"$folder/known.json" || complain "what was timed is not known"
+refused 2 "nothing is known" plan linear --length 4095 --width 2 --batch 1 --planning wisdom --wisdom "$folder/lw"
+"$program" plan linear --A "$folder/A.npy" --measure --budget 0.05 --json >"$folder/file.json" || complain "a file's chain is not timed"
+"$program" plan linear --A "$folder/A.npy" --transposed --batch 3 --json >"$folder/shared.json" || complain "one A for three sequences"
+python3 - "$folder" <<'CHECK' || failed=1
+import json, sys
+timed, known, of_file, shared = (json.load(open(f"{sys.argv[1]}/{x}.json")) for x in ("timed", "known", "file", "shared"))
+for plan in timed, of_file:
+    first, *others = plan["candidates"]
+    assert first["scheme"] == plan["scheme"] and plan["sentence"].startswith(plan["scheme"] + ": measured"), plan
+    assert first["measured_seconds"] > 0 and [x["measured_seconds"] for x in others] == sorted(x["measured_seconds"] for x in others), plan
+    assert any(x["scheme"] == "sequential" for x in plan["candidates"]), plan
+assert known["scheme"] == timed["scheme"] and "known" in known["sentence"] and all(x["measured_seconds"] is None for x in known["candidates"]), known
+assert (of_file["length"], of_file["batch"], of_file["width"], of_file["structure"], of_file["dtype"]) == (3000, 1, 4, "dense", "float32"), of_file
+assert any(x["scheme"] == "overlap" for x in of_file["candidates"]), of_file  # it forgets, which its numbers say
+assert not any(x["scheme"] == "overlap" for x in timed["candidates"]), timed  # of a shape alone nobody knows
+assert (shared["length"], shared["batch"], shared["transposed"]) == (3000, 3, True), shared
+CHECK
+for given in "--length 3" "--layers 3" "--width 4" "--dtype float64" "--structure dense"; do refused 2 "beside --A" plan linear --A "$folder/A.npy" $given; done
+refused 2 "of 2 sequences" plan linear --A "$folder/x.npy" --batch 3
+refused 5 "[w][w]" plan linear --A "$folder/wrong.npy"
+refused 5 "cannot read" plan linear --A "$folder/none.npy"
+refused 2 "of a linear chain" plan mlp --A "$folder/A.npy"
+refused 2 "of a linear chain" plan gru --transposed
+
+# ---- recurrent networks ----
+gru=(plan gru --hidden 24 --length 6000)
+"$program" "${gru[@]}" --json >"$folder/gru.json" || complain "plan gru failed"
+"$program" "${gru[@]}" --inference --layers 2 --bidirectional --measure --budget 0.02 --wisdom "$folder/rw" --json >"$folder/both.json" || complain "plan gru --measure failed"
+"$program" "${gru[@]}" --inference --cores 4096 --region 2 --json >"$folder/cores.json" || complain "plan gru --cores failed"
+"$program" plan lstm --weights "$folder/lstm.safetensors" --prefix rnn. --input "$folder/x.npy" --json >"$folder/lstm.json" || complain "plan lstm of files failed"
+for kind in rnn rnn-relu paragru paralstm mingru; do
+    "$program" plan $kind --length 300 --batch 2 --json | python3 -c 'import json, sys
+plan = json.load(sys.stdin); chain, = plan["chains"]
+assert plan["chain"] == sys.argv[1] and plan["batch"] == 2 and chain["candidates"] and plan["loop_seconds"] > 0' $kind || complain "plan $kind"
+done
+python3 - "$folder" <<'CHECK' || failed=1
+import json, sys
+gru, both, cores, lstm = (json.load(open(f"{sys.argv[1]}/{x}.json")) for x in ("gru", "both", "cores", "lstm"))
+chain, = gru["chains"]
+assert (gru["length"], gru["batch"], gru["width"], gru["inputs"], gru["layers"]) == (6000, 1, 24, 24, 1), gru
+assert chain["memory"] == "forgets" and 0 < chain["forgets_in_steps"] < 300 and chain["method"] == chain["backward"] == "overlap", chain
+assert gru["training"] and gru["tape_bytes"] > 0 and {x["direction"] for x in chain["candidates"]} == {"forward", "backward"}, gru
+best = {d: [x for x in chain["candidates"] if x["direction"] == d][0]["seconds"] for d in ("forward", "backward")}
+assert (gru["seconds"], gru["backward_seconds"]) == (best["forward"], best["backward"]), gru
+assert gru["loop_seconds"] > gru["seconds"] and gru["backward_loop_seconds"] > gru["backward_seconds"], gru
+assert [(x["layer"], x["direction"]) for x in both["chains"]] == [(0, "forward"), (0, "reverse"), (1, "forward"), (1, "reverse")], both
+assert both["tape_bytes"] == 0 and not both["training"] and "backward_seconds" not in both and both["chains"][0]["candidates"][0]["measured_seconds"] > 0, both
+assert not any(x["direction"] == "backward" for y in both["chains"] for x in y["candidates"]), both
+assert cores["seconds"] < gru["seconds"] / 4 and cores["machine"]["cores"] == 4096, cores
+assert (lstm["length"], lstm["batch"], lstm["inputs"], lstm["width"], lstm["layers"]) == (5, 2, 3, 4, 1), lstm
+CHECK
+pinned=$(python3 -c 'import json, sys; print(json.load(open(sys.argv[1]))["chains"][0]["pinned"])' "$folder/gru.json")
+# shellcheck disable=SC2086
+"$program" "${gru[@]}" $pinned --json | python3 -c 'import json, sys
+again = json.load(sys.stdin)["chains"][0]
+assert again["pinned"] == sys.argv[1], again["pinned"]' "$pinned" || complain "the pinned options '$pinned' of a gru are another plan"
+"$program" "${gru[@]}" --layers 2 | grep -q "^layer 1: " || complain "the text does not tell layers apart"
+for given in "--layers 1" "--hidden 4" "--dtype float32" "--inputs 3" --bidirectional; do refused 2 "beside --weights" plan lstm --weights "$folder/lstm.safetensors" $given; done
+for given in "--length 1" "--batch 4" "--inputs 3"; do refused 2 "beside --input" plan lstm --input "$folder/x.npy" $given; done
+refused 5 "wanted [T][B][3]" plan lstm --weights "$folder/lstm.safetensors" --prefix rnn. --input "$folder/A.npy"
+refused 2 "takes no --width" plan gru --width 3
+refused 2 "at least 1" plan gru --layers 0
+refused 2 "--prefix" plan gru --prefix x
+refused 2 "nobody goes back" plan gru --inference --backward pcr
+refused 2 "of a recurrent network" plan mlp --inference
+refused 2 "of a recurrent network" plan linear --weights x
+refused 5 "cannot read" plan gru --weights "$folder/none"
+refused 5 "" plan gru --weights "$folder/lstm.safetensors" --prefix rnn.
+refused 2 "" plan lstm --weights "$folder/lstm.safetensors" --prefix rnn. --csv "$folder/lstm.safetensors"
+refused 4 "not enough memory" plan gru --batch 1000000000000
 
 [ $failed -ne 0 ] || echo "cli_plan: as it should be"
 exit $failed

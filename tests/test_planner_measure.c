@@ -401,6 +401,42 @@ static void run_ups_of_both_ways_are_pinned(void **state) {
 
 // ---- linear chains ----
 
+// The chosen one first, then by time; each made again has its workspace and prediction.
+static void check_candidates(dpcr_context *context, const dpcr_chain_shape *shape, const dpcr_chain_plan *plan) {
+    const dpcr_chain_options *chosen = dpcr_chain_plan_options(plan);
+    dpcr_chain_candidate each = {.size = sizeof each};
+    double before = 0;
+    int64_t count = 0;
+    unsigned seen = 0;
+    for (; dpcr_chain_plan_candidate(plan, count, &each); count++) {
+        dpcr_chain_options same = {
+            .size = sizeof same, .scheme = each.scheme, .chunk = each.chunk, .warm_up = each.warm_up};
+        dpcr_chain_plan *made = NULL;
+        if (count == 0)
+            assert_true(each.scheme == chosen->scheme && each.workspace == dpcr_chain_plan_workspace(plan));
+        else
+            assert_true(each.measured >= (count > 1 ? before : 0));
+        assert_true(each.size == sizeof each && each.measured > 0);
+        assert_int_equal(dpcr_chain_plan_create(context, shape, &same, &made, NULL), DPCR_OK);
+        assert_true(each.seconds > 0 && each.seconds == dpcr_chain_plan_seconds(made));
+        assert_int_equal(each.workspace, dpcr_chain_plan_workspace(made));
+        assert_true(!each.warm_up || each.scheme == DPCR_SCHEME_OVERLAP);
+        dpcr_chain_plan_destroy(made);
+        before = each.measured;
+        seen |= 1u << each.scheme;
+    }
+    assert_true(seen >> DPCR_SCHEME_SEQUENTIAL & 1 && seen >> DPCR_SCHEME_OVERLAP & 1 && count >= 3);
+    assert_false(dpcr_chain_plan_candidate(plan, -1, &each));
+    assert_false(dpcr_chain_plan_candidate(plan, 0, NULL));
+    // A caller of an older library's struct gets what it knows.
+    struct {
+        dpcr_chain_candidate old;
+        char guard;
+    } old = {.old = {.size = offsetof(dpcr_chain_candidate, seconds), .seconds = -1}};
+    assert_true(dpcr_chain_plan_candidate(plan, 0, &old.old));
+    assert_true(old.old.seconds == -1 && old.old.scheme == chosen->scheme);
+}
+
 static void linear_chains_are_measured_too(void **state) {
     (void)state;
     dpcr_context *context = solving_context(2);
@@ -423,11 +459,15 @@ static void linear_chains_are_measured_too(void **state) {
     assert_non_null(strstr(dpcr_chain_plan_sentence(plan), "measured"));
     const dpcr_chain_options *chosen = dpcr_chain_plan_options(plan);
     assert_true(chosen->scheme != DPCR_SCHEME_AUTO && !chosen->typical);
+    check_candidates(context, &shape, plan);
     options.planning = DPCR_PLANNING_WISDOM;
     dpcr_chain_plan *again = NULL;
     assert_int_equal(dpcr_chain_plan_create(context, &shape, &options, &again, &error), DPCR_OK);
     const dpcr_chain_options *known = dpcr_chain_plan_options(again);
     assert_true(known->scheme == chosen->scheme && known->chunk == chosen->chunk && known->warm_up == chosen->warm_up);
+    dpcr_chain_candidate none = {.size = sizeof none};
+    assert_false(dpcr_chain_plan_candidate(again, 0, &none));  // recalled, not timed
+    assert_false(dpcr_chain_plan_candidate(NULL, 0, &none));
     dpcr_chain_plan_destroy(again);
     dpcr_chain_plan_destroy(plan);
     options.planning = DPCR_PLANNING_COUNT;

@@ -116,6 +116,20 @@ DPCR_API size_t dpcr_chain_plan_workspace(const dpcr_chain_plan *plan);
 // which AUTO chooses; of overlap where the chain forgets within its warm-up. 0: of no steps, or on a device.
 DPCR_API double dpcr_chain_plan_seconds(const dpcr_chain_plan *plan);
 
+// A way to run the chain that MEASURE timed.
+typedef struct dpcr_chain_candidate {
+    size_t size;  // sizeof(dpcr_chain_candidate) of the caller
+    dpcr_scheme scheme;
+    int64_t chunk, warm_up;  // steps; 0 where the scheme has none
+    double seconds;          // predicted, as dpcr_chain_plan_seconds
+    double measured;         // median of what was timed
+    size_t workspace;        // bytes
+} dpcr_chain_candidate;
+
+// What was timed while the plan was made: the one that was chosen, then the others, the fastest first; index 0, 1, ...
+// False (0) past the last, and where nothing was timed.
+DPCR_API int dpcr_chain_plan_candidate(const dpcr_chain_plan *plan, int64_t index, dpcr_chain_candidate *candidate);
+
 // Solves the chain:  z = z0; for l in 0..L-1: z = A_l z + b_l; store z_l        (or the transposed loop, from the last
 // step)
 //   a   [L][B][values]; shape[0] and shape[1] may be 1, or the stride 0, to share over steps or sequences; NULL for

@@ -29,7 +29,7 @@ dpcr_status dpcr_planning_find(const char *name, dpcr_planning *planning, dpcr_e
                       name ? name : "");
 }
 
-enum { TRIALS = 16, FIRST_WARM_UP = 64, LEAST_WARM_UP = 8, WARM_UPS_A_CHAIN = 8 };
+enum { TRIALS = DPCRI_CHAIN_TRIALS, FIRST_WARM_UP = 64, LEAST_WARM_UP = 8, WARM_UPS_A_CHAIN = 8 };
 static const double hopeless = 30;  // times the loop's flops
 
 typedef struct trial {
@@ -209,6 +209,27 @@ static void tell(dpcr_chain_plan *plan, const trials *t, int64_t winner) {
                  dpcr_scheme_name(other->options.scheme), other->median * 1e6);
 }
 
+// The winner, then the others by their times.
+static void keep_times(dpcr_chain_plan *plan, const trials *t, int64_t winner) {
+    plan->timed_count = 0;
+    for (int64_t k = -1; k < t->count; k++) {
+        const trial *each = &t->all[k < 0 ? winner : k];
+        if (k == winner || each->median == HUGE_VAL) continue;
+        const dpcr_chain_options *o = dpcr_chain_plan_options(each->plan);
+        const bool overlaps = o->scheme == DPCR_SCHEME_OVERLAP, cuts = overlaps || o->scheme == DPCR_SCHEME_CHUNKED;
+        const dpcr_chain_candidate c = {.size = sizeof c,
+                                        .scheme = o->scheme,
+                                        .chunk = cuts ? o->chunk : 0,
+                                        .warm_up = overlaps ? o->warm_up : 0,
+                                        .seconds = dpcr_chain_plan_seconds(each->plan),
+                                        .measured = each->median,
+                                        .workspace = dpcr_chain_plan_workspace(each->plan)};
+        int64_t at = plan->timed_count++;
+        for (; at > 1 && plan->timed[at - 1].measured > c.measured; at--) plan->timed[at] = plan->timed[at - 1];
+        plan->timed[at] = c;
+    }
+}
+
 bool dpcri_chain_measure(dpcr_chain_plan *plan) {
     trials t = {.asked = plan};
     double median[TRIALS];
@@ -220,6 +241,7 @@ bool dpcri_chain_measure(dpcr_chain_plan *plan) {
     if (winner >= 0) {
         for (int64_t i = 0; i < t.count; i++) t.all[i].median = median[i];
         tell(plan, &t, winner);
+        keep_times(plan, &t, winner);
         remember(plan, &t.all[winner].options);
         plan->options.scheme = t.all[winner].options.scheme;
         plan->options.chunk = t.all[winner].options.chunk;

@@ -227,6 +227,12 @@ double dpcr_chain_plan_seconds(const dpcr_chain_plan *plan) {
                                 : 0;
 }
 
+int dpcr_chain_plan_candidate(const dpcr_chain_plan *plan, int64_t index, dpcr_chain_candidate *candidate) {
+    if (!plan || !candidate || index < 0 || index >= plan->timed_count) return 0;
+    dpcri_copy_out(candidate, &plan->timed[index], sizeof *candidate);
+    return 1;
+}
+
 dpcr_status dpcri_plan_ready(const dpcr_chain_plan *plan, const char *function, const void *workspace, size_t bytes,
                              dpcr_error *error) {
     if (!plan) return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "%s: plan is NULL", function);

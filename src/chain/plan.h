@@ -6,6 +6,8 @@
 #include "chain/chain_internal.h"
 #include "transition/transition_internal.h"
 
+enum { DPCRI_CHAIN_TRIALS = 16 };
+
 struct dpcr_chain_plan {
     dpcr_context *context;
     dpcr_chain_shape shape;
@@ -15,6 +17,8 @@ struct dpcr_chain_plan {
     bool fused[2];     // chunks that were chosen pay by their fused kernels alone [of one transition for all steps]
     size_t workspace;
     char sentence[256];
+    dpcr_chain_candidate timed[DPCRI_CHAIN_TRIALS];  // by MEASURE, the chosen one first
+    int64_t timed_count;
     const struct dpcri_device_table *table;  // of the device in options; NULL: the host
     void *pattern;                           // csr's, on the device: offsets, columns and, transposed, places
 };
