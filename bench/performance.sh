@@ -32,7 +32,7 @@ tables=(
     "linear-between|chain --structure dense --widths 6,12,20,24 --lengths 1024,8192,65536"
     "linear-elements|chain --structure diagonal --widths 1,2,3,4 --lengths 1024,4096,16384,65536,262144"
     "linear-diagonal|chain --structure diagonal --widths 16,64,256 --lengths 1024,65536"
-    "linear-batches|chain --structure dense --widths 2,4,8 --lengths 512,32768 --batches 4,16,64"
+    "linear-batches|chain --structure dense --widths 2,3,4,5,8,12 --lengths 512,32768 --batches 4,16,64"
     "linear-blocks|chain --structure block --block 2 --widths 4,64 --lengths 512,4096 --batches 1,4,16"
     "linear-blocks-2|chain --structure block --block 2 --widths 4,6,8,16 --lengths 1024,4096,16384,262144"
     "linear-blocks-3|chain --structure block --block 3 --widths 6,12 --lengths 4096,16384"

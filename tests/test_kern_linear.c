@@ -56,6 +56,7 @@ typedef struct shape {
     int64_t n, rows;
     bool hazards, has_x, has_r, shared;
     bool tight;  // nothing between rows
+    bool far;
     int64_t ahead;
 } shape;
 
@@ -163,7 +164,13 @@ static void check_shape(const shape *s) {
     const bool transposed = s->operation == DPCRI_APPLY_T, squares = s->operation >= DPCRI_COMPOSE;
     const int64_t out = squares ? values : transposed ? cols : w;
     const int64_t in = s->operation == DPCRI_COMPOSE ? values : transposed ? w : s->operation == DPCRI_OUTER ? w : cols;
-    dpcri_span span = {.n = s->n, .rows = s->rows, .w = w, .cols = cols, .block = s->t.block, .ahead = s->ahead};
+    dpcri_span span = {.n = s->n,
+                       .rows = s->rows,
+                       .w = w,
+                       .cols = cols,
+                       .block = s->t.block,
+                       .far = s->far || s->ahead > 0,
+                       .ahead = s->ahead};
     used = 0;
     const int64_t r_width = s->operation == DPCRI_OUTER ? w : out;
     span.a = lines(s, memory.a, values, &span.a_step, &span.a_row, true, true);
@@ -251,15 +258,17 @@ static shape loop_of(int kind, dpcr_transition t, int64_t n, int64_t rows) {
 // As many chains as fill vectors and calls, and as leave some over.
 static void chains_side_by_side(void **state) {
     (void)state;
-    static const int64_t narrow[] = {2, 3, 4, 8};
+    static const int64_t narrow[] = {2, 3, 4, 5, 8, 12};
     for (int64_t rows = 2; rows <= 19; rows++)
-        for (int kind = 0; kind < 48; kind++) {
-            const dpcr_transition t = dpcr_transition_square(DPCR_DENSE, narrow[kind / 4 % 4], 0);
-            shape s = loop_of(kind, t, 1 + kind / 16, rows);
+        for (int kind = 0; kind < 72; kind++) {
+            const dpcr_transition t = dpcr_transition_square(DPCR_DENSE, narrow[kind / 4 % 6], 0);
+            shape s = loop_of(kind, t, 1 + kind / 24, rows);
             check_shape(&s);
             s.tight = true;
             check_shape(&s);
             s.n += 4;
+            check_shape(&s);
+            s.far = true;
             check_shape(&s);
             s.ahead = 3;
             check_shape(&s);

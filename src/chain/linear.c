@@ -131,14 +131,15 @@ void dpcri_flow_serial_by(const dpcri_flow *flow, const dpcri_span *span, int64_
     const dpcri_operation serial = flow->transposed ? DPCRI_SERIAL_T : DPCRI_SERIAL;
     const int64_t watched = flow->watch ? dpcri_watch_steps((double)span->rows * flow->flops) : span->n;
     const int64_t most = watched < steps ? watched : steps;
-    const double cached = 16e6;  // bytes of matrices: those of more come from memory
-    const double matrices = (double)span->n * (double)span->rows * (double)flow->values * (double)flow->size;
-    const bool far = steps < span->n && span->a_step != 0 && span->a_row != 0 && matrices > cached;
+    const double cached = 20e6;  // bytes that a step reads and writes, of all: those of more come from memory
+    const double numbers = (double)flow->n * (double)flow->rows * (double)(flow->values + 2 * flow->w);
+    const bool far = span->a_step != 0 && span->a_row != 0 && numbers * (double)flow->size > cached;
     dpcri_span rest = *span;
+    rest.far = far;
     while (rest.n > most) {  // with a look at the watch in between; each stretch starts from the last one's end
         dpcri_span part = rest;
         part.n = most;
-        part.ahead = far ? most : 0;
+        part.ahead = far && steps < span->n ? most : 0;
         call(flow, serial, &part);
         rest = later(flow, &rest, most);
         rest.x = dpcri_at(flow, part.y, (most - 1) * part.y_step);

@@ -7,14 +7,30 @@
 // other scheme must equal. Derivation: docs/math/linear-chains.md.
 #include "chain/flow.h"
 
-// Sequences a group: the kernels interleave four of them, and narrow states join into vectors. Of few narrow ones that
-// mix every thread gets some, as long as its states fill pairs of cache lines, which processors fetch together.
+// Rows that fill whole cache lines, pairs of which processors fetch together: pairs, or, where that takes more than 16
+// rows, lines.
+static int64_t rows_of_lines(int64_t row_bytes) {
+    const int64_t factor = row_bytes & -row_bytes, pairs = factor < 128 ? 128 / factor : 1;
+    return pairs > 16 && pairs * row_bytes > 128 ? pairs / 2 : pairs;
+}
+
+// Fours of rows that fill a pair of lines, or three quarters of it.
+static int64_t fours_of_rows(int64_t row_bytes) {
+    const int64_t fours = 128 / row_bytes / 4 * 4;
+    return fours * row_bytes < 96 ? fours + 4 : fours;
+}
+
+// Sequences a group: the kernels interleave eight of them, and narrow states join into vectors. Of few narrow ones that
+// mix every thread gets some, as long as its states fill lines of their own, or, where that leaves threads without any,
+// nearly so.
 static int64_t group_rows(dpcr_structure form, int64_t w, size_t element, int64_t rows, int64_t threads) {
-    const int64_t most = w >= 16 ? 4 : (64 + w - 1) / w;
+    const int64_t most = w >= 16 ? 4 : (64 + w - 1) / w, row_bytes = (int64_t)element * w;
     if (form != DPCR_DENSE && form != DPCR_BLOCK) return most;
-    const int64_t fill = 128 / ((int64_t)element * w), pair = fill > 4 ? fill : 4;
-    const int64_t each = ((rows + threads - 1) / threads + pair - 1) / pair * pair;
-    return each < most && each > 0 ? each : most;
+    const int64_t lines = rows_of_lines(row_bytes), share = (rows + threads - 1) / threads;
+    const int64_t fill = lines < 2 * share ? lines : fours_of_rows(row_bytes);
+    const int64_t whole = fill > 4 ? fill : 4, each = (share + whole - 1) / whole * whole;
+    const int64_t full = (most + whole - 1) / whole * whole;
+    return each < full && each > 0 ? each : full;
 }
 
 int64_t dpcri_part_width(dpcr_structure form, int64_t block, size_t element) {

@@ -60,6 +60,13 @@ DPCRI_INLINE void dpcri_beside_advance(dpcri_beside *p, const bool whole, int64_
     __asm__("" : "+r"(p->first));
 }
 
+// Asks for the bytes of all chains, which lie one after another, `steps` on.
+DPCRI_INLINE void dpcri_beside_fetch(const dpcri_beside *p, const bool whole, int64_t steps, const int bytes) {
+    const char *const next = (const char *)dpcri_place(p, whole, 0) + steps * p->step;
+    DPCRI_UNROLL_ALL
+    for (int line = 0; line < bytes; line += 64) __builtin_prefetch(next + line, 0, 2);
+}
+
 // Those of the serial kernel.
 typedef struct dpcri_besides {
     dpcri_beside a, r, y;

@@ -25,7 +25,9 @@ typedef struct dpcri_span {
     int64_t r_step, r_row;
     void *y;
     int64_t y_step, y_row;
-    int64_t ahead;  // serial: steps on from which memory has more, which may be asked for; 0: who knows
+    bool far;  // serial: memory has the matrices, which may be asked for ahead
+    int64_t
+        ahead;  // serial, far: steps on, in the next stretch, that are to be asked for; 0: as many as the kernel likes
 } dpcri_span;
 
 typedef void dpcri_kernel(const dpcri_span *span);

@@ -34,6 +34,12 @@
 #define DPCRI_CALLED static __attribute__((noinline, noclone))
 #endif
 
+#if defined(__clang__)
+#define DPCRI_UNROLL_ALL _Pragma("clang loop unroll(full)")
+#else
+#define DPCRI_UNROLL_ALL _Pragma("GCC unroll 64")
+#endif
+
 typedef float vf __attribute__((vector_size(DPCRI_VECTOR_BYTES), aligned(DPCRI_VECTOR_BYTES)));
 typedef double vd __attribute__((vector_size(DPCRI_VECTOR_BYTES), aligned(DPCRI_VECTOR_BYTES)));
 typedef int32_t vfi __attribute__((vector_size(DPCRI_VECTOR_BYTES), aligned(DPCRI_VECTOR_BYTES)));

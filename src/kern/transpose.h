@@ -12,12 +12,6 @@
 
 #include "kern/simd.h"
 
-#if defined(__clang__)
-#define DPCRI_UNROLL_ALL _Pragma("clang loop unroll(full)")
-#else
-#define DPCRI_UNROLL_ALL _Pragma("GCC unroll 64")
-#endif
-
 enum { VF_PART = DPCRI_VECTOR_BYTES == 16 ? VF : VF / 2, VD_PART = DPCRI_VECTOR_BYTES == 16 ? VD : VD / 2 };
 
 // Two rows in one vector: half a vector from each place.

@@ -70,7 +70,8 @@ DPCRI_INLINE void eights_spread(vf y, vf *x) {
     x[1] = pick(y, PLACES(2, 6, 10, 14, 3, 7, 11, 15, 2, 6, 10, 14, 3, 7, 11, 15));
 }
 
-DPCRI_INLINE void eights_serial(const dpcri_span *s, bool transposed, const bool whole, const int pairs, int64_t q) {
+DPCRI_INLINE void eights_serial(const dpcri_span *s, bool transposed, const bool whole, const bool far, const int pairs,
+                                int64_t q) {
     dpcri_besides p = dpcri_besides_of(s, q, 2 * pairs, sizeof(float));
     vf x[4][2];  // forward the states, each in both halves; transposed [x | x] of both
     int64_t left = dpcri_besides_begin(s, &p, whole, 2 * pairs, 8 * sizeof(float));
@@ -81,7 +82,13 @@ DPCRI_INLINE void eights_serial(const dpcri_span *s, bool transposed, const bool
         x[g][0] = transposed ? halves(x0, x1) : halves(x0, x0);
         x[g][1] = halves(x1, x1);
     }
+    enum { AHEAD_BYTES = 4096 };
+    const int matrices = pairs * 512, states = pairs * 64;
     for (; left > 0; left--) {
+        if (far) {
+            dpcri_beside_fetch(&p.a, whole, AHEAD_BYTES / matrices, matrices);
+            dpcri_beside_fetch(&p.r, whole, AHEAD_BYTES / matrices, states);
+        }
         DPCRI_UNROLL_ALL
         for (int g = 0; g < pairs; g++) {
             const float *const a0 = dpcri_place(&p.a, whole, 2 * g), *const a1 = dpcri_place(&p.a, whole, 2 * g + 1);
@@ -102,12 +109,29 @@ DPCRI_INLINE void eights_serial(const dpcri_span *s, bool transposed, const bool
     }
 }
 
+// Those whose numbers memory has and lie one after another. Called, so that the loops that ask for nothing keep their
+// registers.
+#define FAR(name, whole, pairs)                                               \
+    DPCRI_CALLED void name(const dpcri_span *s, bool transposed, int64_t q) { \
+        if (transposed)                                                       \
+            eights_serial(s, true, whole, true, pairs, q);                    \
+        else                                                                  \
+            eights_serial(s, false, whole, true, pairs, q);                   \
+    }
+FAR(far_eights, true, 4)
+FAR(far_fours, false, 2)
+#undef FAR
+
 // A stand-in shares its pair with the chain that it stands for, so y = r is read before either writes.
 DPCRI_INLINE void squares_serial(const dpcri_span *s, bool transposed) {
     int64_t q = 0;
-    for (; q + 8 <= s->rows; q += 8) eights_serial(s, transposed, true, 4, q);
-    for (; q + 2 < s->rows; q += 4) eights_serial(s, transposed, false, 2, q);
-    if (q < s->rows) eights_serial(s, transposed, false, 1, q);
+    if (s->far && s->a_row == 64 && s->r_row == 8) {
+        for (; q + 8 <= s->rows; q += 8) far_eights(s, transposed, q);
+        for (; q + 2 < s->rows; q += 4) far_fours(s, transposed, q);
+    }
+    for (; q + 8 <= s->rows; q += 8) eights_serial(s, transposed, true, false, 4, q);
+    for (; q + 2 < s->rows; q += 4) eights_serial(s, transposed, false, false, 2, q);
+    if (q < s->rows) eights_serial(s, transposed, false, false, 1, q);
 }
 
 void dpcri_squares_serial_avx512(const dpcri_span *span, bool transposed) {
