@@ -223,6 +223,7 @@ assert again["pinned"] == sys.argv[1], again["pinned"]' "$pinned" || complain "t
 for given in "--layers 1" "--hidden 4" "--dtype float32" "--inputs 3" --bidirectional; do refused 2 "beside --weights" plan lstm --weights "$folder/lstm.safetensors" $given; done
 for given in "--length 1" "--batch 4" "--inputs 3"; do refused 2 "beside --input" plan lstm --input "$folder/x.npy" $given; done
 refused 5 "wanted [T][B][3]" plan lstm --weights "$folder/lstm.safetensors" --prefix rnn. --input "$folder/A.npy"
+refused 5 "wanted the same" plan gru --input "$folder/x.npy" --dtype float64
 refused 2 "takes no --width" plan gru --width 3
 refused 2 "at least 1" plan gru --layers 0
 refused 2 "--prefix" plan gru --prefix x

@@ -429,12 +429,9 @@ static void check_candidates(dpcr_context *context, const dpcr_chain_shape *shap
     assert_false(dpcr_chain_plan_candidate(plan, -1, &each));
     assert_false(dpcr_chain_plan_candidate(plan, 0, NULL));
     // A caller of an older library's struct gets what it knows.
-    struct {
-        dpcr_chain_candidate old;
-        char guard;
-    } old = {.old = {.size = offsetof(dpcr_chain_candidate, seconds), .seconds = -1}};
-    assert_true(dpcr_chain_plan_candidate(plan, 0, &old.old));
-    assert_true(old.old.seconds == -1 && old.old.scheme == chosen->scheme);
+    dpcr_chain_candidate old = {.size = offsetof(dpcr_chain_candidate, seconds), .seconds = -1};
+    assert_true(dpcr_chain_plan_candidate(plan, 0, &old));
+    assert_true(old.seconds == -1 && old.scheme == chosen->scheme);
 }
 
 static void linear_chains_are_measured_too(void **state) {
