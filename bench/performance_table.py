@@ -197,6 +197,29 @@ def schemes_table(path):
     return markdown(head, body) + ["", f"{source([told])}, width 2, {told['threads']} thread."]
 
 
+def more_cores_table(path):
+    """How many times the loop the best scheme is told to be, on cores that there are not too, and was where they were measured."""
+    with open(path, encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    cores = sorted({int(r["cores"]) for r in rows})
+    body = []
+    for chain in dict.fromkeys((r["structure"], r["width"]) for r in rows):
+        for best_of, what in ((lambda r: r["scheme"] != "sequential", ""), (lambda r: r["scheme"] == "pcr", "pcr alone")):
+            cells = []
+            for n in cores:
+                at = {r["scheme"]: r for r in rows if (r["structure"], r["width"]) == chain and int(r["cores"]) == n}
+                ways = [r for r in at.values() if best_of(r)]
+                if not ways:
+                    cells.append("")
+                    continue
+                least = min(ways, key=lambda r: number(r["predicted_seconds"]))
+                times = [number(at["sequential"][k]) / number(least[k]) for k in ("predicted_seconds", "measured_seconds")]
+                measured = f" ({factor(times[1])})" if least["measured_seconds"] else ""
+                cells.append(f"{factor(times[0])}{measured}{'' if what else ' ' + least['scheme']}")
+            body.append([what or f"{chain[0]}, w = {chain[1]}", *cells])
+    return markdown(["chain", *(f"{n} core{'s' * (n > 1)}" for n in cores)], body) + ["", f"{source(rows)}, {power(rows[0]['length'])} steps, float, batch 1."]
+
+
 def planner_table(path):
     """How much slower than the best way what auto chose was, over the cases of 'deeppcr bench planner'."""
     told = json.loads(pathlib.Path(path).read_text(encoding="utf-8"))
@@ -332,6 +355,8 @@ def table(folder, name, columns):
         return cores_table(folder)
     if name == "schemes":
         return schemes_table(folder / "schemes.json")
+    if name == "linear-cores":
+        return more_cores_table(folder / f"{name}.csv")
     if name.startswith("planner"):
         return planner_table(folder / f"{name}.json")
     if name.startswith("peers-"):

@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: MIT
 // plan linear: the schemes of a linear chain, of its shape alone or over transitions like those to come, and what ranks
 // would make of it.
+#include <math.h>
 #include <string.h>
 
 #include "plan.h"
 
-// Without data or trials a linear chain's scheme follows from its shape and this machine's threads, whose rates only
-// its ranks ask for.
 int cli_plan_linear_refuse(const cli_plan *p) {
     static const char *const of_network[] = {"layers", "width", "batch", "dtype", NULL};
     static const char *const of_solver[] = {"scheme", "chunk", "run-up", "max-sweeps", "block", "memory-limit", NULL};
@@ -21,8 +20,6 @@ int cli_plan_linear_refuse(const cli_plan *p) {
         return cli_fail(CLI_USAGE, "--layers beside --A: the file holds them");
     if (p->transitions && cli_network_gives(&p->network, "dtype"))
         return cli_fail(CLI_USAGE, "--dtype beside --A: the file holds it");
-    if (cli_plan_is_elsewhere(p) && !p->ranks.ranks)
-        return cli_fail(CLI_USAGE, "--cores and the like are of networks, and of a linear chain's --ranks");
     return CLI_DONE;
 }
 
@@ -76,23 +73,38 @@ static int by_seconds(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-// Every scheme that serves the shape, as predicted, the best first.
-static int64_t predict_schemes(dpcr_context *context, const dpcr_chain_shape *shape, const dpcr_chain_options *asked,
-                               dpcr_chain_candidate found[DPCR_SCHEME_COUNT]) {
+enum { CANDIDATES = 2 * DPCR_SCHEME_COUNT };
+
+// One scheme as predicted; false: it does not serve the shape.
+static bool predict_scheme(dpcr_context *context, const dpcr_chain_shape *shape, const dpcr_chain_options *options,
+                           dpcr_chain_candidate *found) {
+    dpcr_chain_plan *made = NULL;
+    if (dpcr_chain_plan_create(context, shape, options, &made, NULL) != DPCR_OK) return false;
+    const dpcr_chain_options *o = dpcr_chain_plan_options(made);
+    const bool overlaps = o->scheme == DPCR_SCHEME_OVERLAP, cuts = overlaps || o->scheme == DPCR_SCHEME_CHUNKED;
+    *found = (dpcr_chain_candidate){.scheme = o->scheme,
+                                    .chunk = cuts ? o->chunk : 0,
+                                    .warm_up = overlaps ? o->warm_up : 0,
+                                    .seconds = dpcr_chain_plan_seconds(made),
+                                    .workspace = dpcr_chain_plan_workspace(made)};
+    dpcr_chain_plan_destroy(made);
+    return true;
+}
+
+// Every scheme that serves the shape, as predicted, the best first; on a machine that is described those that cut the
+// chain also by chunks that give each of its cores eight, where that is sooner than their own.
+static int64_t predict_schemes(dpcr_context *context, const cli_plan *p, const dpcr_chain_shape *shape,
+                               const dpcr_chain_options *asked, dpcr_chain_candidate found[CANDIDATES]) {
+    const double cores = p->machine.threads;
     int64_t count = 0;
     for (int scheme = DPCR_SCHEME_SEQUENTIAL; scheme < DPCR_SCHEME_COUNT; scheme++) {
         dpcr_chain_options options = *asked;
-        dpcr_chain_plan *made = NULL;
         options.scheme = (dpcr_scheme)scheme;
-        if (dpcr_chain_plan_create(context, shape, &options, &made, NULL) != DPCR_OK) continue;  // does not serve it
-        const dpcr_chain_options *o = dpcr_chain_plan_options(made);
-        const bool overlaps = scheme == DPCR_SCHEME_OVERLAP, cuts = overlaps || scheme == DPCR_SCHEME_CHUNKED;
-        found[count++] = (dpcr_chain_candidate){.scheme = o->scheme,
-                                                .chunk = cuts ? o->chunk : 0,
-                                                .warm_up = overlaps ? o->warm_up : 0,
-                                                .seconds = dpcr_chain_plan_seconds(made),
-                                                .workspace = dpcr_chain_plan_workspace(made)};
-        dpcr_chain_plan_destroy(made);
+        if (!predict_scheme(context, shape, &options, &found[count])) continue;
+        const dpcr_chain_candidate *own = &found[count++];
+        options.chunk = cores > 1 ? (int64_t)ceil((double)shape->length / (8 * cores)) : 0;
+        if (asked->chunk || own->chunk == 0 || options.chunk < 2 || options.chunk == own->chunk) continue;
+        if (predict_scheme(context, shape, &options, &found[count]) && found[count].seconds < own->seconds) count++;
     }
     qsort(found, (size_t)count, sizeof *found, by_seconds);
     return count;
@@ -118,9 +130,9 @@ static json_t *tell_candidate(const cli_plan *p, const dpcr_chain_candidate *c) 
 // What was timed, or else what every scheme is predicted to take.
 static void tell_schemes(dpcr_context *context, const cli_plan *p, const dpcr_chain_plan *made,
                          const dpcr_chain_shape *shape, const dpcr_chain_options *asked, cli_result *r) {
-    dpcr_chain_candidate found[DPCR_SCHEME_COUNT], timed = {.size = sizeof timed};
+    dpcr_chain_candidate found[CANDIDATES], timed = {.size = sizeof timed};
     const bool measured = dpcr_chain_plan_candidate(made, 0, &timed);
-    const int64_t count = measured ? 0 : predict_schemes(context, shape, asked, found);
+    const int64_t count = measured ? 0 : predict_schemes(context, p, shape, asked, found);
     json_t *list = json_array();
     cli_say(&p->common, "  %-11s %15s %15s\n", "", "predicted", "measured");
     for (int64_t i = 0; measured ? dpcr_chain_plan_candidate(made, i, &timed) : i < count; i++) {

@@ -132,6 +132,7 @@ refused 1 "no $folder/nowhere" bench/bitstream_rounding.py "$folder/nowhere" "$f
 refused 1 "no $folder/nowhere" bench/pipeline.py --program "$folder/nowhere" --csv "$folder/rows/x.csv"
 refused 1 "no $folder/nowhere" bench/workers.py times --program "$folder/nowhere" --csv "$folder/rows/x.csv"
 refused 1 "no $folder/deeppcr" bench/planner.py --build "$folder" --out "$folder/rows/x.json"
+refused 1 "no $folder/deeppcr" bench/cores.py --build "$folder" --out "$folder/rows/x.csv"
 refused 1 "no $folder/deeppcr" bench/against.py mlp --build "$folder" --out "$folder/rows/x.csv"
 [ -z "$(find "$folder/rows" -type f 2>/dev/null)" ] || fail "files are left: $(find "$folder/rows" -type f)"
 ! bench/bitstream_sweep.sh "$(command -v false)" "$folder/rows" 1 >/dev/null 2>"$folder/stderr" || fail "bitstream_sweep.sh hides runs that failed"

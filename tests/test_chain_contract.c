@@ -167,18 +167,126 @@ static void overlap_gains_from_caches(void **state) {
                               .length = 1 << 14,
                               .batch = 1};
     const double run_ups = 1.1;
+    dpcri_chain_place place = {0};
     dpcri_core_let_be(DPCRI_CORE_TURNS);
-    for (int threads = 1; threads <= 2; threads++)
-        assert_int_equal(dpcri_chain_overlap_gain(&shape, DPCR_SCHEME_SEQUENTIAL, 64, threads, run_ups) > 0,
-                         level >= DPCRI_AVX2 && (threads == 2 || level == DPCRI_AVX512));
+    for (place.threads = 1; place.threads <= 2; place.threads++)
+        assert_int_equal(dpcri_chain_overlap_gain(&shape, DPCR_SCHEME_SEQUENTIAL, 64, &place, run_ups) > 0,
+                         level >= DPCRI_AVX2 && (place.threads == 2 || level == DPCRI_AVX512));
     shape.length = 1 << 18;
-    assert_true(dpcri_chain_overlap_gain(&shape, DPCR_SCHEME_SEQUENTIAL, 64, 2, run_ups) == 0);
+    place.threads = 2;
+    assert_true(dpcri_chain_overlap_gain(&shape, DPCR_SCHEME_SEQUENTIAL, 64, &place, run_ups) == 0);
     // A Xeon's third-level cache gives each of two threads what it gives one, and one no more than the loop gets.
     dpcri_core_let_be(DPCRI_CORE_SHARED);
-    for (int threads = 1; threads <= 2 && level == DPCRI_AVX512; threads++)
-        assert_int_equal(dpcri_chain_overlap_gain(&shape, DPCR_SCHEME_SEQUENTIAL, 64, threads, run_ups) > 0,
-                         threads == 2);
+    for (place.threads = 1; place.threads <= 2 && level == DPCRI_AVX512; place.threads++)
+        assert_int_equal(dpcri_chain_overlap_gain(&shape, DPCR_SCHEME_SEQUENTIAL, 64, &place, run_ups) > 0,
+                         place.threads == 2);
     dpcri_core_let_be(core);
+}
+
+static double seconds_of(dpcr_context *context, const dpcr_chain_shape *shape, dpcr_scheme scheme) {
+    const dpcr_chain_options options = {.size = sizeof options, .scheme = scheme};
+    dpcr_chain_plan *plan = NULL;
+    assert_int_equal(dpcr_chain_plan_create(context, shape, &options, &plan, NULL), DPCR_OK);
+    const double seconds = dpcr_chain_plan_seconds(plan);
+    dpcr_chain_plan_destroy(plan);
+    return seconds;
+}
+
+static dpcr_context *context_of_one(void) {
+    const dpcr_context_options options = {.size = sizeof options, .threads = 1};
+    dpcr_context *context = NULL;
+    assert_int_equal(dpcr_context_create(&options, &context, NULL), DPCR_OK);
+    return context;
+}
+
+static void describe_machine(dpcr_context *context, dpcr_machine m) {
+    m.size = sizeof m;
+    assert_int_equal(dpcr_context_set_machine(context, &m, NULL), DPCR_OK);
+}
+
+// Two cores that are described are two threads at hand.
+static void a_described_machine_is_this_one(void **state) {
+    (void)state;
+    const dpcr_transition ts[] = {
+        dpcr_transition_square(DPCR_DENSE, 1, 0), dpcr_transition_square(DPCR_DENSE, 2, 0),
+        dpcr_transition_square(DPCR_DENSE, 4, 0), dpcr_transition_square(DPCR_DENSE, 9, 0),
+        dpcr_transition_square(DPCR_BLOCK, 8, 2), dpcr_transition_square(DPCR_DIAGONAL, 16, 0)};
+    dpcr_context *context = context_of_one();
+    describe_machine(context, (dpcr_machine){.threads = 2});
+    for (size_t i = 0; i < sizeof ts / sizeof *ts; i++)
+        for (int64_t batch = 1; batch <= 8; batch += 7)
+            for (int scheme = DPCR_SCHEME_SEQUENTIAL; scheme < DPCR_SCHEME_COUNT; scheme++) {
+                const dpcr_chain_shape shape = {
+                    .size = sizeof shape, .transition = ts[i], .dtype = DPCR_F32, .length = 1 << 11, .batch = batch};
+                const double here = seconds_of(contexts[2], &shape, (dpcr_scheme)scheme);
+                const double there = seconds_of(context, &shape, (dpcr_scheme)scheme);
+                if (!(fabs(here - there) <= 1e-9 * here))
+                    fail_msg("%s, case %zu, batch %d: %g here, %g there", dpcr_scheme_name((dpcr_scheme)scheme), i,
+                             (int)batch, here, there);
+            }
+    dpcr_context_destroy(context);
+}
+
+// Each rate counts where it should: a loop of one sequence waits, however many cores there are; chunks go among them,
+// until their ends, one after another, or the memory are all there is; pcr's levels wait for all cores.
+static void a_described_machine_counts(void **state) {
+    (void)state;
+    dpcr_context *context = context_of_one();
+    dpcr_chain_shape shape = {.size = sizeof shape,
+                              .transition = dpcr_transition_square(DPCR_DENSE, 2, 0),
+                              .dtype = DPCR_F32,
+                              .length = 1 << 16,
+                              .batch = 1};
+    dpcr_machine here = {.size = sizeof here};
+    assert_int_equal(dpcr_context_machine(context, &here, NULL), DPCR_OK);
+    describe_machine(context, (dpcr_machine){.threads = 1});
+    const double loop = seconds_of(context, &shape, DPCR_SCHEME_SEQUENTIAL);
+    const double chunks = seconds_of(context, &shape, DPCR_SCHEME_CHUNKED);
+    const double levels = seconds_of(context, &shape, DPCR_SCHEME_PCR);
+    describe_machine(context, (dpcr_machine){.threads = 16, .region = 1e-6});
+    assert_true(seconds_of(context, &shape, DPCR_SCHEME_SEQUENTIAL) == loop);
+    assert_true(seconds_of(context, &shape, DPCR_SCHEME_CHUNKED) < chunks / 3);
+    assert_true(seconds_of(context, &shape, DPCR_SCHEME_PCR) < levels / 3);
+    describe_machine(context, (dpcr_machine){.threads = 1e6, .region = 1e-5});
+    assert_true(seconds_of(context, &shape, DPCR_SCHEME_CHUNKED) > chunks / 100);
+    assert_true(seconds_of(context, &shape, DPCR_SCHEME_PCR) > 16 * 1e-5);
+    describe_machine(context, (dpcr_machine){.latency = 3 * here.latency});
+    const double slow = seconds_of(context, &shape, DPCR_SCHEME_SEQUENTIAL);
+    if (fabs(slow - 3 * loop) > 1e-9 * slow) fail_msg("a loop of %g s that waits three times as long: %g", loop, slow);
+    describe_machine(context, (dpcr_machine){.flops = here.flops / 4});
+    assert_true(seconds_of(context, &shape, DPCR_SCHEME_SEQUENTIAL) == loop);
+    assert_true(seconds_of(context, &shape, DPCR_SCHEME_CHUNKED) > 3 * chunks);
+    describe_machine(context, (dpcr_machine){.bandwidth = 1e6, .cache_bytes = {0, 0, 1e6}});
+    shape.length = 1 << 20;
+    const double far = (double)shape.length * 8 * sizeof(float) / 1e6;
+    assert_true(fabs(seconds_of(context, &shape, DPCR_SCHEME_SEQUENTIAL) / far - 1) < 1e-9);
+    describe_machine(context, (dpcr_machine){.bandwidth = 1e6, .cache_bytes = {0, 0, 1e9}});
+    assert_true(seconds_of(context, &shape, DPCR_SCHEME_SEQUENTIAL) < far / 10);
+    dpcr_context_destroy(context);
+}
+
+// What was timed on this machine is not taken for another's.
+static void a_described_machine_recalls_nothing(void **state) {
+    (void)state;
+    dpcr_context *context = context_of_one();
+    const dpcr_chain_shape shape = {.size = sizeof shape,
+                                    .transition = dpcr_transition_square(DPCR_DENSE, 2, 0),
+                                    .dtype = DPCR_F32,
+                                    .length = 1 << 12,
+                                    .batch = 1};
+    const dpcr_chain_options options = {.size = sizeof options, .planning = DPCR_PLANNING_MEASURE};
+    for (int described = 0; described < 2; described++)
+        for (int planning = 0; planning < 2; planning++) {
+            dpcr_chain_plan *plan = NULL;
+            describe_machine(context, (dpcr_machine){.bandwidth = described ? 1e12 : 0});
+            assert_int_equal(
+                dpcr_chain_plan_create(context, &shape, planning == described ? &options : NULL, &plan, NULL), DPCR_OK);
+            const char *sentence = dpcr_chain_plan_sentence(plan);
+            if (!described && planning == 1) assert_non_null(strstr(sentence, "known from"));
+            if (described) assert_null(strstr(sentence, "known from"));
+            dpcr_chain_plan_destroy(plan);
+        }
+    dpcr_context_destroy(context);
 }
 
 // The states, and the matrices of width 4 and 8, of eight chunks that go side by side lie on sets of the cache of their
@@ -406,6 +514,9 @@ int main(void) {
         cmocka_unit_test(auto_knows_a_far_cache),
         cmocka_unit_test(auto_counts_threads_that_work),
         cmocka_unit_test(overlap_gains_from_caches),
+        cmocka_unit_test(a_described_machine_is_this_one),
+        cmocka_unit_test(a_described_machine_counts),
+        cmocka_unit_test(a_described_machine_recalls_nothing),
         cmocka_unit_test(chunks_lie_apart),
         cmocka_unit_test(start_on_rows_of_z),
         cmocka_unit_test(execute_refusals),

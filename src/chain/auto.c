@@ -11,6 +11,7 @@
 #include "chain/windows.h"
 #include "kern/chunked.h"
 #include "kern/squares.h"
+#include "rt/rates.h"
 
 // Where a constant was measured: portable code and AVX2 on a Zen 3, AVX-512 on a Zen 5 (about the same on Zen 4, but
 // for what vector_passes tells), and on an Emerald Rapids (docs/performance/linear.md).
@@ -38,7 +39,8 @@ static double busy_ns(double flops) {
     static const double rate[PLACES] = {20, 34, 40, 28};
     return 0.4 + flops / rate[place()];
 }
-static const double region_ns = 1000;  // handing tasks over and waiting for them, with the last task's imbalance
+static const double region_ns = 1000;        // handing tasks over and waiting for them, with the last task's imbalance
+static const double least_region = 0.85e-6;  // seconds, as plans count one
 
 static double least(double a, double b) { return a < b ? a : b; }
 static double most(double a, double b) { return a > b ? a : b; }
@@ -96,18 +98,25 @@ static double loop_workers(const dpcr_chain_shape *s, int threads) {
     return least(threads, (double)shares.groups);
 }
 
+// What a step of the loop waits for the one before.
+static double loop_wait_ns(const dpcr_chain_shape *s) {
+    const dpcr_structure form = dpcri_kernel_form(&s->transition);
+    const double mixed = coupled_width(&s->transition);
+    if (s->batch == 1 && form == DPCR_DIAGONAL) return elements_ns(s);
+    // Two of width 2 and more go in vectors (twos.inc), whose step takes longer than that of one alone.
+    double turns = mixed == 2 && (double)s->batch * (double)s->transition.rows > 2 ? 1.7 : 1;
+    // And blocks of 3 and 4 (fours.inc): 3.6 and 3.8 ns.
+    if (form == DPCR_BLOCK && dpcri_isa_level() == DPCRI_AVX512) turns = mixed == 3 ? 1.3 : mixed == 4 ? 1.2 : turns;
+    return turns * (form == DPCR_DENSE ? loop_latency_ns(s) : latency_ns(mixed));
+}
+
 static double loop_ns(const dpcr_chain_shape *s, int threads) {
     if (s->batch == 0) return 0;  // no sequences, no groups of them
     const dpcr_structure form = dpcri_kernel_form(&s->transition);
     const bool elements = s->batch == 1 && form == DPCR_DIAGONAL, dense = form == DPCR_DENSE;
     const double apply = form == DPCR_BLOCK ? 0 : busy_ns(dpcr_transition_apply_flops(&s->transition));
     const double batch = (double)s->batch, workers = loop_workers(s, threads), mixed = coupled_width(&s->transition);
-    // Two of width 2 and more go in vectors (twos.inc), whose step takes longer than that of one alone.
-    double turns = mixed == 2 && batch * (double)s->transition.rows > 2 ? 1.7 : 1;
-    // And blocks of 3 and 4 (fours.inc): 3.6 and 3.8 ns.
-    if (form == DPCR_BLOCK && dpcri_isa_level() == DPCRI_AVX512) turns = mixed == 3 ? 1.3 : mixed == 4 ? 1.2 : turns;
-    const double latency = elements ? elements_ns(s) : turns * (dense ? loop_latency_ns(s) : latency_ns(mixed));
-    double step = most(latency, apply * batch / workers);
+    double step = most(loop_wait_ns(s), apply * batch / workers);
     if (s->batch == 1 && (dense || (elements && is_shared()))) {
         const double all = (double)s->length * step_bytes(s);
         if (all > near_bytes()) step = most(step, step_bytes(s) / third_level_bytes_a_ns((double)s->transition.rows));
@@ -244,6 +253,11 @@ static double helped(const dpcr_chain_shape *s, int threads) {
     return dpcri_kernel_form(t) == DPCR_BLOCK && !alone ? 1.3 : 1;
 }
 
+// Of fused kernels: a chunk a lane.
+static double window_steps(const dpcr_chain_shape *s, int64_t chunk) {
+    return (double)(4 << dpcri_isa_level()) / (s->dtype == DPCR_F64 ? 2 : 1) * (double)chunk;
+}
+
 static double chunked_ns(const dpcr_chain_shape *s, int64_t chunk, int threads) {
     if (squares_ns(s, chunk, threads) > 0) {
         const double workers = squares_workers(s, chunk, threads);
@@ -252,9 +266,8 @@ static double chunked_ns(const dpcr_chain_shape *s, int64_t chunk, int threads) 
     }
     // One thread's time: what further threads add depends on the machine's load more than on the shape.
     if (window_ns(s) > 0 && chunk == fused_steps(s)) {
-        // A chunk a lane: a window that is not full takes what a full one does.
-        const double lanes = (double)(4 << dpcri_isa_level()) / (s->dtype == DPCR_F64 ? 2 : 1);
-        const double window = lanes * (double)chunk;
+        // A window that is not full takes what a full one does.
+        const double window = window_steps(s, chunk);
         return region_ns / 10 + ceil((double)s->length / window) * window * window_ns(s) / helped(s, threads);
     }
     return spans_ns(s, chunk, threads);
@@ -304,6 +317,11 @@ static double beside_bytes_ns(const dpcr_chain_shape *s, int threads) {
     return all / threads < 1e6 ? 0 : step_bytes(s) / (all < cached ? third : beyond);  // each thread reads a part
 }
 
+// Threads that find a group of chunks.
+static int overlap_workers(const dpcr_chain_shape *s, double chunk, int threads) {
+    return (int)least(threads, (1 + floor((double)s->length / most(chunk, 1) / DPCRI_SIDE)) * (double)s->batch);
+}
+
 // Chunks of the loop, which takes `loop` on one thread, `run_ups` times its steps.
 static double overlap_ns(const dpcr_chain_shape *shape, double loop, int threads, double run_ups) {
     const double sharing = 0.8;  // a core's part where several are at work
@@ -314,26 +332,141 @@ static double overlap_ns(const dpcr_chain_shape *shape, double loop, int threads
     return (double)shape->length * step * run_ups / (1 + sharing * (threads - 1)) + (threads > 1 ? 2 : 0.2) * region_ns;
 }
 
-// The fused windows go among threads too, of which chunked_ns counts one.
+// The fused windows go among threads too, of which chunked_ns counts one; those without a window have nothing to do.
 static double chunked_of_threads_ns(const dpcr_chain_shape *shape, int64_t chunk, int threads) {
     const double all = chunked_ns(shape, chunk, threads);
-    const double more = (1 + 0.6 * (threads - 1)) / helped(shape, threads);
-    return squares_ns(shape, chunk, threads) == 0 && window_ns(shape) > 0 ? all / more : all;
-}
-
-double dpcri_chain_overlap_gain(const dpcr_chain_shape *shape, dpcr_scheme chosen, int64_t chunk, int threads,
-                                double run_ups) {
-    const double loop = loop_ns(shape, 1), overlap = overlap_ns(shape, loop, threads, run_ups);
-    const double other = chosen == DPCR_SCHEME_CHUNKED ? chunked_of_threads_ns(shape, chunk, threads) : loop;
-    return other - overlap > 0.2 * other ? 1e-9 * (other - overlap) : 0;
+    if (squares_ns(shape, chunk, threads) > 0 || window_ns(shape) == 0) return all;
+    const double windows = ceil((double)shape->length / window_steps(shape, chunk));
+    const double more = (1 + 0.6 * (least(threads, windows) - 1)) / helped(shape, threads);
+    return all / more;
 }
 
 static int threads_at_work(const dpcr_chain_shape *s, int64_t chunk, int threads) {
     return squares_ns(s, chunk, threads) > 0 ? (int)squares_workers(s, chunk, threads) : threads;
 }
 
-dpcr_scheme dpcri_chain_auto(const dpcr_chain_shape *shape, int64_t chunk, int threads, char *sentence, size_t bytes) {
-    const double loop = loop_ns(shape, threads), chunks = chunked_ns(shape, chunk, threads);
+// Levels of pcr, each a composition and an application a step, or a tree's up and down, two of each, in the place of
+// chunks' passes (dense, w = 2, 2^16 steps on one thread, a Zen 5: 64 and 8 ns a step, measured 80 and 7;
+// bench/performance.sh schemes).
+static double levels_ns(const dpcr_chain_shape *s, bool tree, int threads) {
+    const double levels = ceil(log2(most((double)s->length, 2)));
+    const double passes = dpcri_kernel_form(&s->transition) == DPCR_BLOCK ? 5.5 : passes_of(s);  // blocks by scalars
+    const double pass = passes * (compose_ns(s) + busy_ns(dpcr_transition_apply_flops(&s->transition)));
+    const double each = (double)s->length * (double)s->batch * pass;
+    return (tree ? 2 : levels) * each / threads + (threads > 1 ? (tree ? 2 : 1) * levels * region_ns : 0);
+}
+
+// By the scheme of `options`, whose fields are set, on so many of this machine's threads.
+static double scheme_ns(const dpcr_chain_shape *shape, const dpcr_chain_options *options, int threads) {
+    const double own = (double)options->chunk, length = (double)shape->length;
+    switch (options->scheme) {
+        case DPCR_SCHEME_SEQUENTIAL: return loop_ns(shape, threads);
+        case DPCR_SCHEME_CHUNKED: return chunked_of_threads_ns(shape, options->chunk, threads);
+        case DPCR_SCHEME_PCR: return levels_ns(shape, false, threads);
+        case DPCR_SCHEME_BLELLOCH: return levels_ns(shape, true, threads);
+        case DPCR_SCHEME_OVERLAP:
+            return own >= length ? loop_ns(shape, threads)
+                                 : overlap_ns(shape, loop_ns(shape, 1), overlap_workers(shape, own, threads),
+                                              1 + (double)options->warm_up / most(own, 1));
+        default: return 0;
+    }
+}
+
+// ---- a machine that is described ----
+
+dpcri_chain_place dpcri_chain_place_of(dpcr_context *context) {
+    const int threads = dpcr_context_threads(context);
+    dpcri_chain_place place = {
+        .context = context, .threads = threads, .have = threads, .described = dpcri_is_described(context)};
+    if (!place.described) return place;
+    dpcri_rates_here(context, &place.here);
+    dpcri_rates_of(context, &place.there);
+    place.threads = (int)most(1, floor(place.there.threads));
+    return place;
+}
+
+// Regions of a scheme, each of which waits for all threads.
+static double regions_of(const dpcr_chain_shape *s, const dpcr_chain_options *o, int threads) {
+    const double levels = ceil(log2(most((double)s->length, 2)));
+    const bool fused = squares_ns(s, o->chunk, threads) > 0 || window_ns(s) > 0;
+    if (threads < 2) return 0;
+    switch (o->scheme) {
+        case DPCR_SCHEME_SEQUENTIAL: return s->batch > 1 ? 1 : 0;
+        case DPCR_SCHEME_CHUNKED: return fused ? 1 : 2;
+        case DPCR_SCHEME_PCR: return levels;
+        case DPCR_SCHEME_BLELLOCH: return 2 * levels;
+        default: return 1;
+    }
+}
+
+// What waits for one another, however many threads there are: a chunk's two passes and the chunks' ends; a run-up and
+// a chunk.
+static double depth_ns(const dpcr_chain_shape *s, const dpcr_chain_options *o) {
+    const double length = (double)s->length, chunk = least(most((double)o->chunk, 1), length);
+    const double mixed = latency_ns(coupled_width(&s->transition));
+    switch (o->scheme) {
+        case DPCR_SCHEME_SEQUENTIAL: return length * loop_wait_ns(s);
+        case DPCR_SCHEME_CHUNKED: return (2 * chunk + length / chunk) * mixed;
+        case DPCR_SCHEME_OVERLAP: return least(length, chunk + (double)o->warm_up) * loop_wait_ns(s);
+        default: return 0;
+    }
+}
+
+// Passes over all arrays.
+static double passes_over(const dpcr_chain_shape *s, const dpcr_chain_options *o, int threads) {
+    const double levels = ceil(log2(most((double)s->length, 2)));
+    switch (o->scheme) {
+        case DPCR_SCHEME_CHUNKED: return squares_ns(s, o->chunk, threads) > 0 || window_ns(s) > 0 ? 1 : 2;
+        case DPCR_SCHEME_PCR: return levels;
+        case DPCR_SCHEME_BLELLOCH: return 4;
+        case DPCR_SCHEME_OVERLAP: return 1 + (double)o->warm_up / most((double)o->chunk, 1);
+        default: return 1;
+    }
+}
+
+// What all bytes take of the memory, where the last cache does not hold them: as measured, or usual, or described.
+static double far_ns(const dpcr_chain_shape *s, const dpcr_chain_options *o, const dpcri_chain_place *p) {
+    const double all = (double)s->length * (double)s->batch * step_bytes(s);
+    dpcr_machine m = p->there;
+    if (all < 8e6 || !p->context) return 0;
+    if (!p->described) dpcri_rates_at_hand(p->context, &m);
+    if (all <= (m.cache_bytes[2] > 0 ? m.cache_bytes[2] : cached_bytes())) return 0;
+    return 1e9 * passes_over(s, o, p->threads) * all / m.bandwidth;
+}
+
+// What this machine's kernels would take there: what waits goes by the latency of a multiply-add, what is busy by
+// their rate, regions as they are told and by a tree beyond the threads that were measured.
+static double there_ns(const dpcr_chain_shape *s, const dpcr_chain_options *o, const dpcri_chain_place *p) {
+    const double own = scheme_ns(s, o, p->threads);
+    const double wait = p->there.latency / p->here.latency, work = p->here.flops / p->there.flops;
+    const bool waits = o->scheme == DPCR_SCHEME_SEQUENTIAL && own <= depth_ns(s, o);
+    const double regions = region_ns * regions_of(s, o, p->threads), counted = waits ? 0 : least(regions, own);
+    const double tree = most(1, log2(most(2, p->threads)) / log2(most(2, p->have)));
+    const double here = most(p->here.region, least_region);  // of one thread none was measured
+    const double handing = tree * (p->there.region == p->here.region ? here : p->there.region) / here;
+    return most((own - counted) * (waits ? wait : work) + counted, depth_ns(s, o) * wait) + (handing - 1) * regions;
+}
+
+static double at_ns(const dpcr_chain_shape *s, const dpcr_chain_options *o, const dpcri_chain_place *p) {
+    return most(p->described ? there_ns(s, o, p) : scheme_ns(s, o, p->threads), far_ns(s, o, p));
+}
+
+double dpcri_chain_seconds(const dpcr_chain_shape *shape, const dpcr_chain_options *options,
+                           const dpcri_chain_place *place) {
+    return shape->length == 0 || shape->batch == 0 ? 0 : 1e-9 * at_ns(shape, options, place);
+}
+
+// ---- the choice ----
+
+dpcr_scheme dpcri_chain_auto(const dpcr_chain_shape *shape, int64_t chunk, const dpcri_chain_place *place,
+                             char *sentence, size_t bytes) {
+    const int threads = place->threads;
+    const dpcr_chain_options in_order = {.scheme = DPCR_SCHEME_SEQUENTIAL, .chunk = chunk};
+    const dpcr_chain_options in_chunks = {.scheme = DPCR_SCHEME_CHUNKED, .chunk = chunk};
+    const double loop = at_ns(shape, &in_order, place);
+    // Here a second thread's part of fused windows depends on the machine's load more than on the shape.
+    const double chunks = place->described ? at_ns(shape, &in_chunks, place)
+                                           : most(chunked_ns(shape, chunk, threads), far_ns(shape, &in_chunks, place));
     // A model's doubt goes to the loop, and more of it where others on the machine share the cache, for windows are
     // many streams, and no second thread makes up for it (nor does one where a step is soon done).
     const bool fused = window_ns(shape) > 0 || squares_ns(shape, chunk, threads) > 0;
@@ -358,34 +491,14 @@ bool dpcri_chain_spans_pay(const dpcr_chain_shape *shape, bool shared, int64_t c
     return spans_ns(shape, chunk, threads) < 0.8 * loop_ns(shape, threads);
 }
 
-// Levels of pcr, each a composition and an application a step, or a tree's up and down, two of each, in the place of
-// chunks' passes (dense, w = 2, 2^16 steps on one thread, a Zen 5: 64 and 8 ns a step, measured 80 and 7;
-// bench/performance.sh schemes).
-static double levels_ns(const dpcr_chain_shape *s, bool tree, int threads) {
-    const double levels = ceil(log2(most((double)s->length, 2)));
-    const double passes = dpcri_kernel_form(&s->transition) == DPCR_BLOCK ? 5.5 : passes_of(s);  // blocks by scalars
-    const double pass = passes * (compose_ns(s) + busy_ns(dpcr_transition_apply_flops(&s->transition)));
-    const double each = (double)s->length * (double)s->batch * pass;
-    return (tree ? 2 : levels) * each / threads + (threads > 1 ? (tree ? 2 : 1) * levels * region_ns : 0);
-}
-
-double dpcri_chain_seconds(const dpcr_chain_shape *shape, const dpcr_chain_options *options, int threads) {
-    const double own = (double)options->chunk;
-    double ns = 0;
-    if (shape->length == 0 || shape->batch == 0) return 0;
-    switch (options->scheme) {
-        case DPCR_SCHEME_SEQUENTIAL: ns = loop_ns(shape, threads); break;
-        case DPCR_SCHEME_CHUNKED: ns = chunked_of_threads_ns(shape, options->chunk, threads); break;
-        case DPCR_SCHEME_PCR: ns = levels_ns(shape, false, threads); break;
-        case DPCR_SCHEME_BLELLOCH: ns = levels_ns(shape, true, threads); break;
-        case DPCR_SCHEME_OVERLAP:
-            ns = own >= (double)shape->length
-                     ? loop_ns(shape, threads)
-                     : overlap_ns(shape, loop_ns(shape, 1), threads, 1 + (double)options->warm_up / most(own, 1));
-            break;
-        default: break;
-    }
-    return 1e-9 * ns;
+double dpcri_chain_overlap_gain(const dpcr_chain_shape *shape, dpcr_scheme chosen, int64_t chunk,
+                                const dpcri_chain_place *place, double run_ups) {
+    const dpcr_chain_options in_order = {.scheme = DPCR_SCHEME_SEQUENTIAL, .chunk = chunk};
+    const double loop = loop_ns(shape, 1), far = far_ns(shape, &in_order, place);
+    const double overlap = most(overlap_ns(shape, loop, place->threads, run_ups), run_ups * far);
+    const double chunks = chosen == DPCR_SCHEME_CHUNKED ? chunked_of_threads_ns(shape, chunk, place->threads) : loop;
+    const double other = most(chunks, far);
+    return other - overlap > 0.2 * other ? 1e-9 * (other - overlap) : 0;
 }
 
 // ---- over ranks ----

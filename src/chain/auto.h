@@ -5,20 +5,35 @@
 #include <stdbool.h>
 
 #include "deeppcr/chain.h"
+#include "deeppcr/context.h"
 
-// The scheme for a shape on so many threads, and why. `chunk` is the chunk that `chunked` would take.
-dpcr_scheme dpcri_chain_auto(const dpcr_chain_shape *shape, int64_t chunk, int threads, char *sentence, size_t bytes);
+// Where a chain is to run: on this machine, or on one that is described (dpcr_context_set_machine).
+typedef struct dpcri_chain_place {
+    dpcr_context *context;     // whose memory's rate is asked for far chains; NULL: they are as near ones
+    int threads;               // that work side by side there
+    int have;                  // the context's own
+    bool described;            // else the rates are not set
+    dpcr_machine here, there;  // this machine's rates, and those of the one that is described
+} dpcri_chain_place;
+
+// Of the context's plans. This machine is measured where another is described.
+dpcri_chain_place dpcri_chain_place_of(dpcr_context *context);
+
+// The scheme for a shape, and why. `chunk` is the chunk that `chunked` would take.
+dpcr_scheme dpcri_chain_auto(const dpcr_chain_shape *shape, int64_t chunk, const dpcri_chain_place *place,
+                             char *sentence, size_t bytes);
 
 // Whether `chunked`, chosen for its fused kernels, is sooner than the loop where the arrays' strides keep them out;
 // shared: one transition for all steps.
 bool dpcri_chain_spans_pay(const dpcr_chain_shape *shape, bool shared, int64_t chunk, int threads);
 
 // Seconds by the scheme of `options`, whose fields are set; AUTO: 0.
-double dpcri_chain_seconds(const dpcr_chain_shape *shape, const dpcr_chain_options *options, int threads);
+double dpcri_chain_seconds(const dpcr_chain_shape *shape, const dpcr_chain_options *options,
+                           const dpcri_chain_place *place);
 
 // Seconds that overlapped chunks of a dense chain of one sequence would gain over what was chosen, taking `run_ups`
 // times its steps; 0 where that is too little to be sure of.
-double dpcri_chain_overlap_gain(const dpcr_chain_shape *shape, dpcr_scheme chosen, int64_t chunk, int threads,
-                                double run_ups);
+double dpcri_chain_overlap_gain(const dpcr_chain_shape *shape, dpcr_scheme chosen, int64_t chunk,
+                                const dpcri_chain_place *place, double run_ups);
 
 #endif

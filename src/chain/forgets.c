@@ -52,15 +52,17 @@ static bool is_priced(const dpcr_chain_shape *shape) {
 }
 
 // Seconds that chunks of such a chain gain with run-ups of so many steps: only threads that find a group of them work.
-static double gain_of(const dpcr_chain_shape *shape, dpcr_scheme chosen, int64_t chunk, int threads, double warm_up) {
+static double gain_of(const dpcr_chain_shape *shape, dpcr_scheme chosen, int64_t chunk, const dpcri_chain_place *place,
+                      double warm_up) {
     const int64_t size = dpcri_chain_overlap_chunk(shape->length, (int64_t)warm_up, shape->transition.rows);
     const int64_t groups = 1 + (shape->length / size) / DPCRI_SIDE;
-    return dpcri_chain_overlap_gain(shape, chosen, chunk, groups < threads ? (int)groups : threads,
-                                    1 + warm_up / (double)size);
+    dpcri_chain_place busy = *place;
+    if (groups < busy.threads) busy.threads = (int)groups;
+    return dpcri_chain_overlap_gain(shape, chosen, chunk, &busy, 1 + warm_up / (double)size);
 }
 
-bool dpcri_chain_may_overlap(const dpcr_chain_shape *shape, dpcr_scheme chosen, int64_t chunk, int threads,
-                             dpcr_chain_options *options) {
+bool dpcri_chain_may_overlap(const dpcr_chain_shape *shape, dpcr_scheme chosen, int64_t chunk,
+                             const dpcri_chain_place *place, dpcr_chain_options *options) {
     const dpcr_transition *t = &shape->transition;
     const size_t real = dpcr_dtype_size(shape->dtype);
     const dpcr_structure form = dpcri_kernel_form(t);
@@ -68,12 +70,12 @@ bool dpcri_chain_may_overlap(const dpcr_chain_shape *shape, dpcr_scheme chosen, 
         most_steps(shape->length) < LEAST_STEPS || shape->length > MOST_BYTES / (t->rows * (int64_t)real))
         return false;
     if (is_priced(shape)) {
-        if (gain_of(shape, chosen, chunk, threads, RUN_UP) < least_gain) return false;
+        if (gain_of(shape, chosen, chunk, place, RUN_UP) < least_gain) return false;
     } else {
         // Steps that wait, or threads that read every other line of a row, of more than their caches hold.
         const int64_t part = dpcri_part_width(form, t->block, real);
         const bool far = shape->length * t->rows * (int64_t)(3 * real) > FAR_BYTES;
-        if (threads < 2 || chosen != DPCR_SCHEME_SEQUENTIAL || shape->length < LEAST_LENGTH) return false;
+        if (place->threads < 2 || chosen != DPCR_SCHEME_SEQUENTIAL || shape->length < LEAST_LENGTH) return false;
         const bool asked = form == DPCR_DIAGONAL && far && t->rows < 8 * part;
         if (t->rows >= 2 * part && !asked) return false;  // shared out as they are (sequential.c)
     }
@@ -144,11 +146,12 @@ static distance compare(const dpcri_flow *f, const void *x, const void *other) {
 }
 
 // Whether chunks pay that take a run-up of so many steps.
-static bool pays(const dpcr_context *context, const dpcr_chain_shape *shape, const dpcr_chain_options *chosen,
+static bool pays(dpcr_context *context, const dpcr_chain_shape *shape, const dpcr_chain_options *chosen,
                  double warm_up) {
     if (!is_priced(shape)) return warm_up < (double)shape->length / 24;
-    return warm_up < (double)shape->length / 8 &&
-           gain_of(shape, chosen->scheme, chosen->chunk, dpcr_context_threads(context), warm_up) > 0;
+    if (warm_up >= (double)shape->length / 8) return false;
+    const dpcri_chain_place place = dpcri_chain_place_of(context);
+    return gain_of(shape, chosen->scheme, chosen->chunk, &place, warm_up) > 0;
 }
 
 void dpcri_chain_forgets(dpcr_context *context, const dpcr_chain_shape *shape, const dpcri_linear *chain,

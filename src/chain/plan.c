@@ -100,7 +100,8 @@ static dpcr_status choose(dpcr_chain_plan *plan, dpcr_error *error) {
         if (status != DPCR_OK) return status;
     }
     plan->may_overlap = !o->typical;  // with data overlap was measured
-    if (dpcri_chain_recall(plan)) return DPCR_OK;
+    const dpcri_chain_place place = dpcri_chain_place_of(plan->context);
+    if (!place.described && dpcri_chain_recall(plan)) return DPCR_OK;  // what was timed here holds here
     if (o->planning == DPCR_PLANNING_WISDOM)
         return dpcri_fail(error, DPCR_ERROR_UNSUPPORTED,
                           "chain_plan: nothing is known of this chain; planning measure would find out");
@@ -108,8 +109,7 @@ static dpcr_status choose(dpcr_chain_plan *plan, dpcr_error *error) {
     dpcr_chain_options chunked = *o;
     chunked.scheme = DPCR_SCHEME_CHUNKED;
     dpcri_chain_defaults(&plan->shape.transition, plan->shape.length, plan->shape.batch, &chunked);
-    o->scheme = dpcri_chain_auto(&plan->shape, chunked.chunk, dpcr_context_threads(plan->context), plan->sentence,
-                                 sizeof plan->sentence);
+    o->scheme = dpcri_chain_auto(&plan->shape, chunked.chunk, &place, plan->sentence, sizeof plan->sentence);
     plan->may_overlap = true;
     return DPCR_OK;
 }
@@ -189,8 +189,9 @@ dpcr_status dpcr_chain_plan_create(dpcr_context *context, const dpcr_chain_shape
     const dpcri_linear whole = dpcri_plan_linear(made, &none, shape->transposed);
     made->workspace = dpcri_linear_workspace(&whole, &made->options);
     dpcr_chain_options overlap;
-    if (made->may_overlap && dpcri_chain_may_overlap(shape, made->options.scheme, made->options.chunk,
-                                                     dpcr_context_threads(context), &overlap)) {
+    const dpcri_chain_place place = dpcri_chain_place_of(context);
+    if (made->may_overlap &&
+        dpcri_chain_may_overlap(shape, made->options.scheme, made->options.chunk, &place, &overlap)) {
         const size_t used = strlen(made->sentence), bytes = dpcri_linear_workspace(&whole, &overlap);
         snprintf(made->sentence + used, sizeof made->sentence - used,
                  "; chunks of the loop side by side where it forgets");
@@ -223,8 +224,9 @@ const dpcr_chain_options *dpcr_chain_plan_options(const dpcr_chain_plan *plan) {
 const char *dpcr_chain_plan_sentence(const dpcr_chain_plan *plan) { return plan ? plan->sentence : ""; }
 size_t dpcr_chain_plan_workspace(const dpcr_chain_plan *plan) { return plan ? plan->workspace : 0; }
 double dpcr_chain_plan_seconds(const dpcr_chain_plan *plan) {
-    return plan && !plan->table ? dpcri_chain_seconds(&plan->shape, &plan->options, dpcr_context_threads(plan->context))
-                                : 0;
+    if (!plan || plan->table) return 0;
+    const dpcri_chain_place place = dpcri_chain_place_of(plan->context);
+    return dpcri_chain_seconds(&plan->shape, &plan->options, &place);
 }
 
 int dpcr_chain_plan_candidate(const dpcr_chain_plan *plan, int64_t index, dpcr_chain_candidate *candidate) {

@@ -301,9 +301,13 @@ static void put_given(dpcr_context *context, dpcr_machine *machine) {
     }
 }
 
-void dpcri_rates_of(dpcr_context *context, dpcr_machine *machine) {
+void dpcri_rates_here(dpcr_context *context, dpcr_machine *machine) {
     *machine = own_rates(context);
     count_moves(machine);
+}
+
+void dpcri_rates_of(dpcr_context *context, dpcr_machine *machine) {
+    dpcri_rates_here(context, machine);
     put_given(context, machine);
 }
 
@@ -314,6 +318,15 @@ void dpcri_rates_at_hand(dpcr_context *context, dpcr_machine *machine) {
     if (machine->threads == 0 && !dpcri_wisdom_rates(context, machine)) *machine = dpcri_rates_usual(context);
     count_moves(machine);
     put_given(context, machine);
+}
+
+bool dpcri_is_described(dpcr_context *context) {
+    pthread_mutex_lock(&context->rates_lock);
+    const dpcr_machine m = context->given;
+    pthread_mutex_unlock(&context->rates_lock);
+    bool described = m.threads > 0 || m.flops > 0 || m.latency > 0 || m.region > 0 || m.wake > 0 || m.bandwidth > 0;
+    for (int i = 0; i < 3; i++) described = described || m.cache_bytes[i] > 0 || m.cache_bandwidth[i] > 0;
+    return described;
 }
 
 dpcr_status dpcr_context_machine(dpcr_context *context, dpcr_machine *machine, dpcr_error *error) {

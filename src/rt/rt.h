@@ -59,6 +59,9 @@ void dpcri_threads_limit(int threads);
 
 // The rates of the context's machine, for the planners' cost models: dpcr_context_machine without a way to fail.
 void dpcri_rates_of(dpcr_context *context, dpcr_machine *machine);
+// Those of this machine, whatever was described; and whether the context's plans are for one that was.
+void dpcri_rates_here(dpcr_context *context, dpcr_machine *machine);
+bool dpcri_is_described(dpcr_context *context);
 
 // Puts those that were measured among the context's wisdom; forgets them.
 void dpcri_rates_note(dpcr_context *context);

@@ -50,6 +50,7 @@ void dpcri_wisdom_key(const dpcri_outlook *o, char *key) {
     char memory[32], told[64] = "", back[64] = "";
     size_t used = 0;
     const char *scaled = p->step_scale ? " scaled" : "";
+    const char *elsewhere = dpcri_is_described(o->context) ? " elsewhere" : "";
     memory_text(&o->contraction, memory, sizeof memory);
     if (p->backward_chunk) used = (size_t)snprintf(back, sizeof back, " back %lld", (long long)p->backward_chunk);
     if (p->backward_warm_up) snprintf(back + used, sizeof back - used, " after %lld", (long long)p->backward_warm_up);
@@ -59,14 +60,14 @@ void dpcri_wisdom_key(const dpcri_outlook *o, char *key) {
         snprintf(told, sizeof told, " chain %016" PRIx64, own_sum(s));
     dpcri_text_print(
         key, DPCRI_WISDOM_KEY,
-        "solve %s L%lld B%lld w%lld %s%lld flops %.9g %.9g lanes %lld tape %lld%s calls %d%d%d%d threads %g %s tol "
+        "solve %s L%lld B%lld w%lld %s%lld flops %.9g %.9g lanes %lld tape %lld%s calls %d%d%d%d threads %g%s %s tol "
         "%.9g %.9g window %lld chunk %lld%s warm-up %lld scheme %d limit %zu guess %d sweeps %d%s%s",
         dpcr_dtype_name(s->dtype), (long long)s->length, (long long)s->batch, (long long)s->width,
         dpcr_structure_name(s->jacobian.structure), (long long)s->jacobian.block, s->flops, s->jacobian_flops,
         (long long)s->lanes, (long long)s->tape_values, p->consume_tape ? " used" : "", s->concurrent != 0,
-        s->linearise != NULL, s->adjoint != NULL, s->window != NULL, o->machine.threads, memory, p->atol, p->rtol,
-        (long long)p->window, (long long)p->chunk, back, (long long)p->warm_up, (int)p->scheme, p->memory_limit,
-        (int)p->guess, p->max_sweeps, scaled, told);
+        s->linearise != NULL, s->adjoint != NULL, s->window != NULL, o->machine.threads, elsewhere, memory, p->atol,
+        p->rtol, (long long)p->window, (long long)p->chunk, back, (long long)p->warm_up, (int)p->scheme,
+        p->memory_limit, (int)p->guess, p->max_sweeps, scaled, told);
 }
 
 typedef struct sought {
