@@ -434,6 +434,21 @@ static void threads_share_calls_of_lanes_in_turn(void **state) {
     assert_int_equal(dpcri_overlap_lanes(&steps, 32, 2), 16);
     steps.concurrent = 0;
     assert_int_equal(dpcri_overlap_lanes(&steps, 16, 2), 16);
+    // Two lanes of narrow dense steps go one after another, so a thread takes them; more fill a vector, of 16 or, where
+    // the costs say so, of 8.
+    steps.width = 4, steps.concurrent = 1, steps.jacobian = dpcr_transition_square(DPCR_DENSE, 4, 0);
+    for (int half = 0; half < 2; half++) {
+        const int64_t lanes = half ? 8 : 16;
+        steps.lanes = lanes, steps.latency = 13e-9, steps.lane_seconds = 9e-9;
+        assert_true(dpcri_overlap_fills(&steps));
+        assert_int_equal(dpcri_overlap_lanes(&steps, 2, 2), 1);
+        assert_int_equal(dpcri_overlap_lanes(&steps, 4, 2), 2);
+        assert_int_equal(dpcri_overlap_lanes(&steps, 5, 2), lanes);
+        assert_int_equal(dpcri_overlap_lanes(&steps, 8, 2), lanes);
+    }
+    steps.lane_seconds = 13e-9;
+    assert_true(!dpcri_overlap_fills(&steps));
+    assert_int_equal(dpcri_overlap_lanes(&steps, 8, 2), 4);
 }
 
 // ---- refusals and refused memory ----

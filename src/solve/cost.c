@@ -101,9 +101,12 @@ static double overlap_seconds(const dpcri_outlook *o, double threads, double chu
     const double share = more((rounds - 1) * width + last, chunks / less(threads, calls)) / chunks;
     const double work = (length_of(o) + (chunks - 1) * warm_up) * batch_of(o) * lane * share;
     // A call of all its lanes takes what its lanes take; one of a few takes no less than one alone, or, where lanes
-    // fill vectors, what all take.
-    const bool vectors = width >= DPCRI_VECTOR_LANES && o->steps->lane_seconds > 0 && o->costs.lane == 0;
-    const double all = width * batch_of(o) * lane, alone = width < full ? latency : less(latency, all);
+    // fill vectors, what all take, and of one or two what they take in turn.
+    const bool places = full > 1 && dpcri_overlap_fills(o->steps);
+    const bool vectors =
+        (width >= DPCRI_VECTOR_LANES || (places && width == full)) && o->steps->lane_seconds > 0 && o->costs.lane == 0;
+    const double all = width * batch_of(o) * lane, in_turn = places ? width : 1;
+    const double alone = width < full ? in_turn * latency : less(latency, all);
     const double depth =
         rounds * (chunk + warm_up) * (vectors ? all : more(alone, width < full ? all : batch_of(o) * lane));
     const double checks = chunks * (check_seconds + (batch_of(o) - 1) * row_check_seconds);

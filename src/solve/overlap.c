@@ -55,30 +55,36 @@ static int64_t overlap_groups(int64_t length, int64_t lanes, int64_t warm_up) {
 
 int64_t dpcri_overlap_call(const dpcr_steps *steps) { return steps->lanes > 1 ? steps->lanes : LANES; }
 
-// Whether lanes are places of vectors, so that a call of few takes as long as one of all: where as many are told.
-static bool fills_vectors(const dpcr_steps *steps) {
+// Whether lanes are places of vectors, so that a call of few takes as long as one of all: where as many are told, or
+// of narrow dense steps half as many (a vector with AVX2, or of doubles) that do not take as long beside each other.
+bool dpcri_overlap_fills(const dpcr_steps *steps) {
     enum { NARROW = 4 };  // states that are narrow; elementwise steps', too
-    return steps->lanes >= DPCRI_VECTOR_LANES && (steps->width <= NARROW || steps->jacobian.structure != DPCR_DENSE);
+    const bool dense = steps->jacobian.structure == DPCR_DENSE;
+    const bool half = steps->lanes >= DPCRI_VECTOR_LANES / 2 && dense && steps->lane_seconds > 0 &&
+                      steps->lane_seconds < steps->latency;
+    return (steps->lanes >= DPCRI_VECTOR_LANES || half) && (steps->width <= NARROW || !dense);
 }
 
 bool dpcri_overlap_aliased(const dpcr_steps *steps, int64_t chunk) {
     enum { PAGE = 4096 };
     const int64_t step = steps->width * (int64_t)dpcr_dtype_size(steps->dtype);
-    return fills_vectors(steps) && step < LINE && chunk * step % PAGE == 0;
+    return dpcri_overlap_fills(steps) && step < LINE && chunk * step % PAGE == 0;
 }
 
 int64_t dpcri_overlap_chunks(const dpcr_steps *steps, int64_t length, int64_t warm_up) {
     enum { CALL = 8 };
     const int64_t lanes = dpcri_overlap_call(steps), affordable = most(length / (2 * warm_up), 1);
     int64_t chunks = affordable;
-    if (affordable > 1 && affordable < CALL && !fills_vectors(steps))
+    if (affordable > 1 && affordable < CALL && !dpcri_overlap_fills(steps))
         for (chunks = 2; 2 * chunks <= affordable + 1;) chunks *= 2;
     return least(chunks, lanes * overlap_groups(length, lanes, warm_up));
 }
 
 int64_t dpcri_overlap_lanes(const dpcr_steps *steps, int64_t chunks, int64_t threads) {
+    enum { IN_TURN = 2 };  // lanes that narrow dense steps take one after another, in no vector
     const int64_t lanes = dpcri_overlap_call(steps), share = (chunks + threads - 1) / most(threads, 1);
-    return !fills_vectors(steps) && steps->concurrent ? most(least(lanes, share), 1) : lanes;
+    const bool few = share <= IN_TURN && steps->jacobian.structure == DPCR_DENSE;
+    return (few || !dpcri_overlap_fills(steps)) && steps->concurrent ? most(least(lanes, share), 1) : lanes;
 }
 
 // From the shape of one sequence and the options alone. Where chunks would lie on the same cache sets, those of half

@@ -233,7 +233,9 @@ size_t dpcri_shooting_bytes(const dpcr_solve_plan *plan, dpcr_error *error);
 bool dpcri_backward_can_overlap(const dpcr_steps *steps);
 enum { DPCRI_VECTOR_LANES = 16 };  // callbacks that like as many run them as places of vectors
 // Chunks that one call of overlap's takes, going on or back: no more than leave every thread some, but where the
-// callback tells lanes that are the places of vectors. A chunk's bits hang on neither: each is the loop's.
+// callback tells lanes that are the places of vectors, and there are more than two a thread. A chunk's bits hang on
+// neither: each is the loop's.
+bool dpcri_overlap_fills(const dpcr_steps *steps);
 int64_t dpcri_overlap_lanes(const dpcr_steps *steps, int64_t chunks, int64_t threads);
 // Whether chunks of so many narrow steps lie pages apart, so that all of a call's fall on the same few sets of the
 // first cache; the driver's own do not.
