@@ -159,7 +159,7 @@ assert ways["sequential"]["workspace_bytes"] == 0 < ways["chunked"]["workspace_b
 assert ways["overlap"]["run_up"] > 0 and ways["pcr"]["run_up"] == ways["pcr"]["chunk"] == 0, ways
 CHECK
 for cores in 1 2 64; do "$program" plan linear --length 65536 --width 2 --batch 1 --cores $cores --json >"$folder/linear-$cores.json" || complain "a linear chain on $cores cores"; done
-"$program" plan linear --length 4194304 --width 2 --batch 1 --cores 64 --bandwidth 1 --json >"$folder/linear-far.json" || complain "a linear chain beyond the caches"
+"$program" plan linear --length 268435456 --width 2 --batch 1 --cores 64 --bandwidth 1 --json >"$folder/linear-far.json" || complain "a linear chain beyond the caches"
 python3 - "$folder" <<'CHECK' || complain "a linear chain on a machine that is described"
 import json, sys
 one, two, many, far = (json.load(open(f"{sys.argv[1]}/linear-{x}.json")) for x in ("1", "2", "64", "far"))
@@ -169,7 +169,7 @@ assert seconds(one, "sequential") == seconds(two, "sequential") == seconds(many,
 assert min(seconds(many, "chunked")) < min(seconds(two, "chunked")) < min(seconds(one, "chunked"))
 assert len(seconds(many, "overlap")) == 2, seconds(many, "overlap")            # its own chunks, and eight for each core
 for plan in (one, two, many, far): assert [c["seconds"] for c in plan["candidates"]] == sorted(c["seconds"] for c in plan["candidates"])
-assert abs(seconds(far, "sequential")[0] / (4194304 * 32 / 1e9) - 1) < 1e-6, seconds(far, "sequential")  # its bytes at 1 GB/s
+assert abs(seconds(far, "sequential")[0] / (268435456 * 32 / 1e9) - 1) < 1e-6, seconds(far, "sequential")  # its bytes at 1 GB/s
 CHECK
 refused 2 "times this machine" plan linear --length 4096 --width 2 --batch 1 --measure --cores 64
 "$program" plan linear --structure csr --length 64 --width 2 --batch 1 >/dev/null 2>&1 && complain "a csr chain without a pattern is planned"

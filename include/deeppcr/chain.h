@@ -95,7 +95,8 @@ typedef struct dpcr_chain_report {
 // seen data and threads would idle, or a dense chain or one of a few blocks is better off, execute looks at the chain's
 // numbers and runs the loop in overlapped chunks if they forget their start, and the report says so: the loop's bits
 // (but for a NaN's own), or, of dense chains wider than 4, chunks that join within 8 eps, relative to states below 1.
-// What AUTO takes depends on the context's threads, and where arrays do not lie step by step the loop may take the
+// What AUTO takes depends on the context's threads (or on a machine that is described, for which planning is by
+// estimate), and where arrays do not lie step by step the loop may take the
 // place of chunks; a named scheme has the same bits for any number of threads and any strides.
 DPCR_API dpcr_status dpcr_chain_plan_create(dpcr_context *context, const dpcr_chain_shape *shape,
                                             const dpcr_chain_options *options, dpcr_chain_plan **plan,
@@ -112,8 +113,10 @@ DPCR_API const dpcr_chain_options *dpcr_chain_plan_options(const dpcr_chain_plan
 // device, memory there (dpcr_device_allocate).
 DPCR_API size_t dpcr_chain_plan_workspace(const dpcr_chain_plan *plan);
 
-// Seconds that an execute by the plan's scheme is reckoned to take on the context's threads, from the cost model by
-// which AUTO chooses; of overlap where the chain forgets within its warm-up. 0: of no steps, or on a device.
+// Seconds that an execute by the plan's scheme is reckoned to take on the context's threads, or on the machine that
+// dpcr_context_set_machine described when the plan was made, from the cost model by which AUTO chooses, and no less
+// than its bytes take where the memory's rate is known (dpcr_context_machine); of overlap where the chain forgets
+// within its warm-up. 0: of no steps, or on a device.
 DPCR_API double dpcr_chain_plan_seconds(const dpcr_chain_plan *plan);
 
 // A way to run the chain that MEASURE timed.

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: MIT
 // DPCR_SCHEME_AUTO: the loop or chunks, from a cost model. pcr and blelloch never win on a handful of cores (they form
 // log2 n times, or as many, compositions as chunks do, and sweep memory once a level); overlap needs to know that the
-// chain forgets, which a shape does not say: forgets.c asks the data where overlap would be the fastest.
+// chain forgets, which a shape does not say: forgets.c asks the data where overlap would be the fastest. So it is on a
+// machine that is described too, whatever the predictions of other schemes say there. Of this machine AUTO asks no rate
+// that is measured: what it chooses, and so the bits, follow from shape and threads.
 #include <math.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -108,7 +110,8 @@ static double loop_wait_ns(const dpcr_chain_shape *s) {
     // And blocks of 3 and 4 (fours.inc): 3.6 and 3.8 ns.
     if (form == DPCR_BLOCK && dpcri_isa_level() == DPCRI_AVX512) turns = mixed == 3 ? 1.3 : mixed == 4 ? 1.2 : turns;
     // On a Zen 3 5.1, 5.7 and 5.5 ns (w = 4, 6 and 8).
-    if (form == DPCR_BLOCK && dpcri_isa_level() == DPCRI_AVX2) turns = mixed == 2 ? 2.1 : mixed == 3 ? 1.6 : 1.25;
+    if (form == DPCR_BLOCK && dpcri_isa_level() == DPCRI_AVX2)
+        turns = mixed == 2 ? 2.1 : mixed == 3 ? 1.6 : mixed == 4 ? 1.25 : turns;
     return turns * (form == DPCR_DENSE ? loop_latency_ns(s) : latency_ns(mixed));
 }
 
@@ -260,6 +263,8 @@ static double window_steps(const dpcr_chain_shape *s, int64_t chunk) {
     return (double)(4 << dpcri_isa_level()) / (s->dtype == DPCR_F64 ? 2 : 1) * (double)chunk;
 }
 
+static bool in_windows(const dpcr_chain_shape *s, int64_t chunk) { return window_ns(s) > 0 && chunk == fused_steps(s); }
+
 static double chunked_ns(const dpcr_chain_shape *s, int64_t chunk, int threads) {
     if (squares_ns(s, chunk, threads) > 0) {
         const double workers = squares_workers(s, chunk, threads);
@@ -267,7 +272,7 @@ static double chunked_ns(const dpcr_chain_shape *s, int64_t chunk, int threads) 
         return (workers > 1 ? 1 : 0.1) * region_ns + (double)s->length * step;
     }
     // One thread's time: what further threads add depends on the machine's load more than on the shape.
-    if (window_ns(s) > 0 && chunk == fused_steps(s)) {
+    if (in_windows(s, chunk)) {
         // A window that is not full takes what a full one does.
         const double window = window_steps(s, chunk);
         return region_ns / 10 + ceil((double)s->length / window) * window * window_ns(s) / helped(s, threads);
@@ -342,7 +347,7 @@ static double overlap_ns(const dpcr_chain_shape *shape, double loop, int threads
 // The fused windows go among threads too, of which chunked_ns counts one; those without a window have nothing to do.
 static double chunked_of_threads_ns(const dpcr_chain_shape *shape, int64_t chunk, int threads) {
     const double all = chunked_ns(shape, chunk, threads);
-    if (squares_ns(shape, chunk, threads) > 0 || window_ns(shape) == 0) return all;
+    if (squares_ns(shape, chunk, threads) > 0 || !in_windows(shape, chunk)) return all;
     const double windows = ceil((double)shape->length / window_steps(shape, chunk));
     const double more = (1 + 0.6 * (least(threads, windows) - 1)) / helped(shape, threads);
     return all / more;
@@ -379,31 +384,42 @@ static double scheme_ns(const dpcr_chain_shape *shape, const dpcr_chain_options 
     }
 }
 
-// ---- a machine that is described ----
+// ---- where the chain runs ----
 
 dpcri_chain_place dpcri_chain_place_of(dpcr_context *context) {
     const int threads = dpcr_context_threads(context);
-    dpcri_chain_place place = {
-        .context = context, .threads = threads, .have = threads, .described = dpcri_is_described(context)};
+    dpcri_chain_place place = {.threads = threads, .have = threads, .described = dpcri_is_described(context, NULL)};
     if (!place.described) return place;
     dpcri_rates_here(context, &place.here);
     dpcri_rates_of(context, &place.there);
-    place.threads = (int)most(1, floor(place.there.threads));
+    place.threads = (int)most(1, least(floor(place.there.threads), 1e9));
     return place;
 }
 
+static bool is_fused(const dpcr_chain_shape *s, int64_t chunk, int threads) {
+    return squares_ns(s, chunk, threads) > 0 || in_windows(s, chunk);
+}
+
+static double levels_of(const dpcr_chain_shape *s) { return ceil(log2(most((double)s->length, 2))); }
+
 // Regions of a scheme, each of which waits for all threads.
 static double regions_of(const dpcr_chain_shape *s, const dpcr_chain_options *o, int threads) {
-    const double levels = ceil(log2(most((double)s->length, 2)));
-    const bool fused = squares_ns(s, o->chunk, threads) > 0 || window_ns(s) > 0;
     if (threads < 2) return 0;
     switch (o->scheme) {
         case DPCR_SCHEME_SEQUENTIAL: return s->batch > 1 ? 1 : 0;
-        case DPCR_SCHEME_CHUNKED: return fused ? 1 : 2;
-        case DPCR_SCHEME_PCR: return levels;
-        case DPCR_SCHEME_BLELLOCH: return 2 * levels;
-        default: return 1;
+        case DPCR_SCHEME_CHUNKED: return is_fused(s, o->chunk, threads) ? 1 : 2;
+        case DPCR_SCHEME_PCR: return levels_of(s);
+        case DPCR_SCHEME_BLELLOCH: return 2 * levels_of(s);
+        default: return 2;
     }
+}
+
+// Those that scheme_ns counts.
+static double regions_counted(const dpcr_chain_shape *s, const dpcr_chain_options *o, int threads) {
+    const bool small =
+        o->scheme == DPCR_SCHEME_SEQUENTIAL ||
+        (o->scheme == DPCR_SCHEME_CHUNKED && squares_ns(s, o->chunk, threads) == 0 && in_windows(s, o->chunk));
+    return small ? 0 : regions_of(s, o, threads);
 }
 
 // What waits for one another, however many threads there are: a chunk's two passes and the chunks' ends; a run-up and
@@ -421,46 +437,49 @@ static double depth_ns(const dpcr_chain_shape *s, const dpcr_chain_options *o) {
 
 // Passes over all arrays.
 static double passes_over(const dpcr_chain_shape *s, const dpcr_chain_options *o, int threads) {
-    const double levels = ceil(log2(most((double)s->length, 2)));
     switch (o->scheme) {
-        case DPCR_SCHEME_CHUNKED: return squares_ns(s, o->chunk, threads) > 0 || window_ns(s) > 0 ? 1 : 2;
-        case DPCR_SCHEME_PCR: return levels;
+        case DPCR_SCHEME_CHUNKED: return is_fused(s, o->chunk, threads) ? 1 : 2;
+        case DPCR_SCHEME_PCR: return levels_of(s);
         case DPCR_SCHEME_BLELLOCH: return 4;
         case DPCR_SCHEME_OVERLAP: return 1 + (double)o->warm_up / most((double)o->chunk, 1);
         default: return 1;
     }
 }
 
-// What all bytes take of the memory, where the last cache does not hold them: as measured, or usual, or described.
+// What all bytes take of the memory, where the last cache does not hold them; 0 where its rate is not known.
 static double far_ns(const dpcr_chain_shape *s, const dpcr_chain_options *o, const dpcri_chain_place *p) {
-    const double all = (double)s->length * (double)s->batch * step_bytes(s);
-    dpcr_machine m = p->there;
-    if (all < 8e6 || !p->context) return 0;
-    if (!p->described) dpcri_rates_at_hand(p->context, &m);
-    if (all <= (m.cache_bytes[2] > 0 ? m.cache_bytes[2] : cached_bytes())) return 0;
-    return 1e9 * passes_over(s, o, p->threads) * all / m.bandwidth;
+    const double all = (double)s->length * (double)s->batch * step_bytes(s), last = p->there.cache_bytes[2];
+    if (!(p->there.bandwidth > 0) || all <= (last > 0 ? last : cached_bytes())) return 0;
+    return 1e9 * passes_over(s, o, p->threads) * all / p->there.bandwidth;
 }
 
 // What this machine's kernels would take there: what waits goes by the latency of a multiply-add, what is busy by
 // their rate, regions as they are told and by a tree beyond the threads that were measured.
 static double there_ns(const dpcr_chain_shape *s, const dpcr_chain_options *o, const dpcri_chain_place *p) {
-    const double own = scheme_ns(s, o, p->threads);
+    const double own = scheme_ns(s, o, p->threads), depth = depth_ns(s, o);
     const double wait = p->there.latency / p->here.latency, work = p->here.flops / p->there.flops;
-    const bool waits = o->scheme == DPCR_SCHEME_SEQUENTIAL && own <= depth_ns(s, o);
-    const double regions = region_ns * regions_of(s, o, p->threads), counted = waits ? 0 : least(regions, own);
+    const bool waits = o->scheme == DPCR_SCHEME_SEQUENTIAL && own <= depth;
+    const double counted = least(region_ns * regions_counted(s, o, p->threads), own);
+    const double others = region_ns * (regions_of(s, o, p->threads) - regions_counted(s, o, p->threads));
     const double tree = most(1, log2(most(2, p->threads)) / log2(most(2, p->have)));
     const double here = most(p->here.region, least_region);  // of one thread none was measured
     const double handing = tree * (p->there.region == p->here.region ? here : p->there.region) / here;
-    return most((own - counted) * (waits ? wait : work) + counted, depth_ns(s, o) * wait) + (handing - 1) * regions;
+    return most((own - counted) * (waits ? wait : work), depth * wait) + handing * counted +
+           most(handing - 1, 0) * others;
 }
 
-static double at_ns(const dpcr_chain_shape *s, const dpcr_chain_options *o, const dpcri_chain_place *p) {
-    return most(p->described ? there_ns(s, o, p) : scheme_ns(s, o, p->threads), far_ns(s, o, p));
+static double at_ns(const dpcr_chain_shape *s, const dpcr_chain_options *options, const dpcri_chain_place *p) {
+    dpcr_chain_options o = *options;
+    if (s->length == 0 || s->batch == 0) return 0;
+    if (o.scheme == DPCR_SCHEME_OVERLAP && o.chunk >= s->length) o.scheme = DPCR_SCHEME_SEQUENTIAL;
+    return most(p->described ? there_ns(s, &o, p) : scheme_ns(s, &o, p->threads), far_ns(s, &o, p));
 }
 
-double dpcri_chain_seconds(const dpcr_chain_shape *shape, const dpcr_chain_options *options,
+double dpcri_chain_seconds(dpcr_context *context, const dpcr_chain_shape *shape, const dpcr_chain_options *options,
                            const dpcri_chain_place *place) {
-    return shape->length == 0 || shape->batch == 0 ? 0 : 1e-9 * at_ns(shape, options, place);
+    dpcri_chain_place known = *place;
+    if (!known.described && !dpcri_rates_known(context, &known.there)) known.there.bandwidth = 0;
+    return 1e-9 * at_ns(shape, options, &known);
 }
 
 // ---- the choice ----
@@ -470,10 +489,10 @@ dpcr_scheme dpcri_chain_auto(const dpcr_chain_shape *shape, int64_t chunk, const
     const int threads = place->threads;
     const dpcr_chain_options in_order = {.scheme = DPCR_SCHEME_SEQUENTIAL, .chunk = chunk};
     const dpcr_chain_options in_chunks = {.scheme = DPCR_SCHEME_CHUNKED, .chunk = chunk};
-    const double loop = at_ns(shape, &in_order, place);
     // Here a second thread's part of fused windows depends on the machine's load more than on the shape.
-    const double chunks = place->described ? at_ns(shape, &in_chunks, place)
-                                           : most(chunked_ns(shape, chunk, threads), far_ns(shape, &in_chunks, place));
+    const bool there = place->described;
+    const double loop = there ? at_ns(shape, &in_order, place) : loop_ns(shape, threads);
+    const double chunks = there ? at_ns(shape, &in_chunks, place) : chunked_ns(shape, chunk, threads);
     // A model's doubt goes to the loop, and more of it where others on the machine share the cache, for windows are
     // many streams, and no second thread makes up for it (nor does one where a step is soon done).
     const bool fused = window_ns(shape) > 0 || squares_ns(shape, chunk, threads) > 0;
@@ -500,11 +519,14 @@ bool dpcri_chain_spans_pay(const dpcr_chain_shape *shape, bool shared, int64_t c
 
 double dpcri_chain_overlap_gain(const dpcr_chain_shape *shape, dpcr_scheme chosen, int64_t chunk,
                                 const dpcri_chain_place *place, double run_ups) {
-    const dpcr_chain_options in_order = {.scheme = DPCR_SCHEME_SEQUENTIAL, .chunk = chunk};
-    const double loop = loop_ns(shape, 1), far = far_ns(shape, &in_order, place);
-    const double overlap = most(overlap_ns(shape, loop, place->threads, run_ups), run_ups * far);
-    const double chunks = chosen == DPCR_SCHEME_CHUNKED ? chunked_of_threads_ns(shape, chunk, place->threads) : loop;
-    const double other = most(chunks, far);
+    const dpcr_chain_options taken = {.scheme = chosen, .chunk = chunk};
+    const double loop = loop_ns(shape, 1);
+    double overlap = overlap_ns(shape, loop, place->threads, run_ups);
+    double other = chosen == DPCR_SCHEME_CHUNKED ? chunked_of_threads_ns(shape, chunk, place->threads) : loop;
+    if (place->described) {
+        overlap = most(overlap * place->here.flops / place->there.flops, run_ups * far_ns(shape, &taken, place));
+        other = at_ns(shape, &taken, place);
+    }
     return other - overlap > 0.2 * other ? 1e-9 * (other - overlap) : 0;
 }
 

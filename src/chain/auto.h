@@ -9,7 +9,6 @@
 
 // Where a chain is to run: on this machine, or on one that is described (dpcr_context_set_machine).
 typedef struct dpcri_chain_place {
-    dpcr_context *context;     // whose memory's rate is asked for far chains; NULL: they are as near ones
     int threads;               // that work side by side there
     int have;                  // the context's own
     bool described;            // else the rates are not set
@@ -27,8 +26,8 @@ dpcr_scheme dpcri_chain_auto(const dpcr_chain_shape *shape, int64_t chunk, const
 // shared: one transition for all steps.
 bool dpcri_chain_spans_pay(const dpcr_chain_shape *shape, bool shared, int64_t chunk, int threads);
 
-// Seconds by the scheme of `options`, whose fields are set; AUTO: 0.
-double dpcri_chain_seconds(const dpcr_chain_shape *shape, const dpcr_chain_options *options,
+// Seconds by the scheme of `options`, whose fields are set; AUTO: 0. The context may know this machine's memory.
+double dpcri_chain_seconds(dpcr_context *context, const dpcr_chain_shape *shape, const dpcr_chain_options *options,
                            const dpcri_chain_place *place);
 
 // Seconds that overlapped chunks of a dense chain of one sequence would gain over what was chosen, taking `run_ups`

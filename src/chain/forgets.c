@@ -146,16 +146,15 @@ static distance compare(const dpcri_flow *f, const void *x, const void *other) {
 }
 
 // Whether chunks pay that take a run-up of so many steps.
-static bool pays(dpcr_context *context, const dpcr_chain_shape *shape, const dpcr_chain_options *chosen,
+static bool pays(const dpcri_chain_place *place, const dpcr_chain_shape *shape, const dpcr_chain_options *chosen,
                  double warm_up) {
     if (!is_priced(shape)) return warm_up < (double)shape->length / 24;
     if (warm_up >= (double)shape->length / 8) return false;
-    const dpcri_chain_place place = dpcri_chain_place_of(context);
-    return gain_of(shape, chosen->scheme, chosen->chunk, &place, warm_up) > 0;
+    return gain_of(shape, chosen->scheme, chosen->chunk, place, warm_up) > 0;
 }
 
-void dpcri_chain_forgets(dpcr_context *context, const dpcr_chain_shape *shape, const dpcri_linear *chain,
-                         void *workspace, dpcr_chain_options *options) {
+void dpcri_chain_forgets(dpcr_context *context, const dpcr_chain_shape *shape, const dpcri_chain_place *place,
+                         const dpcri_linear *chain, void *workspace, dpcr_chain_options *options) {
     const dpcri_flow f = dpcri_flow_of(context, chain);
     dpcri_arena arena = {.base = workspace, .size = SIZE_MAX};
     void *x = dpcri_flow_take(&f, &arena, PLACES, 1, f.w), *other = dpcri_flow_take(&f, &arena, PLACES, 1, f.w);
@@ -192,7 +191,7 @@ void dpcri_chain_forgets(dpcr_context *context, const dpcr_chain_shape *shape, c
         }
     }
     const double warm_up = 1.25 * agree;
-    if (!pays(context, shape, options, warm_up)) return;
+    if (!pays(place, shape, options, warm_up)) return;
     options->scheme = DPCR_SCHEME_OVERLAP;
     options->warm_up = (int64_t)warm_up;
     options->chunk = dpcri_chain_overlap_chunk(f.n, options->warm_up, f.w);

@@ -100,8 +100,12 @@ static dpcr_status choose(dpcr_chain_plan *plan, dpcr_error *error) {
         if (status != DPCR_OK) return status;
     }
     plan->may_overlap = !o->typical;  // with data overlap was measured
-    const dpcri_chain_place place = dpcri_chain_place_of(plan->context);
-    if (!place.described && dpcri_chain_recall(plan)) return DPCR_OK;  // what was timed here holds here
+    if (plan->place.described && o->planning != DPCR_PLANNING_ESTIMATE)
+        return dpcri_fail(error, DPCR_ERROR_UNSUPPORTED,
+                          "chain_plan: planning %s is of what is timed here, and the context's plans are for a machine "
+                          "that is described; estimate works",
+                          dpcr_planning_name(o->planning));
+    if (!plan->place.described && dpcri_chain_recall(plan)) return DPCR_OK;
     if (o->planning == DPCR_PLANNING_WISDOM)
         return dpcri_fail(error, DPCR_ERROR_UNSUPPORTED,
                           "chain_plan: nothing is known of this chain; planning measure would find out");
@@ -109,7 +113,7 @@ static dpcr_status choose(dpcr_chain_plan *plan, dpcr_error *error) {
     dpcr_chain_options chunked = *o;
     chunked.scheme = DPCR_SCHEME_CHUNKED;
     dpcri_chain_defaults(&plan->shape.transition, plan->shape.length, plan->shape.batch, &chunked);
-    o->scheme = dpcri_chain_auto(&plan->shape, chunked.chunk, &place, plan->sentence, sizeof plan->sentence);
+    o->scheme = dpcri_chain_auto(&plan->shape, chunked.chunk, &plan->place, plan->sentence, sizeof plan->sentence);
     plan->may_overlap = true;
     return DPCR_OK;
 }
@@ -180,6 +184,7 @@ dpcr_status dpcr_chain_plan_create(dpcr_context *context, const dpcr_chain_shape
         made = NULL;
         goto done;
     }
+    made->place = dpcri_chain_place_of(context);
     DPCR_TRY(choose(made, error));
     made->options.typical = NULL;  // the caller's, and read
     dpcri_chain_defaults(&shape->transition, shape->length, shape->batch, &made->options);
@@ -189,9 +194,8 @@ dpcr_status dpcr_chain_plan_create(dpcr_context *context, const dpcr_chain_shape
     const dpcri_linear whole = dpcri_plan_linear(made, &none, shape->transposed);
     made->workspace = dpcri_linear_workspace(&whole, &made->options);
     dpcr_chain_options overlap;
-    const dpcri_chain_place place = dpcri_chain_place_of(context);
     if (made->may_overlap &&
-        dpcri_chain_may_overlap(shape, made->options.scheme, made->options.chunk, &place, &overlap)) {
+        dpcri_chain_may_overlap(shape, made->options.scheme, made->options.chunk, &made->place, &overlap)) {
         const size_t used = strlen(made->sentence), bytes = dpcri_linear_workspace(&whole, &overlap);
         snprintf(made->sentence + used, sizeof made->sentence - used,
                  "; chunks of the loop side by side where it forgets");
@@ -224,9 +228,7 @@ const dpcr_chain_options *dpcr_chain_plan_options(const dpcr_chain_plan *plan) {
 const char *dpcr_chain_plan_sentence(const dpcr_chain_plan *plan) { return plan ? plan->sentence : ""; }
 size_t dpcr_chain_plan_workspace(const dpcr_chain_plan *plan) { return plan ? plan->workspace : 0; }
 double dpcr_chain_plan_seconds(const dpcr_chain_plan *plan) {
-    if (!plan || plan->table) return 0;
-    const dpcri_chain_place place = dpcri_chain_place_of(plan->context);
-    return dpcri_chain_seconds(&plan->shape, &plan->options, &place);
+    return plan && !plan->table ? dpcri_chain_seconds(plan->context, &plan->shape, &plan->options, &plan->place) : 0;
 }
 
 int dpcr_chain_plan_candidate(const dpcr_chain_plan *plan, int64_t index, dpcr_chain_candidate *candidate) {
@@ -325,7 +327,7 @@ dpcr_status dpcr_chain_execute(const dpcr_chain_plan *plan, const dpcr_array *a,
     dpcr_chain_options options = dpcri_plan_options(plan, &chain);
     dpcri_watch watch;
     chain.watch = dpcri_plan_watch(plan, &watch);
-    if (plan->may_overlap) dpcri_chain_forgets(plan->context, &plan->shape, &chain, workspace, &options);
+    if (plan->may_overlap) dpcri_chain_forgets(plan->context, &plan->shape, &plan->place, &chain, workspace, &options);
     dpcri_linear_solve(plan->context, &chain, &options, workspace, &counts);
     DPCR_TRY(dpcri_plan_finished(chain.watch, function, error));
     if (report) {

@@ -3,6 +3,7 @@
 #ifndef DPCRI_CHAIN_PLAN_H
 #define DPCRI_CHAIN_PLAN_H
 
+#include "chain/auto.h"
 #include "chain/chain_internal.h"
 #include "transition/transition_internal.h"
 
@@ -13,6 +14,7 @@ struct dpcr_chain_plan {
     dpcr_chain_shape shape;
     dpcr_chain_options options;  // every field set, the scheme chosen
     int64_t values;
+    dpcri_chain_place place;
     bool may_overlap;  // the scheme was chosen, not asked for: chunks of the loop side by side where the data forget
     bool fused[2];     // chunks that were chosen pay by their fused kernels alone [of one transition for all steps]
     size_t workspace;

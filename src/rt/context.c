@@ -311,19 +311,32 @@ void dpcri_rates_of(dpcr_context *context, dpcr_machine *machine) {
     put_given(context, machine);
 }
 
-void dpcri_rates_at_hand(dpcr_context *context, dpcr_machine *machine) {
+// Those that are known, without measuring any.
+static bool known_rates(dpcr_context *context, dpcr_machine *machine) {
     pthread_mutex_lock(&context->rates_lock);
     *machine = context->rates;
     pthread_mutex_unlock(&context->rates_lock);
-    if (machine->threads == 0 && !dpcri_wisdom_rates(context, machine)) *machine = dpcri_rates_usual(context);
+    return machine->threads != 0 || dpcri_wisdom_rates(context, machine);
+}
+
+void dpcri_rates_at_hand(dpcr_context *context, dpcr_machine *machine) {
+    if (!known_rates(context, machine)) *machine = dpcri_rates_usual(context);
     count_moves(machine);
     put_given(context, machine);
 }
 
-bool dpcri_is_described(dpcr_context *context) {
+bool dpcri_rates_known(dpcr_context *context, dpcr_machine *machine) {
+    const bool known = known_rates(context, machine);
+    count_moves(machine);
+    put_given(context, machine);
+    return known;
+}
+
+bool dpcri_is_described(dpcr_context *context, dpcr_machine *given) {
     pthread_mutex_lock(&context->rates_lock);
     const dpcr_machine m = context->given;
     pthread_mutex_unlock(&context->rates_lock);
+    if (given) *given = m;
     bool described = m.threads > 0 || m.flops > 0 || m.latency > 0 || m.region > 0 || m.wake > 0 || m.bandwidth > 0;
     for (int i = 0; i < 3; i++) described = described || m.cache_bytes[i] > 0 || m.cache_bandwidth[i] > 0;
     return described;

@@ -3,10 +3,14 @@
 #ifndef DPCRI_RATES_H
 #define DPCRI_RATES_H
 
+#include <stdbool.h>
+
 #include "base/base.h"
 
 // Without measuring any: those that are known, else such as processors of this level usually reach.
 void dpcri_rates_at_hand(dpcr_context *context, dpcr_machine *machine);
+// Whether any are known, and those.
+bool dpcri_rates_known(dpcr_context *context, dpcr_machine *machine);
 dpcr_machine dpcri_rates_usual(const dpcr_context *context);
 
 // What no thread of the level exceeds, float32 multiply-adds, in flops a second.

@@ -59,9 +59,10 @@ void dpcri_threads_limit(int threads);
 
 // The rates of the context's machine, for the planners' cost models: dpcr_context_machine without a way to fail.
 void dpcri_rates_of(dpcr_context *context, dpcr_machine *machine);
-// Those of this machine, whatever was described; and whether the context's plans are for one that was.
+// Those of this machine, whatever was described; and whether the context's plans are for one that was, and what was
+// said of it (0: nothing; `given` may be NULL).
 void dpcri_rates_here(dpcr_context *context, dpcr_machine *machine);
-bool dpcri_is_described(dpcr_context *context);
+bool dpcri_is_described(dpcr_context *context, dpcr_machine *given);
 
 // Puts those that were measured among the context's wisdom; forgets them.
 void dpcri_rates_note(dpcr_context *context);

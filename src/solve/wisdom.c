@@ -47,10 +47,13 @@ static void memory_text(const dpcri_contraction *c, char *text, size_t bytes) {
 void dpcri_wisdom_key(const dpcri_outlook *o, char *key) {
     const dpcr_steps *s = o->steps;
     const dpcr_solve_options *p = o->options;
-    char memory[32], told[64] = "", back[64] = "";
+    char memory[32], told[64] = "", back[64] = "", elsewhere[32] = "";
     size_t used = 0;
     const char *scaled = p->step_scale ? " scaled" : "";
-    const char *elsewhere = dpcri_is_described(o->context) ? " elsewhere" : "";
+    dpcr_machine given;
+    if (dpcri_is_described(o->context, &given))
+        snprintf(elsewhere, sizeof elsewhere, " elsewhere %016" PRIx64,
+                 dpcri_checksum(DPCRI_CHECKSUM, &given, sizeof given));
     memory_text(&o->contraction, memory, sizeof memory);
     if (p->backward_chunk) used = (size_t)snprintf(back, sizeof back, " back %lld", (long long)p->backward_chunk);
     if (p->backward_warm_up) snprintf(back + used, sizeof back - used, " after %lld", (long long)p->backward_warm_up);
