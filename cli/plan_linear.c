@@ -20,6 +20,7 @@ int cli_plan_linear_refuse(const cli_plan *p) {
         return cli_fail(CLI_USAGE, "--layers beside --A: the file holds them");
     if (p->transitions && cli_network_gives(&p->network, "dtype"))
         return cli_fail(CLI_USAGE, "--dtype beside --A: the file holds it");
+    if (p->machine.wake > 0) return cli_fail(CLI_USAGE, "a linear chain takes no --wake: its threads are awake");
     return CLI_DONE;
 }
 

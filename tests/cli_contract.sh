@@ -204,6 +204,7 @@ refused 2 'a linear chain takes no --tolerance' plan linear --tolerance 1
 refused 2 'a linear chain takes no --no-fallback' plan linear --no-fallback
 done_with plan linear --cores 64
 refused 2 'times this machine' plan linear --cores 64 --measure
+refused 2 'a linear chain takes no --wake' plan linear --wake 30
 refused 4 'bytes, the limit is 1' plan linear --length 100000 --width 4 --batch 1 --scheme chunked --memory-limit 1
 done_with plan linear --length 100000 --width 2 --batch 1 --memory-limit 1  # auto keeps to the limit: the loop
 grep -q '^sequential: ' "$folder/stdout" || complain "auto beyond the limit: $(cat "$folder/stdout")"

@@ -451,6 +451,33 @@ static void threads_share_calls_of_lanes_in_turn(void **state) {
     assert_int_equal(dpcri_overlap_lanes(&steps, 8, 2), 4);
 }
 
+// Eight places of one vector take as long whichever of them are filled: five and eight chunks of a narrow chain go to
+// one call of one thread, sixteen to two of two.
+static void places_of_a_vector_are_not_halved(void **state) {
+    (void)state;
+    dpcr_context *context = solving_context(1);  // a machine of two threads is another one: no step is timed
+    const dpcr_machine m = {.size = sizeof m, .threads = 2, .region = 1e-6, .wake = 1e-9};
+    assert_int_equal(dpcr_context_set_machine(context, &m, NULL), DPCR_OK);
+    static const int64_t chunks[] = {3200, 2000, 1000};
+    double seconds[3] = {0};
+    for (int i = 0; i < 3; i++) {
+        chain c;
+        dpcr_steps steps = narrow_steps(&c, 1 << 14, 4, 8);
+        const dpcr_solve_options options = {
+            .size = sizeof options, .planning = DPCR_PLANNING_ESTIMATE, .chunk = chunks[i], .warm_up = 108};
+        dpcr_solve_plan *plan = NULL;
+        dpcr_candidate each = {.size = sizeof each};
+        steps.latency = 13e-9, steps.lane_seconds = 9e-9, steps.linearise = NULL;
+        assert_int_equal(dpcr_solve_plan_create(context, &steps, &options, &plan, NULL), DPCR_OK);
+        for (int64_t k = 0; dpcr_solve_plan_candidate(plan, k, &each); k++)
+            if (!each.backward && each.method == DPCR_METHOD_OVERLAP) seconds[i] = each.seconds;
+        dpcr_solve_plan_destroy(plan);
+    }
+    if (!(seconds[1] > 1.6 * seconds[2])) fail_msg("8 chunks %g s, 16 %g", seconds[1], seconds[2]);
+    if (!(seconds[0] > 3200 * 8 * 9e-9)) fail_msg("5 chunks %g s, a call of all places more", seconds[0]);
+    dpcr_context_destroy(context);
+}
+
 // ---- refusals and refused memory ----
 
 static void wrong_options_are_refused(void **state) {
@@ -524,6 +551,7 @@ int main(void) {
         cmocka_unit_test(gradients_are_reckoned),
         cmocka_unit_test(predictions_are_in_order),
         cmocka_unit_test(threads_share_calls_of_lanes_in_turn),
+        cmocka_unit_test(places_of_a_vector_are_not_halved),
         cmocka_unit_test(wrong_options_are_refused),
         cmocka_unit_test(refused_memory_costs_knowledge_only),
     };

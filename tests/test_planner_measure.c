@@ -296,6 +296,13 @@ static void measured_plans_are_remembered(void **state) {
         assert_non_null(strstr(dpcr_solve_plan_sentence(again), "known from an earlier measurement"));
         dpcr_solve_plan_destroy(again);
     }
+    dpcr_machine another = {.size = sizeof another,
+                            .bandwidth = 1e9};  // of which nothing is known, as many threads or not
+    assert_int_equal(dpcr_context_set_machine(context, &another, NULL), DPCR_OK);
+    dpcr_solve_plan *there = plan_of(context, &steps, DPCR_PLANNING_ESTIMATE);
+    assert_null(strstr(dpcr_solve_plan_sentence(there), "known from"));
+    dpcr_solve_plan_destroy(there);
+    assert_int_equal(dpcr_context_set_machine(context, NULL, NULL), DPCR_OK);
     dpcr_solve_plan_destroy(plan);
     dpcr_wisdom_forget(context);
     assert_int_equal(dpcr_wisdom_count(context), 0);

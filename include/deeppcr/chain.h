@@ -95,9 +95,9 @@ typedef struct dpcr_chain_report {
 // seen data and threads would idle, or a dense chain or one of a few blocks is better off, execute looks at the chain's
 // numbers and runs the loop in overlapped chunks if they forget their start, and the report says so: the loop's bits
 // (but for a NaN's own), or, of dense chains wider than 4, chunks that join within 8 eps, relative to states below 1.
-// What AUTO takes depends on the context's threads (or on a machine that is described, for which planning is by
-// estimate), and where arrays do not lie step by step the loop may take the
-// place of chunks; a named scheme has the same bits for any number of threads and any strides.
+// What AUTO takes depends on the context's threads, or on the machine that dpcr_context_set_machine described, for
+// which it is estimated alone (else DPCR_ERROR_UNSUPPORTED), and where arrays do not lie step by step the loop may take
+// the place of chunks; a named scheme has the same bits for any number of threads and any strides.
 DPCR_API dpcr_status dpcr_chain_plan_create(dpcr_context *context, const dpcr_chain_shape *shape,
                                             const dpcr_chain_options *options, dpcr_chain_plan **plan,
                                             dpcr_error *error);

@@ -41,8 +41,7 @@ static double busy_ns(double flops) {
     static const double rate[PLACES] = {20, 34, 40, 28};
     return 0.4 + flops / rate[place()];
 }
-static const double region_ns = 1000;        // handing tasks over and waiting for them, with the last task's imbalance
-static const double least_region = 0.85e-6;  // seconds, as plans count one
+static const double region_ns = 1000;  // handing tasks over and waiting for them, with the last task's imbalance
 
 static double least(double a, double b) { return a < b ? a : b; }
 static double most(double a, double b) { return a > b ? a : b; }
@@ -357,11 +356,13 @@ static int threads_at_work(const dpcr_chain_shape *s, int64_t chunk, int threads
     return squares_ns(s, chunk, threads) > 0 ? (int)squares_workers(s, chunk, threads) : threads;
 }
 
+static double levels_of(const dpcr_chain_shape *s) { return ceil(log2(most((double)s->length, 2))); }
+
 // Levels of pcr, each a composition and an application a step, or a tree's up and down, two of each, in the place of
 // chunks' passes (dense, w = 2, 2^16 steps on one thread, a Zen 5: 64 and 8 ns a step, measured 80 and 7;
 // bench/performance.sh schemes).
 static double levels_ns(const dpcr_chain_shape *s, bool tree, int threads) {
-    const double levels = ceil(log2(most((double)s->length, 2)));
+    const double levels = levels_of(s);
     const double passes = dpcri_kernel_form(&s->transition) == DPCR_BLOCK ? 5.5 : passes_of(s);  // blocks by scalars
     const double pass = passes * (compose_ns(s) + busy_ns(dpcr_transition_apply_flops(&s->transition)));
     const double each = (double)s->length * (double)s->batch * pass;
@@ -399,8 +400,6 @@ dpcri_chain_place dpcri_chain_place_of(dpcr_context *context) {
 static bool is_fused(const dpcr_chain_shape *s, int64_t chunk, int threads) {
     return squares_ns(s, chunk, threads) > 0 || in_windows(s, chunk);
 }
-
-static double levels_of(const dpcr_chain_shape *s) { return ceil(log2(most((double)s->length, 2))); }
 
 // Regions of a scheme, each of which waits for all threads.
 static double regions_of(const dpcr_chain_shape *s, const dpcr_chain_options *o, int threads) {
@@ -462,7 +461,7 @@ static double there_ns(const dpcr_chain_shape *s, const dpcr_chain_options *o, c
     const double counted = least(region_ns * regions_counted(s, o, p->threads), own);
     const double others = region_ns * (regions_of(s, o, p->threads) - regions_counted(s, o, p->threads));
     const double tree = most(1, log2(most(2, p->threads)) / log2(most(2, p->have)));
-    const double here = most(p->here.region, least_region);  // of one thread none was measured
+    const double here = most(p->here.region, DPCRI_LEAST_REGION);  // of one thread none was measured
     const double handing = tree * (p->there.region == p->here.region ? here : p->there.region) / here;
     return most((own - counted) * (waits ? wait : work), depth * wait) + handing * counted +
            most(handing - 1, 0) * others;

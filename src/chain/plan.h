@@ -14,7 +14,7 @@ struct dpcr_chain_plan {
     dpcr_chain_shape shape;
     dpcr_chain_options options;  // every field set, the scheme chosen
     int64_t values;
-    dpcri_chain_place place;
+    dpcri_chain_place place;  // as the context was told when the plan was made; not of a device
     bool may_overlap;  // the scheme was chosen, not asked for: chunks of the loop side by side where the data forget
     bool fused[2];     // chunks that were chosen pay by their fused kernels alone [of one transition for all steps]
     size_t workspace;

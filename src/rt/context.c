@@ -264,8 +264,7 @@ static dpcr_machine own_rates(dpcr_context *context) {
 // A host may move virtual processors between caches at any time: some 0.3 us of handing over become 1.7. By a value
 // between them neither loses more than half of what its best way takes.
 static void count_moves(dpcr_machine *machine) {
-    const double moved = 0.85e-6;
-    if (machine->threads > 1 && machine->region < moved) machine->region = moved;
+    if (machine->threads > 1 && machine->region < DPCRI_LEAST_REGION) machine->region = DPCRI_LEAST_REGION;
 }
 
 void dpcri_rates_note(dpcr_context *context) {
@@ -311,25 +310,21 @@ void dpcri_rates_of(dpcr_context *context, dpcr_machine *machine) {
     put_given(context, machine);
 }
 
-// Those that are known, without measuring any.
-static bool known_rates(dpcr_context *context, dpcr_machine *machine) {
+bool dpcri_rates_known(dpcr_context *context, dpcr_machine *machine) {
     pthread_mutex_lock(&context->rates_lock);
     *machine = context->rates;
     pthread_mutex_unlock(&context->rates_lock);
-    return machine->threads != 0 || dpcri_wisdom_rates(context, machine);
+    if (machine->threads == 0 && !dpcri_wisdom_rates(context, machine)) return false;
+    count_moves(machine);
+    put_given(context, machine);
+    return true;
 }
 
 void dpcri_rates_at_hand(dpcr_context *context, dpcr_machine *machine) {
-    if (!known_rates(context, machine)) *machine = dpcri_rates_usual(context);
+    if (dpcri_rates_known(context, machine)) return;
+    *machine = dpcri_rates_usual(context);
     count_moves(machine);
     put_given(context, machine);
-}
-
-bool dpcri_rates_known(dpcr_context *context, dpcr_machine *machine) {
-    const bool known = known_rates(context, machine);
-    count_moves(machine);
-    put_given(context, machine);
-    return known;
 }
 
 bool dpcri_is_described(dpcr_context *context, dpcr_machine *given) {

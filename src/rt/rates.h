@@ -7,6 +7,9 @@
 
 #include "base/base.h"
 
+// Seconds of an empty parallel region that plans count at least (context.c: a host may move virtual processors apart).
+#define DPCRI_LEAST_REGION 0.85e-6
+
 // Without measuring any: those that are known, else such as processors of this level usually reach.
 void dpcri_rates_at_hand(dpcr_context *context, dpcr_machine *machine);
 // Whether any are known, and those.
