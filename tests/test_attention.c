@@ -1,99 +1,8 @@
 // SPDX-License-Identifier: MIT
 // Linear attention: with and without decays, decays by rows and the delta rule, every layout and extent against the
 // definition in double, forward and gradients, in pages whose neighbours must not be touched; keys of one component
-// and decays of 0 and 1 exactly; the same bits for any number of threads, for a batch and its entries, for a head and
-// its columns, with states kept or made again; what is not finite stays in its place; requests to stop, refusals and
-// refused memory.
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-// cmocka needs the four above
-#include <cmocka.h>
-#include <math.h>
-#include <stdlib.h>
-
-// In: 0 .. 5, then what comes out, then the gradients of what goes in, in the same order.
-enum { Q, K_, V_, G_, BETA, S0, INPUTS, O = INPUTS, LAST, GO, GLAST, GRADIENTS, KEPT = GRADIENTS + INPUTS, USES };
-enum { MOST_BYTES = 1 << 22 };
-#include "guarded.h"
-#include "scan_testing.h"
-
-static const char *const names[] = {"q", "k", "v", "g", "beta", "s0"};
-
-// Below n, from a generator of its own: options that hang together would leave cases out.
-static int64_t pick(int64_t n) {
-    static uint64_t picked = 7;
-    picked = picked * 6364136223846793005u + 1442695040888963407u;
-    return (int64_t)((picked >> 33) % (uint64_t)n);
-}
-
-typedef struct problem {
-    dpcr_dtype dtype;
-    int64_t batch, length, groups, heads, keys, values;
-    bool mixed;          // every array lies in a way of its own
-    bool by_row, whole;  // whole: keys of one component, decays of 0 and 1, small whole numbers
-    unsigned there;      // which of G_, BETA, S0, as bits
-    layout layout;
-    dpcr_array at[USES];
-    dpcr_attention in;
-    dpcr_attention_gradients out;
-} problem;
-
-static int extents(const problem *p, int use, int64_t *shape) {
-    const int what = use >= GRADIENTS              ? use - GRADIENTS
-                     : use == O || use == GO       ? V_
-                     : use == LAST || use == GLAST ? S0
-                                                   : use;
-    const bool of_head = what == V_ || what == G_ || what == BETA;
-    const int64_t steps[4] = {p->batch, p->length, of_head ? p->heads : p->groups, what == V_ ? p->values : p->keys};
-    const int64_t state[4] = {p->batch, p->heads, p->keys, p->values};
-    memcpy(shape, what == S0 ? state : steps, sizeof steps);
-    return what == BETA || (what == G_ && !p->by_row) ? 3 : 4;
-}
-
-static const dpcr_array *given(const problem *p, int use) {
-    return use >= G_ && use <= S0 && !(p->there & 1u << use) ? NULL : &p->at[use];
-}
-
-static double whole_number(int use) {
-    switch (use) {
-        case G_: return noise() < -0.5 ? -INFINITY : 0;
-        case BETA: return noise() < 0;
-        default: return (double)(int)(4 * noise());
-    }
-}
-
-// Keys of length 1: a step's matrix then makes no state longer.
-static void bound_keys(problem *p) {
-    for (int64_t r = 0; r < count_of(&p->at[K_]); r += p->keys) {
-        double sum = 0;
-        const int64_t one = (int64_t)((1 + noise()) / 2 * (double)p->keys);
-        for (int64_t c = 0; c < p->keys; c++) sum += get(&p->at[K_], r + c) * get(&p->at[K_], r + c);
-        for (int64_t c = 0; c < p->keys; c++)
-            put(&p->at[K_], r + c, p->whole ? (double)(c == one) : get(&p->at[K_], r + c) / sqrt(sum));
-    }
-}
-
-static void fill(problem *p, bool beginning) {
-    for (int use = 0; use < KEPT; use++) {
-        int64_t shape[4];
-        const int ndim = extents(p, use, shape);
-        p->at[use] = lay_out(p->mixed ? (layout)pick(3) : p->layout, p->dtype, ndim, shape, use, beginning);
-        for (int64_t i = 0; i < count_of(&p->at[use]); i++) {
-            double x = use == G_ ? -0.3 - 0.3 * noise() : use == BETA ? 0.9 + noise() : noise();
-            if (use == G_ && pick(50) == 0) x = -50;
-            if (p->whole) x = whole_number(use);
-            put(&p->at[use], i, use >= GRADIENTS || use == O || use == LAST ? NAN : x);
-        }
-    }
-    bound_keys(p);
-    p->in = (dpcr_attention){sizeof p->in, given(p, Q),    given(p, K_), given(p, V_),
-                             given(p, G_), given(p, BETA), given(p, S0), p->whole ? 2 : 0.7};
-    const dpcr_array *g = p->at + GRADIENTS;
-    p->out = (dpcr_attention_gradients){
-        sizeof p->out, &g[Q], &g[K_], &g[V_], p->in.g ? &g[G_] : NULL, p->in.beta ? &g[BETA] : NULL, &g[S0]};
-}
+// and decays of 0 and 1 exactly; what is not finite stays in its place; requests to stop, refusals and refused memory.
+#include "attention_problem.h"
 
 // ---- the definition, and its derivative, in double, step by step ----
 
@@ -201,13 +110,6 @@ static void compare(const problem *p, int use, const double *value) {
     }
 }
 
-static void run(dpcr_context *context, problem *p, void *kept) {
-    dpcr_error error = {0};
-    if (dpcr_attention_scan(context, &p->in, &p->at[O], &p->at[LAST], kept, &error) != DPCR_OK ||
-        dpcr_attention_adjoint(context, &p->in, &p->at[GO], &p->at[GLAST], kept, &p->out, &error) != DPCR_OK)
-        fail_msg("%s", error.text);
-}
-
 static void check_problem(dpcr_context *context, problem *p, bool beginning, bool keeps) {
     fill(p, beginning);
     double *value[KEPT] = {0};
@@ -282,116 +184,6 @@ static void takes_no_steps_and_no_batch(void **state) {
                      .values = 4,
                      .there = 7u << G_};
         check_problem(context, &p, false, k < 2);
-    }
-    dpcr_context_destroy(context);
-}
-
-// ---- bits ----
-
-static problem middling(dpcr_dtype dtype, bool by_row) {
-    return (problem){.dtype = dtype,
-                     .batch = 2,
-                     .length = 150,
-                     .groups = 1,
-                     .heads = 2,
-                     .keys = 10,
-                     .values = 75,
-                     .by_row = by_row,
-                     .there = 7u << G_};
-}
-
-static size_t bytes_of(const dpcr_array *a) { return (size_t)count_of(a) * dpcr_dtype_size(a->dtype); }
-
-static bool comes_out(int use) { return use == O || use == LAST || use >= GRADIENTS; }
-
-static void bits_are_those_of_one_thread(void **state) {
-    (void)state;
-    for (int k = 0; k < 4; k++) {
-        problem p = middling(k % 2 ? DPCR_F64 : DPCR_F32, k / 2);
-        if (k == 0) p.heads = 10, p.batch = 1;  // of one group, whose sums are parts of sums
-        fill(&p, false);
-        void *kept = aligned_alloc(64, (dpcr_attention_kept_bytes(&p.in) + 63) / 64 * 64), *first[KEPT] = {0};
-        for (int threads = 1; threads <= 8; threads++) {  // of 4 heads, whose columns are shared out from 3 on
-            dpcr_context *context = context_of(threads, NULL);
-            run(context, &p, threads % 2 ? kept : NULL);
-            for (int use = O; use < KEPT; use++) {
-                const size_t bytes = bytes_of(&p.at[use]);
-                if (!comes_out(use)) continue;
-                if (!first[use]) first[use] = memcpy(malloc(bytes), p.at[use].data, bytes);
-                if (memcmp(first[use], p.at[use].data, bytes) != 0) fail_msg("%d threads: use %d", threads, use);
-                memset(p.at[use].data, 0xff, bytes);
-            }
-            dpcr_context_destroy(context);
-        }
-        for (int use = 0; use < KEPT; use++) free(first[use]);
-        free(kept);
-    }
-}
-
-// A batch's entry alone has the bits that it has there.
-static void bits_do_not_depend_on_the_batch(void **state) {
-    (void)state;
-    dpcr_context *context = context_of(2, NULL);
-    for (int k = 0; k < 4; k++) {
-        problem p = middling(k % 2 ? DPCR_F64 : DPCR_F32, k / 2);
-        void *whole[KEPT] = {0};
-        fill(&p, false);
-        run(context, &p, NULL);
-        for (int use = 0; use < KEPT; use++) {
-            p.at[use].data = (char *)p.at[use].data + p.at[use].strides[0] * (int64_t)dpcr_dtype_size(p.dtype);
-            p.at[use].shape[0] = 1;
-            if (!comes_out(use)) continue;
-            whole[use] = memcpy(malloc(bytes_of(&p.at[use])), p.at[use].data, bytes_of(&p.at[use]));
-            memset(p.at[use].data, 0xff, bytes_of(&p.at[use]));
-        }
-        run(context, &p, NULL);
-        for (int use = O; use < KEPT; use++) {
-            if (comes_out(use)) assert_memory_equal(whole[use], p.at[use].data, bytes_of(&p.at[use]));
-            free(whole[use]);
-        }
-    }
-    dpcr_context_destroy(context);
-}
-
-// Some columns of v alone have the bits of o and of the states that they have among others.
-static void bits_do_not_depend_on_columns(void **state) {
-    (void)state;
-    dpcr_context *context = context_of(1, NULL);
-    problem p = middling(DPCR_F32, false);
-    const int64_t from = 33, columns = 20;
-    fill(&p, false);
-    run(context, &p, NULL);
-    dpcr_array v = p.at[V_], s0 = p.at[S0];
-    float *data = calloc((size_t)(2 * 150 * 2 * columns), sizeof *data),
-          *ends = calloc((size_t)(2 * 2 * 10 * columns), sizeof *ends);
-    const int64_t shape[4] = {2, 150, 2, columns}, state_shape[4] = {2, 2, 10, columns};
-    const dpcr_array o = dpcr_array_make(data, DPCR_F32, 4, shape),
-                     last = dpcr_array_make(ends, DPCR_F32, 4, state_shape);
-    v.data = (float *)v.data + from, v.shape[3] = columns;
-    s0.data = (float *)s0.data + from, s0.shape[3] = columns;
-    p.in.v = &v, p.in.s0 = &s0;
-    assert_int_equal(dpcr_attention_scan(context, &p.in, &o, &last, NULL, NULL), DPCR_OK);
-    for (int64_t i = 0; i < count_of(&o); i++)
-        assert_true(get(&o, i) == get(&p.at[O], i / columns * 75 + from + i % columns));
-    for (int64_t i = 0; i < count_of(&last); i++)
-        assert_true(get(&last, i) == get(&p.at[LAST], i / columns * 75 + from + i % columns));
-    free(data);
-    free(ends);
-    dpcr_context_destroy(context);
-}
-
-// A state goes on in its place, whether it is read and written as it lies or not.
-static void last_may_be_s0(void **state) {
-    (void)state;
-    dpcr_context *context = context_of(3, NULL);
-    for (int k = 0; k < 12; k++) {
-        problem p = middling(k % 2 ? DPCR_F64 : DPCR_F32, false);
-        p.values = k / 2 % 2 ? 64 : 75, p.length = k / 4 == 0 ? 1 : k / 4 == 1 ? 16 : 50;
-        fill(&p, false);
-        run(context, &p, NULL);
-        assert_int_equal(dpcr_attention_scan(context, &p.in, &p.at[GO], &p.at[S0], NULL, NULL), DPCR_OK);
-        assert_memory_equal(p.at[GO].data, p.at[O].data, bytes_of(&p.at[O]));
-        assert_memory_equal(p.at[S0].data, p.at[LAST].data, bytes_of(&p.at[LAST]));
     }
     dpcr_context_destroy(context);
 }
@@ -593,10 +385,6 @@ int main(void) {
         cmocka_unit_test(agrees_with_the_definition),
         cmocka_unit_test(is_exact_with_whole_numbers),
         cmocka_unit_test(takes_no_steps_and_no_batch),
-        cmocka_unit_test(bits_are_those_of_one_thread),
-        cmocka_unit_test(bits_do_not_depend_on_the_batch),
-        cmocka_unit_test(bits_do_not_depend_on_columns),
-        cmocka_unit_test(last_may_be_s0),
         cmocka_unit_test(what_is_not_finite_stays_in_its_place),
         cmocka_unit_test(forgets),
         cmocka_unit_test(takes_any_stride_of_one),
