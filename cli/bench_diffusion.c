@@ -125,7 +125,7 @@ static error_t parse(int key, char *arg, struct argp_state *state) {
         case KEY_WINDOWS: return taken(read_whole("--windows", arg, 0, 1 << 14, &b->windows));
         case KEY_COUNTS: return taken(read_whole("--counts", arg, 1, 256, &b->counts));
         case KEY_EVALUATE: b->classifier = arg; return 0;
-        case KEY_DATA: b->data = arg; return 0;
+        case KEY_DATA: b->of_evaluate = "--data", b->data = arg; return 0;
         case KEY_PICTURES:
             b->of_evaluate = "--pictures";
             return taken(cli_read_int64("--pictures", arg, 2, 1 << 20, &b->pictures));

@@ -89,6 +89,7 @@ for p in answer(*coloured, "--data", path("colour"), "--methods", "picard", "--t
     assert p["part"] == "time" or p["frechet_distance"] > 0, p
 for option in ("--pictures", "--seeds"):
     refused(2, option + " is of --evaluate", "bench", "diffusion", path("c"), option, 8)
+refused(2, "--data is of --evaluate", "bench", "diffusion", path("c"), "--data", path("grey"))
 refused(5, "3072", *coloured, "--data", path("grey"))
 said = run(*coloured, "--data", path("colour"), "--methods", "picard", "--steps", 4)
 assert b"Frechet" in said and b"nan" not in said, said

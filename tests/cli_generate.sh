@@ -143,6 +143,8 @@ told = answer("generate", path("codes"), "--method", "picard", "--paradigms", "-
 assert told["reason"] == "scaled", told
 refused(2, "", "generate", path("codes"), "--method", "newton", "--paradigms")
 refused(2, "", "generate", path("codes"), "--scaled", "--step-tolerance", 0.1)
+for known in [], ["--known", path("none.png"), "--mask", path("none.png")]:
+    refused(2, "--evaluate or --known N", "generate", path("codes"), "--data", path("data"), *known)
 refused(2, "until the bits repeat", "generate", path("codes"), "--tolerance", 0, "--step-tolerance", 0.1)
 said = answer("generate", path("codes"), "--method", "auto", "--steps", 100)["sentence"]
 assert "picard" in said and "overlap does not pay: the chain keeps its past" in said, said
@@ -190,9 +192,10 @@ def may_want_png(*arguments):
 half = [int(i < SIDE * SIDE // 2) for i in range(SIDE * SIDE)]
 put_npy("mask.npy", (SIDE, SIDE), half, "f")
 image = content("data", "t10k-images-idx3-ubyte")[16 + 3 * 64:16 + 4 * 64]
-paint = ["generate", path("pixels"), "--steps", 20, "--count", 2, "--data", path("data"), "--samples", path("p.npy"), "--mask", path("mask.npy")]
+paint = ["generate", path("pixels"), "--steps", 20, "--count", 2, "--samples", path("p.npy"), "--mask", path("mask.npy")]
+of_data = ["--data", path("data"), "--known"]
 for more in (["--method", "picard"], ["--method", "sequential"], ["--method", "parareal", "--batch", 1]):
-    run(*paint, "--known", 3, *more)
+    run(*paint, *of_data, 3, *more)
     pixels = get_npy("p.npy")[1]
     for n in range(2):
         assert all(abs(pixels[n * 64 + i] - image[i] / 255) < 1e-5 for i in range(32)), more
@@ -201,13 +204,13 @@ put_npy("known.npy", (2, 64), [image[i] / 255 for i in range(64)] + [1 - image[i
 run(*paint, "--known", path("known.npy"))
 assert all(abs(get_npy("p.npy")[1][64 + i] - (1 - image[i] / 255)) < 1e-5 for i in range(32))
 write_png("mask.png", [255 * x for x in half])
-has_png = may_want_png(*paint[:-1], path("mask.png"), "--known", 3)
+has_png = may_want_png(*paint[:-1], path("mask.png"), *of_data, 3)
 refused(2, "places", "generate", path("codes"), "--mask", path("mask.npy"), "--known", 3)
 refused(2, "", *paint)
-refused(5, "", *paint, "--known", 100)
+refused(5, "", *paint, *of_data, 100)
 refused(5, "", *paint, "--known", path("mask.npy"), "--mask", path("known.npy"))
 put_npy("wide.npy", (SIDE // 2, 2 * SIDE), half, "f")
-refused(5, "no picture", *paint[:-1], path("wide.npy"), "--known", 3)
+refused(5, "no picture", *paint[:-1], path("wide.npy"), *of_data, 3)
 put_npy("loud.npy", (SIDE, SIDE), [2 * x for x in half], "f")
 refused(5, "0 to 1", *paint, "--known", path("loud.npy"))
 put("cut.png", content("mask.npy")[:40])

@@ -302,6 +302,16 @@ static void measured_plans_are_remembered(void **state) {
     dpcr_solve_plan *there = plan_of(context, &steps, DPCR_PLANNING_ESTIMATE);
     assert_null(strstr(dpcr_solve_plan_sentence(there), "known from"));
     dpcr_solve_plan_destroy(there);
+    for (int planning = DPCR_PLANNING_ESTIMATE + 1; planning < DPCR_PLANNING_COUNT; planning++) {  // of this one
+        dpcr_solve_options timed = {.size = sizeof timed, .planning = (dpcr_planning)planning};
+        dpcr_solve_plan *none = NULL;
+        assert_int_equal(dpcr_solve_plan_create(context, &steps, &timed, &none, &error), DPCR_ERROR_UNSUPPORTED);
+        assert_non_null(strstr(error.text, dpcr_planning_name(timed.planning)));
+        assert_null(none);
+        timed.method = DPCR_METHOD_SEQUENTIAL, timed.backward = DPCR_SCHEME_SEQUENTIAL;  // nothing to time
+        assert_int_equal(dpcr_solve_plan_create(context, &steps, &timed, &none, NULL), DPCR_OK);
+        dpcr_solve_plan_destroy(none);
+    }
     assert_int_equal(dpcr_context_set_machine(context, NULL, NULL), DPCR_OK);
     dpcr_solve_plan_destroy(plan);
     dpcr_wisdom_forget(context);

@@ -74,7 +74,8 @@ typedef struct dpcr_machine {
 // kept.
 DPCR_API dpcr_status dpcr_context_machine(dpcr_context *context, dpcr_machine *machine, dpcr_error *error);
 // Plans made from now on are for a machine with these rates, which need not be this one; a field that is 0 is as
-// measured. NULL: as measured again. The threads that run are the context's all the same.
+// measured. NULL: as measured again. The threads that run are the context's all the same. Planning MEASURE and WISDOM,
+// which go by what is timed here, are DPCR_ERROR_UNSUPPORTED for such a machine.
 DPCR_API dpcr_status dpcr_context_set_machine(dpcr_context *context, const dpcr_machine *machine, dpcr_error *error);
 
 // The processor's own name, with family and model where the name leaves several generations apart: "AMD EPYC (family 25

@@ -648,6 +648,12 @@ dpcr_status dpcri_planner_choose(dpcr_solve_plan *plan, dpcr_error *error) {
                  dpcr_scheme_name(asked.backward));
         return DPCR_OK;
     }
+    if (asked.planning != DPCR_PLANNING_ESTIMATE && dpcri_is_described(plan->context, NULL))
+        return dpcri_fail(
+            error, DPCR_ERROR_UNSUPPORTED,
+            "solve: planning %s is of what is timed here, and the context's plans are for a machine that is "
+            "described; estimate works",
+            dpcr_planning_name(asked.planning));
     dpcri_watch watch;
     dpcri_outlook o = {.context = plan->context,
                        .steps = &plan->steps,
