@@ -189,7 +189,8 @@ for file in "${given[@]:2}" "$folder/given/t10k-labels-idx1-ubyte" "$folder/link
     for words in 'mlp --save' 'resnet --csv' 'mlp --pipeline gpipe --trace' 'vae --save' 'denoiser --csv' 'vgg11 --save' 'gru --save'; do
         refused 2 "$over (--data and --${words##*--})" train $words "$file" --data "$folder/given"
     done
-    for verb in eval generate 'bench diffusion'; do refused 2 "$over (--data and --csv)" $verb "$table" --data "$folder/given" --csv "$file"; done
+    refused 2 "$over (--data and --csv)" eval "$table" --data "$folder/given" --csv "$file"
+    for verb in generate 'bench diffusion'; do refused 2 "$over (--data and --csv)" $verb "$table" --evaluate "$table" --data "$folder/given" --csv "$file"; done
     refused 2 "$over (--data and --csv)" check --load "$table" --data "$folder/given" --csv "$file"
 done
 refused 5 '' train mlp --data "$folder/given" --save "$folder/given/model"  # another file there
