@@ -385,9 +385,11 @@ static int save_wisdom(dpcr_context *context, const cli_plan *p) {
 
 static int refuse(const cli_plan *p) {
     const dpcr_planning planning = p->solver.options.planning;
-    if (cli_plan_is_elsewhere(p) && planning == DPCR_PLANNING_MEASURE)
+    if (cli_plan_is_elsewhere(p) && planning != DPCR_PLANNING_ESTIMATE)
         return cli_fail(CLI_USAGE,
-                        "--measure times this machine; with --cores and the like there is --planning estimate");
+                        "--planning %s times this machine, or goes by what was timed on it; with --cores and the like "
+                        "there is --planning estimate",
+                        dpcr_planning_name(planning));
     if (planning == DPCR_PLANNING_WISDOM && !p->wisdom)
         return cli_fail(CLI_USAGE, "--planning wisdom needs --wisdom FILE");
     if (cli_is_stdout(p->wisdom)) return cli_fail(CLI_USAGE, "--wisdom %s: wanted a file", p->wisdom);

@@ -104,6 +104,7 @@ refused 2 "wanted a file" "${small[@]}" --wisdom - --measure --json
 : >"$folder/empty"
 "$program" "${small[@]}" --json --wisdom "$folder/empty" >/dev/null || complain "an empty file is not taken as no wisdom"
 refused 2 "times this machine" "${small[@]}" --measure --cores 64
+refused 2 "was timed on it" "${small[@]}" --planning wisdom --wisdom "$folder/w" --cores 64
 refused 2 "--cores" "${small[@]}" --cores 0
 refused 2 "--planning" "${small[@]}" --planning guess
 cmp -s "$folder/w" <(cat "$folder/w") || complain "the wisdom was changed by a refusal"
@@ -171,7 +172,7 @@ assert len(seconds(many, "overlap")) == 2, seconds(many, "overlap")            #
 for plan in (one, two, many, far): assert [c["seconds"] for c in plan["candidates"]] == sorted(c["seconds"] for c in plan["candidates"])
 assert abs(seconds(far, "sequential")[0] / (268435456 * 32 / 1e9) - 1) < 1e-6, seconds(far, "sequential")  # its bytes at 1 GB/s
 CHECK
-refused 2 "times this machine" plan linear --length 4096 --width 2 --batch 1 --measure --cores 64
+for planning in measure wisdom; do refused 2 "times this machine" plan linear --length 4096 --width 2 --batch 1 --planning $planning --wisdom "$folder/w" --cores 64; done
 "$program" plan linear --structure csr --length 64 --width 2 --batch 1 >/dev/null 2>&1 && complain "a csr chain without a pattern is planned"
 refused 2 "more than can be numbered" plan linear --length 100000000000000000 --width 1 --batch 1 --structure diagonal --ranks 1000
 

@@ -42,6 +42,11 @@ void dpcri_chain_defaults(const dpcr_transition *transition, int64_t length, int
 // share sets of the cache.
 int64_t dpcri_chain_overlap_chunk(int64_t length, int64_t warm_up, int64_t width);
 
+// Refuses, in the name of `function`, planning that goes by what is timed here where plans are for a machine that is
+// described.
+dpcr_status dpcri_planning_serves(dpcr_context *context, dpcr_planning planning, const char *function,
+                                  dpcr_error *error);
+
 // A watch over a linear solve, NULL where it is soon done. A composition costs at most w applications.
 dpcri_watch *dpcri_linear_watch(dpcri_watch *watch, const dpcr_context *context, const dpcr_transition *transition,
                                 double steps);

@@ -80,6 +80,15 @@ static dpcr_status refuse_scheme(const dpcr_chain_shape *shape, const dpcr_chain
     return DPCR_OK;
 }
 
+dpcr_status dpcri_planning_serves(dpcr_context *context, dpcr_planning planning, const char *function,
+                                  dpcr_error *error) {
+    if (planning == DPCR_PLANNING_ESTIMATE || !dpcri_is_described(context, NULL)) return DPCR_OK;
+    return dpcri_fail(error, DPCR_ERROR_UNSUPPORTED,
+                      "%s: planning %s is of what is timed here, and the context's plans are for a machine that is "
+                      "described; estimate works",
+                      function, dpcr_planning_name(planning));
+}
+
 static dpcr_status choose(dpcr_chain_plan *plan, dpcr_error *error) {
     dpcr_chain_options *o = &plan->options;
     if (o->scheme != DPCR_SCHEME_AUTO) {
@@ -100,11 +109,8 @@ static dpcr_status choose(dpcr_chain_plan *plan, dpcr_error *error) {
         if (status != DPCR_OK) return status;
     }
     plan->may_overlap = !o->typical;  // with data overlap was measured
-    if (plan->place.described && o->planning != DPCR_PLANNING_ESTIMATE)
-        return dpcri_fail(error, DPCR_ERROR_UNSUPPORTED,
-                          "chain_plan: planning %s is of what is timed here, and the context's plans are for a machine "
-                          "that is described; estimate works",
-                          dpcr_planning_name(o->planning));
+    const dpcr_status serves = dpcri_planning_serves(plan->context, o->planning, "chain_plan", error);
+    if (serves != DPCR_OK) return serves;
     if (!plan->place.described && dpcri_chain_recall(plan)) return DPCR_OK;
     if (o->planning == DPCR_PLANNING_WISDOM)
         return dpcri_fail(error, DPCR_ERROR_UNSUPPORTED,

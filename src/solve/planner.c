@@ -648,19 +648,14 @@ dpcr_status dpcri_planner_choose(dpcr_solve_plan *plan, dpcr_error *error) {
                  dpcr_scheme_name(asked.backward));
         return DPCR_OK;
     }
-    if (asked.planning != DPCR_PLANNING_ESTIMATE && dpcri_is_described(plan->context, NULL))
-        return dpcri_fail(
-            error, DPCR_ERROR_UNSUPPORTED,
-            "solve: planning %s is of what is timed here, and the context's plans are for a machine that is "
-            "described; estimate works",
-            dpcr_planning_name(asked.planning));
+    dpcr_status status = dpcri_planning_serves(plan->context, asked.planning, "solve", error);
+    if (status != DPCR_OK) return status;
     dpcri_watch watch;
     dpcri_outlook o = {.context = plan->context,
                        .steps = &plan->steps,
                        .options = &asked,
                        .watch = dpcri_watch_begin(&watch, plan->context, HUGE_VAL)};
     const double began = dpcri_seconds();
-    dpcr_status status;
     dpcri_known known;
     look(plan, &o, &known);
     DPCR_TRY(stopped(&o, error));
