@@ -46,7 +46,7 @@ typedef struct generate {
     cli_common common;
     generation run;
     const char *file, *out, *path, *samples, *classifier, *data, *guess, *path_out, *mask, *known, *wisdom;
-    bool clip_given, paradigms;
+    bool clip_given, data_given, paradigms;
     double tolerance, step_tolerance;  // as asked for; the latter < 0: not
     float *owned[3];                   // guess, mask, known
     double *times;                     // of the steps, as asked for, or NULL
@@ -145,7 +145,7 @@ static error_t parse_generate(int key, char *arg, struct argp_state *state) {
         case KEY_SAMPLES: t->samples = arg; return 0;
         case KEY_COMPARE: g->compare = true; return 0;
         case KEY_EVALUATE: t->classifier = arg; return 0;
-        case KEY_DATA: t->data = arg; return 0;
+        case KEY_DATA: t->data_given = true, t->data = arg; return 0;
         case KEY_SCALED: g->scaled = true; return 0;
         case KEY_CLIP:
             t->clip_given = true;
@@ -327,8 +327,6 @@ static int read_picture(generate *t, const char *what, const char *path, float *
     return cli_png_read(path, o->rows, o->cols, channels_of(o), *pixels);
 }
 
-static const char *data_of(const generate *t) { return t->data ? t->data : CLI_FASHION_MNIST; }
-
 // A number of a held-out image, not a file.
 static bool is_index(const char *known) { return !known[strspn(known, "0123456789")]; }
 
@@ -338,11 +336,11 @@ static int read_known(generate *t) {
     int64_t index = 0;
     if (!is_index(t->known)) return read_picture(t, "--known", t->known, &t->owned[2], &t->run.knowns);
     if (!cli_read_int64("--known", t->known, 0, INT64_MAX, &index)) return CLI_USAGE;
-    int status = cli_data_read(t->run.context, data_of(t), "t10k", 0, 0, &data);
+    int status = cli_data_read(t->run.context, t->data, "t10k", 0, 0, &data);
     if (!status && (index >= data.count || dpcr_dataset_pixels(&data) != o->width))
         status =
             cli_fail(CLI_INPUT, "--known %lld: '%s' has %lld held-out images of %lld numbers, the model's have %lld",
-                     (long long)index, data_of(t), (long long)data.count, (long long)dpcr_dataset_pixels(&data),
+                     (long long)index, t->data, (long long)data.count, (long long)dpcr_dataset_pixels(&data),
                      (long long)o->width);
     if (!status && !(t->owned[2] = cli_allocate((size_t)o->width * sizeof(float)))) status = cli_fail_memory("--known");
     for (int64_t i = 0; !status && i < o->width; i++)
@@ -411,10 +409,10 @@ static int write_path(const generate *t) {
 static int read_held_out(generate *t) {
     const dpcr_diffusion_options *o = dpcr_diffusion_get_options(t->run.model);
     const dpcr_dataset *data = &t->held_out;
-    const int status = cli_data_read(t->run.context, data_of(t), "t10k", 0, 0, &t->held_out);
+    const int status = cli_data_read(t->run.context, t->data, "t10k", 0, 0, &t->held_out);
     if (status) return status;
     if (data->rows != o->rows || data->cols != o->cols || dpcr_dataset_pixels(data) != dpcr_diffusion_pixels(o))
-        return cli_fail(CLI_INPUT, "'%s' has images of %lld x %lld, the model makes %lld x %lld", data_of(t),
+        return cli_fail(CLI_INPUT, "'%s' has images of %lld x %lld, the model makes %lld x %lld", t->data,
                         (long long)data->rows, (long long)data->cols, (long long)o->rows, (long long)o->cols);
     return cli_quality_check(t->run.context, t->classifier, data, t->run.count);
 }
@@ -546,7 +544,7 @@ static int refuse(const generate *t) {
     const char *const outputs[] = {t->out, t->path, t->samples, t->path_out};
     if (t->times && (t->run.sampler.steps || (int)t->run.sampler.spacing != SPACING_UNSET))
         return cli_fail(CLI_USAGE, "--times says which steps there are: wanted it without --steps and --spacing");
-    if (t->data && !t->classifier && !(t->known && is_index(t->known)))
+    if (t->data_given && !t->classifier && !(t->known && is_index(t->known)))
         return cli_fail(CLI_USAGE, "--data has held-out images: wanted it with --evaluate or --known N");
     if (!t->mask != !t->known) return cli_fail(CLI_USAGE, "--mask says where --known stays: wanted both or none");
     if (!t->file) return cli_fail(CLI_USAGE, "which model? wanted the file that 'train denoiser --save' writes");
@@ -562,9 +560,8 @@ static int refuse(const generate *t) {
     if (t->wisdom && !cli_writable("the wisdom", t->wisdom)) return CLI_RESOURCES;
     const cli_file written[] = {{"--out", t->out},           {"--path", t->path},      {"--samples", t->samples},
                                 {"--path-out", t->path_out}, {"--csv", t->common.csv}, {"--wisdom", t->wisdom}};
-    const cli_file read[] = {{"MODEL", t->file},    {"--evaluate", t->classifier},
-                             {"--guess", t->guess}, {"--mask", t->mask},
-                             {"--known", t->known}, {"--data", cli_data_place(data_of(t))}};
+    const cli_file read[] = {{"MODEL", t->file},  {"--evaluate", t->classifier}, {"--guess", t->guess},
+                             {"--mask", t->mask}, {"--known", t->known},         {"--data", cli_data_place(t->data)}};
     return cli_distinct(written, 6) && cli_spares(written, 6, read, 6) ? CLI_DONE : CLI_USAGE;
 }
 
@@ -629,6 +626,7 @@ static int run(generate *t) {
 
 int cli_verb_generate(int argc, char **argv) {
     generate t = {.common = CLI_COMMON_DEFAULTS,
+                  .data = CLI_FASHION_MNIST,
                   .tolerance = -1,
                   .step_tolerance = -1,
                   .run = {.sampler = {.size = sizeof(dpcr_sampler_options),
