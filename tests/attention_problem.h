@@ -21,8 +21,6 @@ enum { MOST_BYTES = 1 << 22 };
 #include "guarded.h"
 #include "scan_testing.h"
 
-static const char *const names[] = {"q", "k", "v", "g", "beta", "s0"};
-
 // Below n, from a generator of its own: options that hang together would leave cases out.
 static inline int64_t pick(int64_t n) {
     static uint64_t picked = 7;
@@ -54,7 +52,7 @@ static inline int extents(const problem *p, int use, int64_t *shape) {
     return what == BETA || (what == G_ && !p->by_row) ? 3 : 4;
 }
 
-static const dpcr_array *given(const problem *p, int use) {
+static inline const dpcr_array *given(const problem *p, int use) {
     return use >= G_ && use <= S0 && !(p->there & 1u << use) ? NULL : &p->at[use];
 }
 
@@ -104,7 +102,6 @@ static inline void run(dpcr_context *context, problem *p, void *kept) {
         fail_msg("%s", error.text);
 }
 
-// No vector, block or panel is full.
 static inline problem middling(dpcr_dtype dtype, bool by_row) {
     return (problem){.dtype = dtype,
                      .batch = 2,

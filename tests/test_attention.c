@@ -4,6 +4,8 @@
 // and decays of 0 and 1 exactly; what is not finite stays in its place; requests to stop, refusals and refused memory.
 #include "attention_problem.h"
 
+static const char *const names[] = {"q", "k", "v", "g", "beta", "s0"};
+
 // ---- the definition, and its derivative, in double, step by step ----
 
 static double input(const problem *p, int use, int64_t i, double otherwise) {
