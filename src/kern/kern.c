@@ -38,15 +38,20 @@ const dpcri_kernels *dpcri_kernels_at(dpcri_isa level, dpcr_dtype dtype) {
 extern const dpcri_sparse_kernels dpcri_sparse_f32_portable, dpcri_sparse_f64_portable, dpcri_sparse_u32_portable,
     dpcri_sparse_f32_avx2, dpcri_sparse_f64_avx2, dpcri_sparse_f32_avx512, dpcri_sparse_f64_avx512;
 
-const dpcri_sparse_kernels *dpcri_sparse_kernels_get(dpcr_dtype dtype) {
+const dpcri_sparse_kernels *dpcri_sparse_kernels_at(dpcri_isa level, dpcr_dtype dtype) {
     static const dpcri_sparse_kernels *const f32[DPCRI_ISA_COUNT] = DPCRI_BY_LEVEL(&dpcri_sparse_f32, NULL),
                                              *const f64[DPCRI_ISA_COUNT] = DPCRI_BY_LEVEL(&dpcri_sparse_f64, NULL);
+    if (level > dpcri_isa_level()) return NULL;
     switch (dtype) {
-        case DPCR_F32: return f32[dpcri_isa_level()];
-        case DPCR_F64: return f64[dpcri_isa_level()];
+        case DPCR_F32: return f32[level];
+        case DPCR_F64: return f64[level];
         case DPCR_U32: return &dpcri_sparse_u32_portable;
     }
     return NULL;
+}
+
+const dpcri_sparse_kernels *dpcri_sparse_kernels_get(dpcr_dtype dtype) {
+    return dpcri_sparse_kernels_at(dpcri_isa_level(), dtype);
 }
 
 void dpcri_filter_portable(const dpcri_filter_run *run);

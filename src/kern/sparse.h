@@ -32,7 +32,7 @@ typedef struct dpcri_sparse_operations {
 typedef struct dpcri_sparse_kernels {
     int64_t lanes;  // of a bundle
     dpcri_sparse_operations single, bundle;
-    // y_j += sum over i of A_ij x_i, rows in order; single
+    // y_j += sum over i of A_ij x_i, rows in order; of one sequence, csr alone
     void (*apply_t)(const dpcri_matrix *a, const void *x, void *y);
     // rows x count elements, `stride` apart, to [count][lanes] and back; lanes from `rows` on are zero, or left out
     void (*pack)(int64_t count, int64_t rows, const void *from, int64_t stride, void *to);
@@ -41,5 +41,7 @@ typedef struct dpcri_sparse_kernels {
 
 // The kernels of the level in force. uint32 has the portable ones at every level. NULL for an unknown dtype.
 const dpcri_sparse_kernels *dpcri_sparse_kernels_get(dpcr_dtype dtype);
+// Of one level; NULL where this build or this CPU lacks it.
+const dpcri_sparse_kernels *dpcri_sparse_kernels_at(dpcri_isa level, dpcr_dtype dtype);
 
 #endif
