@@ -389,9 +389,7 @@ static void measure(const variant *v, int act, double *value_ulp, double *slope_
         const long double t = get(v, x, i), exact = exact_value(act, t), slope = exact_slope(act, t);
         const double value_error = (double)(fabsl(get(v, y, i) - exact) / ulp_of(v, exact));
         const double slope_error = (double)fabsl(get(v, d, i) - slope) / eps;
-        // below the normal numbers x Phi(x) inherits Phi's own rounding, x times the smallest number
-        const bool lost = act == DPCRI_ACT_GELU && fabsl(get(v, y, i) - exact) <= 40 * ulp_of(v, 0);
-        if (!lost && value_error > *value_ulp) *value_ulp = value_error;
+        if (value_error > *value_ulp) *value_ulp = value_error;
         if (slope_error > *slope_eps) *slope_eps = slope_error;
     }
     free(x), free(y), free(d);
@@ -400,7 +398,7 @@ static void measure(const variant *v, int act, double *value_ulp, double *slope_
 static void activations_are_accurate(void **state) {
     (void)state;
     static const char *const names[] = {"identity", "relu", "tanh", "sigmoid", "gelu", "silu"};
-    static const double value_bound[] = {0, 0, 4, 3, 4, 4}, slope_bound[] = {0, 0, 9, 4, 4, 8};
+    static const double value_bound[] = {0, 0, 4, 3, 5, 4}, slope_bound[] = {0, 0, 9, 4, 3, 8};
     variant list[6];
     const int count = variants(list);
     for (int q = 0; q < count; q++)

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // Activations of cells and layers, and their slopes. GELU and SiLU are those of kern/nn_activations.inc operation by
-// operation, so that their bits are the host's with fma, as far as exp and erfc of double are: GELU in double, whatever
-// the dtype. They are calls: what they take stays out of the loops of others. docs/math/cells.md.
+// operation, so that their bits are the host's with fma. They are calls: what they take stays out of the loops of
+// others. docs/math/cells.md.
 #ifndef DPCRI_CUDA_ACTIVATIONS_H
 #define DPCRI_CUDA_ACTIVATIONS_H
 
@@ -135,25 +135,73 @@ SIMT_CALLED T silu_slope(T u) {
     return simt::fma(both * other, s, s);
 }
 
-// Phi(u); of double the rounding of u / sqrt2 is put back in to first order: erfc amplifies it by 2 t^2.
-template <class T>
-SIMT double normal_cdf(double u) {
-    const double c = 0.70710678118654752440, c_low = -4.8336466567264567e-17, t = -u * c;
-    if (sizeof(T) == sizeof(float)) return 0.5 * simt::erfc(t);
-    const double t_low = simt::fma(-u, c, -t) - u * c_low;
-    return 0.5 * (simt::erfc(t) - 1.12837916709551257390 * simt::exp(-t * t) * t_low);
+// e^(-s^2 / 2) 2^64, or 2^512, 0 <= s <= 16 or 40: s^2 = a^2 + (s + a)(s - a), whose first part is exact.
+SIMT float raised_square(float s) {
+    const float c[] = {0.5f, 0.16666576845993976f, 0.04166655443768594f, 0.0083632029715758550f,
+                       0.0013926213466332443f};
+    const float a = float_of(bits_of(s) & ~uint32_t(0) << 12);
+    const float y = -0.5f * (a * a), low = (-0.5f * (s + a)) * (s - a);
+    const float t = simt::fma(y + low, 1.44269504088896340736f, 12582912.0f), k = t - 12582912.0f;
+    const float r = simt::fma(k, 2.12194440e-4f, simt::fma(k, -0.693359375f, y)) + low;
+    float p = c[4];
+    SIMT_UNROLL for (int i = 3; i >= 0; i--) p = simt::fma(p, r, c[i]);
+    return (1.0f + simt::fma(p, r * r, r)) * float_of((bits_of(t) + 64u + 127u) << 23);
 }
-// u Phi(u), 0 and u beyond +-40.
+SIMT double raised_square(double s) {
+    const double c[] = {0.5000000000000001,         0.16666666666666667456,   0.041666666666623991516,
+                        0.0083333333333300513464,   0.0013888888917281793308, 0.00019841269863105968748,
+                        0.000024801521190217727651, 2.7557268378684192873e-6, 2.7620138719733995569e-7,
+                        2.5100424157005066788e-8};
+    const double a = double_of(bits_of(s) & ~uint64_t(0) << 27);
+    const double y = -0.5 * (a * a), low = (-0.5 * (s + a)) * (s - a);
+    const double t = simt::fma(y + low, 1.44269504088896340736, 6755399441055744.0), k = t - 6755399441055744.0;
+    const double r = simt::fma(k, -1.90821492927058770002e-10, simt::fma(k, -6.93147180369123816490e-01, y)) + low;
+    double p = c[9];
+    SIMT_UNROLL for (int i = 8; i >= 0; i--) p = simt::fma(p, r, c[i]);
+    return (1.0 + simt::fma(p, r * r, r)) * double_of((bits_of(t) + 512u + 1023u) << 52);
+}
+
+// Phi(-s) e^(s^2 / 2)
+SIMT float normal_tail(float s) {
+    const float c[] = {1.980848453f,     -1.075143659f,   0.3049629865f,    0.02139060701f,   -0.04138807402f,
+                       0.0004030906951f, 0.006556178232f, 0.0004238276477f, -0.001026707811f, -0.0002941912582f};
+    const float i = 1.0f / (s + 3.0f), q = (s - 3.0f) * i;
+    float h = c[9];
+    SIMT_UNROLL for (int k = 8; k >= 0; k--) h = simt::fma(h, q, c[k]);
+    return simt::fma(i, h, 0.39894228040143267794f) * i;
+}
+SIMT double normal_tail(double s) {
+    const double c[] = {2.8507428001145505,    -2.0124303356605857,     1.0846688702771405,      -0.4075059934001935,
+                        0.07566660572677314,   0.015345093995243947,    -0.01249244493274346,    0.0005541026970020542,
+                        0.0016208570725511997, -0.00022790218330689743, -0.00024316743817940096, 3.798909887118102e-5,
+                        4.3719054184941255e-5, -3.6399912432879823e-6,  -8.66846362055313e-6,    -4.990614381273207e-7,
+                        1.6594725490570724e-6, 4.206202344303782e-7,    -2.4526972350948203e-7,  -1.3618580681450112e-7,
+                        9.980818978436138e-9,  2.1708920508481595e-8,   4.437665676032138e-9};
+    const double i = 1.0 / (s + 4.0), q = (s - 4.0) * i;
+    double h = c[22];
+    SIMT_UNROLL for (int k = 21; k >= 0; k--) h = simt::fma(h, q, c[k]);
+    return simt::fma(i, h, 0.39894228040143267794) * i;
+}
+
+// u Phi(u); beyond -16, or -40, it and its slope are 0.
+SIMT float fall_limit(float) { return 16.0f; }
+SIMT double fall_limit(double) { return 40.0; }
+template <class T>
+SIMT T fallen(T u) {
+    const T size = magnitude(u), limit = fall_limit(u);
+    return size > limit ? limit : size;
+}
 template <class T>
 SIMT_CALLED T gelu(T u) {
-    const double low = (double)u < -40 ? -40 : (double)u, x = low > 40 ? 40 : low;
-    return (T)(low * normal_cdf<T>(x));
+    const T s = fallen(u), low = u < -fall_limit(u) ? -fall_limit(u) : u;
+    const T raised = raised_square(s), tail = normal_tail(s);
+    return u >= T(0) ? low * (T(1) - tail * (raised * lowering(u))) : (low * raised * tail) * lowering(u);
 }
 template <class T>
 SIMT_CALLED T gelu_slope(T u) {
-    const double low = (double)u < -40 ? -40 : (double)u, x = low > 40 ? 40 : low;
-    const double phi = 0.39894228040143267794 * simt::exp(-0.5 * x * x);
-    return (T)(normal_cdf<T>(x) + x * phi);
+    const T s = fallen(u);
+    const T slope = simt::fma(s, T(-0.39894228040143267794), normal_tail(s)) * raised_square(s) * lowering(u);
+    return u >= T(0) ? T(1) - slope : slope;
 }
 
 template <class T>

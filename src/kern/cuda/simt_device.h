@@ -24,7 +24,6 @@ SIMT float sqrt(float x) { return __fsqrt_rn(x); }
 SIMT double sqrt(double x) { return __dsqrt_rn(x); }
 SIMT double exp(double x) { return ::exp(x); }
 SIMT double log(double x) { return ::log(x); }
-SIMT double erfc(double x) { return ::erfc(x); }
 SIMT uint32_t fma(uint32_t a, uint32_t b, uint32_t c) { return a * b + c; }
 
 // A pack as one access has it.

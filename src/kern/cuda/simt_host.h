@@ -34,7 +34,6 @@ inline float sqrt(float x) { return __builtin_sqrtf(x); }
 inline double sqrt(double x) { return __builtin_sqrt(x); }
 inline double exp(double x) { return __builtin_exp(x); }
 inline double log(double x) { return __builtin_log(x); }
-inline double erfc(double x) { return __builtin_erfc(x); }
 inline uint32_t fma(uint32_t a, uint32_t b, uint32_t c) { return a * b + c; }
 
 namespace host {
