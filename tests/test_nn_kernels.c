@@ -154,24 +154,168 @@ static void deep_transposed_products_keep_the_order(void **state) {
     }
 }
 
-// The sums on the way have the order of the rows, and the product is the one without them.
-static void summing_products_equal_their_parts(void **state) {
+// Few rows, or few terms, of wide products go by rows of b or c in blocks of columns: the order of the sums is the
+// same.
+static void few_rows_of_wide_products_keep_the_order(void **state) {
     (void)state;
-    static const int64_t sizes[] = {1, 7, 8, 16, 24, 33, 64};
-    enum { SIZES = sizeof sizes / sizeof sizes[0], DEPTH = 9 };
+    enum { WIDE = 1101, DEEP = 37, MOST = 6 };
     variant list[6];
     const int count = variants(list);
     for (int q = 0; q < count; q++) {
         const variant *v = &list[q];
-        void *a = random_numbers(v, DEPTH * ROW, 1), *b = random_numbers(v, DEPTH * ROW, 2),
+        void *a = random_numbers(v, MOST * WIDE, 1), *b = random_numbers(v, DEEP * WIDE, 2),
+             *start = random_numbers(v, MOST * WIDE, 3);
+        for (int64_t m = 1; m <= MOST; m++)
+            for (int form = 0; form < 4; form++) {  // wide, tall by terms, transposed b, and few terms
+                const int64_t n = form == 1 ? DEEP : WIDE, depth = form == 1 ? WIDE : form == 3 ? m : DEEP;
+                const int64_t rows = form == 3 ? MOST : m, b_row = form == 2 ? DEEP : n;
+                void *c = copy_of(v, start, MOST * WIDE);
+                const dpcri_product p = {.m = rows,
+                                         .n = n,
+                                         .depth = depth,
+                                         .a = a,
+                                         .a_row = form == 3 ? 1 : depth,
+                                         .a_col = form == 3 ? MOST : 1,
+                                         .b = b,
+                                         .b_row = b_row,
+                                         .init = m % 2 ? c : NULL,
+                                         .init_row = n,
+                                         .c = c,
+                                         .c_row = n};
+                (form == 2 ? v->k->product_transposed : v->k->product)(&p);
+                for (int64_t i = 0; i < rows; i++)
+                    for (int64_t j = 0; j < n; j++) {
+                        double wanted = m % 2 ? get(v, start, i * n + j) : 0;
+                        for (int64_t k = 0; k < depth; k++)
+                            wanted = multiply_add(v, get(v, a, i * p.a_row + k * p.a_col),
+                                                  get(v, b, form == 2 ? j * b_row + k : k * b_row + j), wanted);
+                        if (get(v, c, i * n + j) != wanted)
+                            fail_msg("%s element %zu m %d form %d: c[%d][%d]", level_names[v->level], v->k->element,
+                                     (int)m, form, (int)i, (int)j);
+                    }
+                free(c);
+            }
+        free(a), free(b), free(start);
+    }
+}
+
+// Layers in blocks of columns, and the gradients of few rows, against their parts.
+static void few_rows_of_wide_layers_equal_their_parts(void **state) {
+    (void)state;
+    enum { W = 1056, MOST = 5 };  // whole tiles of every level for the gradient
+    variant list[6];
+    const int count = variants(list);
+    for (int q = 0; q < count; q++) {
+        const variant *v = &list[q];
+        const dpcri_nn_kernels *k = v->k;
+        void *in = random_numbers(v, MOST * W, 1), *weight = random_numbers(v, W * W, 2),
+             *bias = random_numbers(v, W, 3), *slope = random_numbers(v, MOST * W, 4);
+        for (int rows = 1; rows <= MOST; rows++)
+            for (int width = W; width > W - 30; width -= 21) {  // the gradient's whole, and part of a vector
+                void *u = calloc(MOST * W, k->element), *y = calloc(MOST * W, k->element),
+                     *d = calloc(MOST * W, k->element), *out = calloc(MOST * W, k->element),
+                     *own = calloc(MOST * W, k->element), *e = calloc(MOST * W, k->element);
+                for (int i = 0; i < rows; i++)  // one by one
+                    k->product(&(dpcri_product){.m = 1,
+                                                .n = width,
+                                                .depth = width,
+                                                .a = (char *)in + (size_t)(i * width) * k->element,
+                                                .a_row = width,
+                                                .a_col = 1,
+                                                .b = weight,
+                                                .b_row = width,
+                                                .init = bias,
+                                                .c = (char *)u + (size_t)(i * width) * k->element,
+                                                .c_row = width});
+                k->activate(DPCRI_ACT_TANH, rows * width, u, y, d);
+                k->multiply_add(rows, width, in, width, 0.5, y, width, NULL, 0, y, width);
+                k->layer(&(dpcri_layer){.rows = rows,
+                                        .depth = width,
+                                        .width = width,
+                                        .activation = DPCRI_ACT_TANH,
+                                        .weight = weight,
+                                        .bias = bias,
+                                        .in = in,
+                                        .in_row = width,
+                                        .residual = in,
+                                        .residual_row = width,
+                                        .scale = 0.5,
+                                        .out = out,
+                                        .out_row = width,
+                                        .slope = own,
+                                        .slope_row = width,
+                                        .next = {{weight, width, width, 0}}});
+                assert_memory_equal(out, y, (size_t)(rows * width) * k->element);
+                assert_memory_equal(own, d, (size_t)(rows * width) * k->element);
+                void *gradients[2], *sums[2];
+                for (int fused = 0; fused < 2; fused++) {
+                    gradients[fused] = copy_of(v, weight, W * W), sums[fused] = copy_of(v, bias, W);
+                    const dpcri_slope_pass pass = {.rows = rows,
+                                                   .width = width,
+                                                   .scale = 0.5,
+                                                   .g = out,
+                                                   .g_row = width,
+                                                   .slope = slope,
+                                                   .slope_row = width,
+                                                   .e = e,
+                                                   .e_row = width,
+                                                   .sum = sums[fused]};
+                    dpcri_product p = {.m = width,
+                                       .n = width,
+                                       .depth = rows,
+                                       .a = in,
+                                       .a_row = 1,
+                                       .a_col = width,
+                                       .b = e,
+                                       .b_row = width,
+                                       .init = gradients[fused],
+                                       .init_row = width,
+                                       .c = gradients[fused],
+                                       .c_row = width};
+                    if (fused) {
+                        k->gradient(&pass, &p);
+                        continue;
+                    }
+                    k->slope_pass(&pass);
+                    for (p.depth = 1; p.depth <= rows; p.depth++) {  // term by term, row by row of the gradient
+                        dpcri_product term = p;
+                        term.depth = 1, term.m = 1;
+                        for (int i = 0; i < width; i++) {
+                            const int64_t at = (p.depth - 1) * width;
+                            term.a = (char *)in + (size_t)(at + i) * k->element;
+                            term.b = (char *)e + (size_t)at * k->element;
+                            term.c = (char *)gradients[0] + (size_t)(i * width) * k->element, term.init = term.c;
+                            k->product(&term);
+                        }
+                    }
+                }
+                assert_memory_equal(gradients[0], gradients[1], W * W * k->element);
+                assert_memory_equal(sums[0], sums[1], W * k->element);
+                for (int fused = 0; fused < 2; fused++) free(gradients[fused]), free(sums[fused]);
+                free(u), free(y), free(d), free(out), free(own), free(e);
+            }
+        free(in), free(weight), free(bias), free(slope);
+    }
+}
+
+// The sums on the way have the order of the rows, and the product is the one without them.
+static void summing_products_equal_their_parts(void **state) {
+    (void)state;
+    static const int64_t sizes[] = {1, 7, 8, 16, 24, 33, 64};
+    enum { SIZES = sizeof sizes / sizeof sizes[0], MOST = 9 };
+    variant list[6];
+    const int count = variants(list);
+    for (int q = 0; q < count; q++) {
+        const variant *v = &list[q];
+        void *a = random_numbers(v, MOST * ROW, 1), *b = random_numbers(v, MOST * ROW, 2),
              *start = random_numbers(v, CELLS, 3), *sums = random_numbers(v, ROW, 4);
-        for (int at = 0; at < SIZES * SIZES; at++) {
-            const int64_t m = sizes[at / SIZES], n = sizes[at % SIZES];
+        for (int at = 0; at < 2 * SIZES * SIZES; at++) {
+            const int64_t m = sizes[at / 2 / SIZES], n = sizes[at / 2 % SIZES], depth = at % 2 ? MOST : 3;
             void *c[2] = {copy_of(v, start, CELLS), copy_of(v, start, CELLS)}, *got = copy_of(v, sums, ROW);
             for (int summing = 0; summing < 2; summing++) {
                 const dpcri_product p = {.m = m,
                                          .n = n,
-                                         .depth = DEPTH,
+                                         .depth = depth,
                                          .a = a,
                                          .a_row = 1,
                                          .a_col = ROW,
@@ -189,7 +333,7 @@ static void summing_products_equal_their_parts(void **state) {
             assert_memory_equal(c[0], c[1], CELLS * v->k->element);
             for (int64_t i = 0; i < ROW; i++) {
                 double wanted = get(v, sums, i);
-                for (int64_t k = 0; i < m && k < DEPTH; k++) {
+                for (int64_t k = 0; i < m && k < depth; k++) {
                     wanted += get(v, a, k * ROW + i);
                     if (v->dtype == DPCR_F32) wanted = (double)(float)wanted;
                 }
@@ -473,6 +617,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(products_equal_the_loop),
         cmocka_unit_test(deep_transposed_products_keep_the_order),
+        cmocka_unit_test(few_rows_of_wide_products_keep_the_order),
+        cmocka_unit_test(few_rows_of_wide_layers_equal_their_parts),
         cmocka_unit_test(summing_products_equal_their_parts),
         cmocka_unit_test(transposes_move_every_element),
         cmocka_unit_test(fused_layers_equal_their_parts),

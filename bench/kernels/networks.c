@@ -483,7 +483,9 @@ void show_networks(dpcri_isa level, dpcr_dtype dtype) {
         const int64_t n = widths[i];
         const double sums = 4 + 4 * sqrt((double)n), functions = sums + FUNCTION_ERROR;
         const kernel_line lines[] = {
+            {"nn_product", n, 1, sums, product},
             {"nn_product", n, ROWS, sums, product},
+            {"nn_product_transposed", n, 1, sums, product_transposed},
             {"nn_product_transposed", n, ROWS, sums, product_transposed},
             {"nn_product_summing", n, ROWS, sums, product_summing},
             {"nn_layer", n, 1, functions, layer},
@@ -491,6 +493,7 @@ void show_networks(dpcri_isa level, dpcr_dtype dtype) {
             {"nn_slope_pass", n, ROWS, 4 * sqrt(ROWS), slope_pass},
             {"nn_adjoint", n, 1, sums, adjoint},
             {"nn_adjoint", n, ROWS, sums, adjoint},
+            {"nn_gradient", n, 1, sums, gradient},
             {"nn_gradient", n, ROWS, sums, gradient},
             {"nn_forward_steps", n, 1, 5 * functions, forward_steps},
             {"nn_forward_steps", n, LANES, 5 * functions, forward_steps},
