@@ -17,7 +17,6 @@ typedef struct work {
     dpcr_dtype dtype;
     int64_t width, rows;  // the shape: of a state, a layer or a matrix; sequences, lanes or rows that go together
     bool reference;       // only what comes out counts
-    bool missing;         // this level or this processor has no such kernel: set by the kernel's function
     dpcr_context *context;
     struct work_memory *memory;
 } work;
@@ -41,8 +40,11 @@ typedef struct kernel_line {
 void *draw(work *w, int64_t count, double size);
 // Room for as many, zeros: what follows draws the same numbers whatever `count` is.
 void *room(work *w, int64_t count);
-// The same for what comes out, with numbers in it: every `stride`-th of them, count / stride in all, is compared.
-void *comes_out(work *w, int64_t count, int64_t stride);
+// The same for what comes out, with numbers in it: `count` that are compared, each of which stands `times` times, one
+// after another.
+void *comes_out(work *w, int64_t count, int64_t times);
+// Something that cannot be compared so is wrong.
+void fails(work *w);
 // Once, for what comes out; then as often as it takes to tell the time. What follows must not hang on how often.
 void runs(work *w, void (*run)(void *), void *argument, cost takes);
 

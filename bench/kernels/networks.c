@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 // Kernels of network layers (nn_kernels.h), of wide products (wide.h) and of optimisers (train_kernels.h).
 #include <math.h>
+#include <string.h>
 
 #include "kern/nn_kernels.h"
 #include "kern/train_kernels.h"
@@ -18,6 +19,8 @@ typedef struct nn_call {
     dpcri_layer layer;
     dpcri_slope_pass pass;
     void *sums;
+    const void *g;  // what the pass begins with
+    size_t bytes;   // of it
 } nn_call;
 
 static double product_flops(const dpcri_product *p) { return 2.0 * (double)p->m * (double)p->n * (double)p->depth; }
@@ -83,6 +86,7 @@ static void product_summing(work *w) {
                                 .b_row = n,
                                 .c = comes_out(w, n * n, 1),
                                 .c_row = n};
+    c.product.init = c.product.c, c.product.init_row = n;
     c.sums = comes_out(w, n, 1);
     const double flops = product_flops(&c.product) + (double)(rows * n);
     runs(w, run_product_summing, &c, (cost){(double)rows, flops, product_numbers(&c.product) + (double)n});
@@ -112,49 +116,60 @@ static void layer(work *w) {
                             .out = comes_out(w, rows * n, 1),
                             .out_row = n,
                             .slope = comes_out(w, rows * n, 1),
-                            .slope_row = n};
+                            .slope_row = n,
+                            .next = {{in, n, n, 0}}};
     const double all = (double)(rows * n), flops = all * (2 * (double)n + FUNCTION + 2);
     runs(w, run_layer, &c, (cost){(double)rows, flops, 3 * all + (double)(n * n + n)});
 }
 
-// The parts of going back; `g` comes in anew, so that a second run finds what the first did.
-static dpcri_slope_pass pass_of(work *w, bool sums) {
-    const int64_t rows = w->rows, n = w->width;
-    return (dpcri_slope_pass){.rows = rows,
-                              .width = n,
-                              .scale = 0.5,
-                              .g = comes_out(w, rows * n, 1),
-                              .g_row = n,
-                              .direct = draw(w, rows * n, 1),
-                              .direct_row = n,
-                              .kept = comes_out(w, rows * n, 1),
-                              .kept_row = n,
-                              .slope = draw(w, rows * n, 1),
-                              .slope_row = n,
-                              .e = comes_out(w, rows * n, 1),
-                              .e_row = n,
-                              .sum = sums ? comes_out(w, n, 1) : NULL};
+// The parts of going back. g is set anew before every run, so that it neither grows nor vanishes; what comes next is
+// fetched.
+static nn_call back_of(work *w, bool direct, bool kept, bool sums) {
+    const int64_t rows = w->rows, n = w->width, all = rows * n;
+    nn_call c = {.kernels = dpcri_nn_kernels_at(w->level, w->dtype), .g = draw(w, all, 1)};
+    c.bytes = (size_t)all * c.kernels->element;
+    c.pass = (dpcri_slope_pass){.rows = rows,
+                                .width = n,
+                                .scale = 0.5,
+                                .g = comes_out(w, all, 1),
+                                .g_row = n,
+                                .direct = direct ? draw(w, all, 1) : NULL,
+                                .direct_row = n,
+                                .kept = kept ? comes_out(w, all, 1) : NULL,
+                                .kept_row = n,
+                                .slope = draw(w, all, 1),
+                                .slope_row = n,
+                                .e = comes_out(w, all, 1),
+                                .e_row = n,
+                                .sum = sums ? comes_out(w, n, 1) : NULL,
+                                .next = {{c.g, n, n, 0}}};
+    return c;
 }
+
+static void set_anew(const nn_call *c) { memcpy(c->pass.g, c->g, c->bytes); }
 
 static void run_slope_pass(void *argument) {
     const nn_call *c = argument;
+    set_anew(c);
     c->kernels->slope_pass(&c->pass);
 }
 
 static void slope_pass(work *w) {
-    nn_call c = {.kernels = dpcri_nn_kernels_at(w->level, w->dtype), .pass = pass_of(w, true)};
+    nn_call c = back_of(w, true, true, true);
     const double all = (double)(w->rows * w->width);
     runs(w, run_slope_pass, &c, (cost){(double)w->rows, 4 * all, 5 * all + (double)w->width});
 }
 
 static void run_adjoint(void *argument) {
     const nn_call *c = argument;
+    set_anew(c);
     c->kernels->adjoint(&c->pass, &c->product);
 }
 
-static void adjoint(work *w) {
+// g = g + e W^T as residual layers have it, or e W^T.
+static void go_back(work *w, bool direct, bool kept, bool residual) {
     const int64_t rows = w->rows, n = w->width;
-    nn_call c = {.kernels = dpcri_nn_kernels_at(w->level, w->dtype), .pass = pass_of(w, false)};
+    nn_call c = back_of(w, direct, kept, false);
     c.product = (dpcri_product){.m = rows,
                                 .n = n,
                                 .depth = n,
@@ -163,20 +178,26 @@ static void adjoint(work *w) {
                                 .a_col = 1,
                                 .b = draw(w, n * n, 1 / sqrt((double)n)),
                                 .b_row = n,
+                                .init = residual ? c.pass.g : NULL,
+                                .init_row = n,
                                 .c = c.pass.g,
                                 .c_row = n};
-    const double all = (double)(rows * n);
-    runs(w, run_adjoint, &c, (cost){(double)rows, product_flops(&c.product) + 3 * all, 5 * all + (double)(n * n)});
+    const double all = (double)(rows * n), flops = product_flops(&c.product) + 3 * all;
+    runs(w, run_adjoint, &c, (cost){(double)rows, flops, (3 + direct + kept) * all + (double)(n * n)});
 }
+static void adjoint(work *w) { go_back(w, false, true, true); }
+static void adjoint_alone(work *w) { go_back(w, false, false, true); }
+static void adjoint_direct(work *w) { go_back(w, true, true, false); }
 
 static void run_gradient(void *argument) {
     const nn_call *c = argument;
+    set_anew(c);
     c->kernels->gradient(&c->pass, &c->product);
 }
 
 static void gradient(work *w) {
     const int64_t rows = w->rows, n = w->width;
-    nn_call c = {.kernels = dpcri_nn_kernels_at(w->level, w->dtype), .pass = pass_of(w, true)};
+    nn_call c = back_of(w, false, false, true);
     void *weights = comes_out(w, n * n, 1);
     c.product = (dpcri_product){.m = n,
                                 .n = n,
@@ -190,13 +211,13 @@ static void gradient(work *w) {
                                 .init_row = n,
                                 .c = weights,
                                 .c_row = n};
-    const double all = (double)(rows * n);
-    runs(w, run_gradient, &c, (cost){(double)rows, product_flops(&c.product) + 4 * all, 6 * all + (double)(n * n + n)});
+    const double all = (double)(rows * n), flops = product_flops(&c.product) + 3 * all;
+    runs(w, run_gradient, &c, (cost){(double)rows, flops, 4 * all + (double)(n * n + n)});
 }
 
 // ---- many steps at once: `rows` lanes of STEPS steps, every step its own weights ----
 
-enum { STEPS = 16 };
+enum { STEPS = 8 };
 
 typedef struct steps_call {
     const dpcri_nn_kernels *kernels;
@@ -386,6 +407,7 @@ static void norm_apply_transposed(work *w) { norm_derivative(w, 1); }
 typedef struct wide_call {
     const dpcri_wide_kernels *kernels;
     dpcri_wide_product product;
+    bool transposed;
     const void *b;
     void *packed;
 } wide_call;
@@ -393,7 +415,7 @@ typedef struct wide_call {
 static void run_pack(void *argument) {
     const wide_call *c = argument;
     const int64_t n = c->product.columns;
-    c->kernels->pack(false, c->product.depth, n, c->b, n, 0, dpcri_wide_panels(c->kernels, n), c->packed);
+    c->kernels->pack(c->transposed, c->product.depth, n, c->b, n, 0, dpcri_wide_panels(c->kernels, n), c->packed);
 }
 
 static void run_wide(void *argument) {
@@ -405,7 +427,7 @@ static wide_call wide_of(work *w) {
     const int64_t rows = w->rows, n = w->width;
     wide_call c = {.kernels = dpcri_wide_kernels_at(w->level, w->dtype), .b = draw(w, n * n, 1)};
     c.packed = room(w, dpcri_wide_panels(c.kernels, n) * c.kernels->panel * n);
-    run_pack(&(wide_call){c.kernels, {.depth = n, .columns = n}, c.b, c.packed});
+    run_pack(&(wide_call){c.kernels, {.depth = n, .columns = n}, false, c.b, c.packed});
     c.product = (dpcri_wide_product){.rows = rows,
                                      .depth = n,
                                      .columns = n,
@@ -424,12 +446,21 @@ static void wide(work *w) {
     runs(w, run_wide, &c, (cost){(double)rows, 2 * weights * (double)rows, weights + 2 * all});
 }
 
-// What is packed is right if products with it are.
-static void wide_pack(work *w) {
+// Packed panels as wide.h defines them.
+static void pack(work *w, bool transposed) {
     wide_call c = wide_of(w);
-    const double weights = (double)(w->width * w->width);
-    runs(w, run_pack, &c, (cost){(double)w->width, 0, 2 * weights});
+    const int64_t n = w->width, panel = c.kernels->panel;
+    c.transposed = transposed;
+    run_pack(&c);
+    for (int64_t k = 0; k < n; k++)
+        for (int64_t j = 0; j < n; j++)
+            if (get(w->dtype, c.packed, (j / panel * n + k) * panel + j % panel) !=
+                get(w->dtype, c.b, transposed ? j * n + k : k * n + j))
+                fails(w);
+    runs(w, run_pack, &c, (cost){(double)n, 0, 2 * (double)(n * n)});
 }
+static void wide_pack(work *w) { pack(w, false); }
+static void wide_pack_transposed(work *w) { pack(w, true); }
 
 // ---- optimisers ----
 
@@ -455,7 +486,7 @@ static void run_sgd(void *argument) {
 static void sgd(work *w) {
     update_call c = update_of(w);
     const double n = (double)c.count;
-    runs(w, run_sgd, &c, (cost){n, 6 * n, 5 * n});
+    runs(w, run_sgd, &c, (cost){n, 6 * n, 3 * n});
 }
 
 static void run_adam(void *argument) {
@@ -473,11 +504,11 @@ static void run_adam(void *argument) {
 static void adam(work *w) {
     update_call c = update_of(w);
     const double n = (double)c.count;
-    runs(w, run_adam, &c, (cost){n, 14 * n, 7 * n});
+    runs(w, run_adam, &c, (cost){n, 16 * n, 4 * n});
 }
 
 void show_networks(dpcri_isa level, dpcr_dtype dtype) {
-    static const int64_t widths[] = {8, 32, 128};
+    static const int64_t widths[] = {8, 16, 32, 128};
     for (size_t i = 0; i < sizeof widths / sizeof *widths; i++) {
         enum { ROWS = 64, LANES = 8 };
         const int64_t n = widths[i];
@@ -493,6 +524,8 @@ void show_networks(dpcri_isa level, dpcr_dtype dtype) {
             {"nn_slope_pass", n, ROWS, 4 * sqrt(ROWS), slope_pass},
             {"nn_adjoint", n, 1, sums, adjoint},
             {"nn_adjoint", n, ROWS, sums, adjoint},
+            {"nn_adjoint_alone", n, ROWS, sums, adjoint_alone},
+            {"nn_adjoint_direct", n, ROWS, sums, adjoint_direct},
             {"nn_gradient", n, 1, sums, gradient},
             {"nn_gradient", n, ROWS, sums, gradient},
             {"nn_forward_steps", n, 1, 5 * functions, forward_steps},
@@ -521,6 +554,7 @@ void show_networks(dpcri_isa level, dpcr_dtype dtype) {
         {"wide_product", WIDE, 8, sums, wide},
         {"wide_product", WIDE, 64, sums, wide},
         {"wide_pack", WIDE, 1, 1, wide_pack},
+        {"wide_pack_transposed", WIDE, 1, 1, wide_pack_transposed},
         {"train_sgd", NUMBERS, 1, 4, sgd},
         {"train_adam", NUMBERS, 1, 8, adam},
     };

@@ -72,7 +72,7 @@ static void apply(work *w, dpcr_structure structure, bool bundle) {
     const int64_t n = w->width;
     pattern p;
     matrix_call c = call_of(w, structure, bundle, &p);
-    c.x = alike(w, n, c.lanes), c.y = comes_out(w, n * c.lanes, c.lanes);
+    c.x = alike(w, n, c.lanes), c.y = comes_out(w, n, c.lanes);
     const double lanes = (double)c.lanes, entries = (double)entries_of(&c.a);
     runs(w, run_apply, &c, (cost){lanes, lanes * 2 * entries, lanes * (entries + 2 * (double)n)});
 }
@@ -112,7 +112,7 @@ static void compose(work *w, dpcr_structure structure, bool bundle) {
     c.c = structure == DPCR_CSR ? band_of(n, 2 * BAND, &r) : matrix_of(structure, n, NULL);
     c.b.bundled = c.c.bundled = bundle;
     const int64_t entries = entries_of(&c.a), out = entries_of(&c.c);
-    c.b.values = alike(w, entries, c.lanes), c.c.values = comes_out(w, out * c.lanes, c.lanes);
+    c.b.values = alike(w, entries, c.lanes), c.c.values = comes_out(w, out, c.lanes);
     c.places = room(w, n);
     const double lanes = (double)c.lanes, row = structure == DPCR_CSR ? 2 * BAND + 1 : (double)n;
     runs(w, run_compose, &c, (cost){lanes, lanes * 2 * (double)entries * row, lanes * (double)(2 * entries + out)});
@@ -140,7 +140,7 @@ static void pack(work *w) {
     matrix_call c = {.kernels = dpcri_sparse_kernels_at(w->level, w->dtype), .a = {.rows = n}};
     c.lanes = c.kernels->lanes, c.element = dpcr_dtype_size(w->dtype);
     c.x = draw(w, SEQUENCES * n, 1), c.places = room(w, c.lanes * n), c.y = comes_out(w, SEQUENCES * n, 1);
-    runs(w, run_pack, &c, (cost){SEQUENCES, 0, 4 * (double)(SEQUENCES * n)});
+    runs(w, run_pack, &c, (cost){SEQUENCES, 0, 3 * (double)(SEQUENCES * n)});
 }
 
 // ---- filters: DPCRI_FILTER_LANES stretches of STEPS samples through `width` sections of order 2 ----

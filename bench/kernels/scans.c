@@ -162,7 +162,7 @@ static void attention_adjoint(work *w, bool by_row) {
     c.run.gbeta = (dpcri_attention_array){comes_out(w, STEPS, 1), 1, 0};
     c.run.gs0 = rows_of(comes_out(w, n * n, 1), n);
     const double N = (double)n, read = 4 * N + (by_row ? N : 1) + 1;
-    runs(w, run_attention_back, &c, (cost){STEPS, STEPS * 24 * N * N, STEPS * 2 * read + 4 * N * N});
+    runs(w, run_attention_back, &c, (cost){STEPS, STEPS * 24 * N * N, STEPS * (2 * read - N) + 3 * N * N});
 }
 static void attention_back(work *w) { attention_adjoint(w, false); }
 static void attention_by_row_back(work *w) { attention_adjoint(w, true); }

@@ -545,7 +545,7 @@ static double activation_flops(dpcr_activation activation) {
     switch (activation) {
         case DPCR_ACT_IDENTITY: return 0;
         case DPCR_ACT_RELU: return 2;
-        case DPCR_ACT_GELU: return 100;
+        case DPCR_ACT_GELU: return 50;
         default: return 30;
     }
 }

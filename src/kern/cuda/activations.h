@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // Activations of cells and layers, and their slopes. GELU and SiLU are those of kern/nn_activations.inc operation by
 // operation, so that their bits are the host's with fma. They are calls: what they take stays out of the loops of
-// others. docs/math/cells.md.
+// others. docs/math/cells.md, docs/math/activations.md.
 #ifndef DPCRI_CUDA_ACTIVATIONS_H
 #define DPCRI_CUDA_ACTIVATIONS_H
 
