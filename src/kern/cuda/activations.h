@@ -92,30 +92,43 @@ SIMT double tanh_of(double u) {
 SIMT float gate_tanh(float u) { return magnitude(u) < 9.0109f || u != u ? tanh_of(u) : u > 0 ? 1.0f : -1.0f; }
 SIMT double gate_tanh(double u) { return tanh_of(u); }
 
-// e^-|u| 2^64, or 2^512: times its inverse it is rounded once, denormal results included. e^y = 2^n (1 + q).
-SIMT float raised_fall(float u) {
+// e^y 2^64, or 2^512, from t, whose low bits hold n, and r: e^y = 2^n (1 + q), r = y - n log 2. Times its inverse it is
+// rounded once, denormal results included.
+SIMT float raised_power(float t, float r) {
     const float c[] = {0.5f, 0.16666576845993976f, 0.04166655443768594f, 0.0083632029715758550f,
                        0.0013926213466332443f};
-    const float size = magnitude(u), y = -(size > 111.0f ? 111.0f : size);
-    const float t = simt::fma(y, 1.44269504088896340736f, 12582912.0f), k = t - 12582912.0f;
-    float r = simt::fma(k, -0.693359375f, y), p = c[4];
-    r = simt::fma(k, 2.12194440e-4f, r);
+    float p = c[4];
     SIMT_UNROLL for (int i = 3; i >= 0; i--) p = simt::fma(p, r, c[i]);
-    const float q = simt::fma(p, r * r, r);
-    return (1.0f + q) * float_of((bits_of(t) + 64u + 127u) << 23);
+    return (1.0f + simt::fma(p, r * r, r)) * float_of((bits_of(t) + 64u + 127u) << 23);
 }
-SIMT double raised_fall(double u) {
+SIMT double raised_power(double t, double r) {
     const double c[] = {0.5000000000000001,         0.16666666666666667456,   0.041666666666623991516,
                         0.0083333333333300513464,   0.0013888888917281793308, 0.00019841269863105968748,
                         0.000024801521190217727651, 2.7557268378684192873e-6, 2.7620138719733995569e-7,
                         2.5100424157005066788e-8};
-    const double size = magnitude(u), y = -(size > 755.0 ? 755.0 : size);
-    const double t = simt::fma(y, 1.44269504088896340736, 6755399441055744.0), k = t - 6755399441055744.0;
-    double r = simt::fma(k, -6.93147180369123816490e-01, y), p = c[9];
-    r = simt::fma(k, -1.90821492927058770002e-10, r);
+    double p = c[9];
     SIMT_UNROLL for (int i = 8; i >= 0; i--) p = simt::fma(p, r, c[i]);
-    const double q = simt::fma(p, r * r, r);
-    return (1.0 + q) * double_of((bits_of(t) + 512u + 1023u) << 52);
+    return (1.0 + simt::fma(p, r * r, r)) * double_of((bits_of(t) + 512u + 1023u) << 52);
+}
+// n of that, in t's low bits, and what is left of y without n log 2.
+SIMT float turns(float y) { return simt::fma(y, 1.44269504088896340736f, 12582912.0f); }
+SIMT double turns(double y) { return simt::fma(y, 1.44269504088896340736, 6755399441055744.0); }
+SIMT float without_turns(float y, float t) {
+    const float k = t - 12582912.0f;
+    return simt::fma(k, 2.12194440e-4f, simt::fma(k, -0.693359375f, y));
+}
+SIMT double without_turns(double y, double t) {
+    const double k = t - 6755399441055744.0;
+    return simt::fma(k, -1.90821492927058770002e-10, simt::fma(k, -6.93147180369123816490e-01, y));
+}
+
+// e^-|u|, raised
+SIMT float fall_end(float) { return 111.0f; }
+SIMT double fall_end(double) { return 755.0; }
+template <class T>
+SIMT T raised_fall(T u) {
+    const T size = magnitude(u), end = fall_end(u), y = -(size > end ? end : size), t = turns(y);
+    return raised_power(t, without_turns(y, t));
 }
 SIMT float lowering(float) { return 0x1p-64f; }
 SIMT double lowering(double) { return 0x1p-512; }
@@ -135,30 +148,13 @@ SIMT_CALLED T silu_slope(T u) {
     return simt::fma(both * other, s, s);
 }
 
-// e^(-s^2 / 2) 2^64, or 2^512, 0 <= s <= 16 or 40: s^2 = a^2 + (s + a)(s - a), whose first part is exact.
-SIMT float raised_square(float s) {
-    const float c[] = {0.5f, 0.16666576845993976f, 0.04166655443768594f, 0.0083632029715758550f,
-                       0.0013926213466332443f};
-    const float a = float_of(bits_of(s) & ~uint32_t(0) << 12);
-    const float y = -0.5f * (a * a), low = (-0.5f * (s + a)) * (s - a);
-    const float t = simt::fma(y + low, 1.44269504088896340736f, 12582912.0f), k = t - 12582912.0f;
-    const float r = simt::fma(k, 2.12194440e-4f, simt::fma(k, -0.693359375f, y)) + low;
-    float p = c[4];
-    SIMT_UNROLL for (int i = 3; i >= 0; i--) p = simt::fma(p, r, c[i]);
-    return (1.0f + simt::fma(p, r * r, r)) * float_of((bits_of(t) + 64u + 127u) << 23);
-}
-SIMT double raised_square(double s) {
-    const double c[] = {0.5000000000000001,         0.16666666666666667456,   0.041666666666623991516,
-                        0.0083333333333300513464,   0.0013888888917281793308, 0.00019841269863105968748,
-                        0.000024801521190217727651, 2.7557268378684192873e-6, 2.7620138719733995569e-7,
-                        2.5100424157005066788e-8};
-    const double a = double_of(bits_of(s) & ~uint64_t(0) << 27);
-    const double y = -0.5 * (a * a), low = (-0.5 * (s + a)) * (s - a);
-    const double t = simt::fma(y + low, 1.44269504088896340736, 6755399441055744.0), k = t - 6755399441055744.0;
-    const double r = simt::fma(k, -1.90821492927058770002e-10, simt::fma(k, -6.93147180369123816490e-01, y)) + low;
-    double p = c[9];
-    SIMT_UNROLL for (int i = 8; i >= 0; i--) p = simt::fma(p, r, c[i]);
-    return (1.0 + simt::fma(p, r * r, r)) * double_of((bits_of(t) + 512u + 1023u) << 52);
+// e^(-s^2 / 2), raised, 0 <= s <= 16 or 40: s^2 = a^2 + (s + a)(s - a), whose first part is exact.
+SIMT float upper_half(float s) { return float_of(bits_of(s) & ~uint32_t(0) << 12); }
+SIMT double upper_half(double s) { return double_of(bits_of(s) & ~uint64_t(0) << 27); }
+template <class T>
+SIMT T raised_square(T s) {
+    const T a = upper_half(s), y = T(-0.5) * (a * a), low = (T(-0.5) * (s + a)) * (s - a), t = turns(y + low);
+    return raised_power(t, without_turns(y, t) + low);
 }
 
 // Phi(-s) e^(s^2 / 2)
