@@ -503,6 +503,81 @@ static void outer_of_pairs(void **state) {
         }
 }
 
+// One term of a sum as the level computes it.
+static double with_term(dpcr_dtype dtype, bool fused, double x, double y, double sum) {
+    if (dtype == DPCR_F64) return fused ? fma(x, y, sum) : x * y + sum;
+    const float a = (float)x, b = (float)y, c = (float)sum;
+    return fused ? (double)fmaf(a, b, c) : (double)(a * b + c);
+}
+
+// c = a x of width w: the first product, then a term after the other.
+static void product_in_order(dpcr_dtype dtype, bool fused, int64_t w, const double *a, const double *x, double *c) {
+    for (int64_t i = 0; i < w; i++)
+        for (int64_t j = 0; j < w; j++) {
+            double sum = a[i * w] * x[j];
+            if (dtype == DPCR_F32) sum = (double)(float)sum;
+            for (int64_t k = 1; k < w; k++) sum = with_term(dtype, fused, a[i * w + k], x[k * w + j], sum);
+            c[i * w + j] = sum;
+        }
+}
+
+// Narrow products, of as many chains as go side by side and one more, alone and as blocks: the bits of the order that
+// linear.inc states.
+static void check_order(dpcri_isa level, dpcr_dtype dtype, dpcri_operation operation, int64_t w, int64_t chains,
+                        bool blocks) {
+    enum { N = 5, MOST_VALUES = 16 };
+    const int64_t values = w * w;
+    const bool fused = dpcri_isa_fuses(level), compose = operation == DPCRI_COMPOSE;
+    void *const a = memory.a, *const x = memory.x, *const y = memory.y, *const scratch = memory.scratch;
+    for (int64_t i = 0; i < N * chains * values; i++)
+        put(dtype, a, i, random_signed()), put(dtype, x, i, random_signed());
+    const dpcri_span span = {.n = N,
+                             .rows = blocks ? 1 : chains,
+                             .w = blocks ? chains * w : w,
+                             .cols = blocks ? chains * w : w,
+                             .block = blocks ? w : 0,
+                             .a = a,
+                             .a_step = chains * values,
+                             .a_row = blocks ? chains * values : values,
+                             .x = compose ? x : NULL,
+                             .x_step = chains * values,
+                             .x_row = blocks ? chains * values : values,
+                             .r = compose ? NULL : scratch,
+                             .y = y,
+                             .y_step = compose ? chains * values : 0,
+                             .y_row = blocks ? chains * values : values};
+    dpcri_kernels_at(level, dtype)->table[operation][blocks ? DPCR_BLOCK : DPCR_DENSE](&span);
+    for (int64_t c = 0; c < chains; c++) {
+        double now[MOST_VALUES], next[MOST_VALUES], left[MOST_VALUES];
+        for (int64_t i = 0; i < N; i++) {
+            for (int64_t v = 0; v < values; v++) left[v] = get(dtype, a, (i * chains + c) * values + v);
+            for (int64_t v = 0; v < values && (compose || i == 0); v++)
+                now[v] = compose ? get(dtype, x, (i * chains + c) * values + v) : left[v];
+            if (compose || i > 0) {
+                const bool turned = operation == DPCRI_PRODUCT_T;
+                product_in_order(dtype, fused, w, turned ? now : left, turned ? left : now, next);
+                memcpy(now, next, sizeof now);
+            }
+            for (int64_t v = 0; v < values && (compose || i == N - 1); v++)
+                if (get(dtype, y, ((compose ? i * chains : 0) + c) * values + v) != now[v])
+                    fail_msg("%s level %d %s w %d, chain %d of %d, blocks %d, step %d", operation_names[operation],
+                             (int)level, dpcr_dtype_name(dtype), (int)w, (int)c, (int)chains, blocks, (int)i);
+        }
+    }
+}
+
+static void narrow_products_keep_the_order(void **state) {
+    (void)state;
+    static const dpcri_operation operations[] = {DPCRI_COMPOSE, DPCRI_PRODUCT, DPCRI_PRODUCT_T};
+    for (int level = 0; level <= (int)dpcri_isa_level(); level++)
+        for (int dtype = DPCR_F32; dtype <= DPCR_F64; dtype++)
+            for (int o = 0; o < 3; o++)
+                for (int64_t w = 2; w <= 4; w++)
+                    for (int64_t chains = 1; chains <= 9; chains++)
+                        for (int blocks = 0; blocks < 1 + (chains > 1); blocks++)
+                            check_order((dpcri_isa)level, (dpcr_dtype)dtype, operations[o], w, chains, blocks);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(random_float),
@@ -512,6 +587,7 @@ int main(void) {
         cmocka_unit_test(empty),
         cmocka_unit_test(backwards_in_place),
         cmocka_unit_test(outer_of_pairs),
+        cmocka_unit_test(narrow_products_keep_the_order),
         cmocka_unit_test(nothing_is_read_past_the_last_matrix),
         cmocka_unit_test(chains_side_by_side),
         cmocka_unit_test(blocks_side_by_side),
