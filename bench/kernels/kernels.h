@@ -27,6 +27,9 @@ typedef struct cost {
     double steps, flops, numbers;
 } cost;
 
+// Operations that a function such as tanh counts as, with its slope, and errors that both may have, in epsilons.
+enum { FUNCTION = 20, FUNCTION_ERROR = 64 };
+
 typedef struct kernel_line {
     const char *name;
     int64_t width, rows;

@@ -26,10 +26,10 @@ static void run_narrow(void *argument) {
     c->kernels->advance(&c->chain, &c->run);
 }
 
-// Operations and numbers of a step; tanh counts as 20.
+// Operations and numbers of steps.
 static cost cost_of(int64_t steps, int64_t w, bool own) {
     const double n = (double)steps, values = (double)(w * w), width = (double)w;
-    return (cost){n, n * (2 * values + 20 * width), n * ((own ? values : 0) + 2 * width)};
+    return (cost){n, n * (2 * values + FUNCTION * width), n * ((own ? values : 0) + 2 * width)};
 }
 
 // z = tanh(W_l z + b_l) of STEPS steps from `in` as they should be; the largest error of `got` in units of what

@@ -8,9 +8,6 @@
 #include "kern/wide.h"
 #include "kernels.h"
 
-// Operations that an activation's function and slope count as, and errors that they may have, in epsilons.
-enum { FUNCTION = 20, FUNCTION_ERROR = 64 };
-
 // ---- products, and layers over rows ----
 
 typedef struct nn_call {
@@ -226,10 +223,7 @@ typedef struct steps_call {
     dpcri_gradient_steps gradient;
 } steps_call;
 
-static dpcri_grid grid_of(const work *w, void *data, int64_t numbers) {
-    (void)w;
-    return (dpcri_grid){data, STEPS * numbers, numbers, numbers};
-}
+static dpcri_grid grid_of(void *data, int64_t numbers) { return (dpcri_grid){data, STEPS * numbers, numbers, numbers}; }
 
 static void run_forward_steps(void *argument) {
     const steps_call *c = argument;
@@ -245,10 +239,10 @@ static void forward_steps(work *w) {
                                       .width = n,
                                       .activation = DPCRI_ACT_TANH,
                                       .scale = 1,
-                                      .parameters = grid_of(w, draw(w, all * parameters, 0.8 / (double)n), parameters),
+                                      .parameters = grid_of(draw(w, all * parameters, 0.8 / (double)n), parameters),
                                       .in = {draw(w, lanes * n, 1), n, 0, n},
-                                      .states = grid_of(w, comes_out(w, all * n, 1), n),
-                                      .tape = grid_of(w, comes_out(w, all * n, 1), n)};
+                                      .states = grid_of(comes_out(w, all * n, 1), n),
+                                      .tape = grid_of(comes_out(w, all * n, 1), n)};
     const double steps = (double)all, flops = 2 * (double)n * (double)n + (FUNCTION + 1) * (double)n;
     runs(w, run_forward_steps, &c, (cost){steps, steps * flops, steps * (double)(parameters + 2 * n)});
 }
@@ -266,11 +260,11 @@ static void adjoint_steps(work *w) {
                                       .rows = 1,
                                       .width = n,
                                       .scale = 1,
-                                      .parameters = grid_of(w, draw(w, all * parameters, 0.8 / (double)n), parameters),
-                                      .slope = grid_of(w, draw(w, all * n, 1), n),
-                                      .direct = grid_of(w, draw(w, all * n, 1), n),
-                                      .kept = grid_of(w, comes_out(w, all * n, 1), n),
-                                      .e = grid_of(w, comes_out(w, all * n, 1), n),
+                                      .parameters = grid_of(draw(w, all * parameters, 0.8 / (double)n), parameters),
+                                      .slope = grid_of(draw(w, all * n, 1), n),
+                                      .direct = grid_of(draw(w, all * n, 1), n),
+                                      .kept = grid_of(comes_out(w, all * n, 1), n),
+                                      .e = grid_of(comes_out(w, all * n, 1), n),
                                       .last = {draw(w, lanes * n, 1), n, 0, n},
                                       .first_out = {comes_out(w, lanes * n, 1), n, 0, n}};
     const double steps = (double)all, flops = 2 * (double)n * (double)n + 2 * (double)n;

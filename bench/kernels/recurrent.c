@@ -8,7 +8,7 @@
 #include "kern/para.h"
 #include "kernels.h"
 
-enum { STEPS = 16, FUNCTION = 20, FUNCTION_ERROR = 64 };
+enum { STEPS = 16 };
 
 typedef struct gates_call {
     const dpcri_gates_kernels *kernels;

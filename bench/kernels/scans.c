@@ -6,8 +6,6 @@
 #include "kern/selective.h"
 #include "kernels.h"
 
-enum { FUNCTION = 20, FUNCTION_ERROR = 64 };
-
 static void *scratch_of(work *w, size_t forward, size_t back) {
     return room(w, (int64_t)(forward > back ? forward : back) / 4 + 1);
 }
