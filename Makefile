@@ -5,7 +5,7 @@
 #   make run       the main job, results in out/   make check    the quick tests only
 #   make install PREFIX=/usr/local [DESTDIR=]      make clean    removes build folders and out/
 #   make python    the Python package, in a fresh virtual environment, and its tests
-#   make format lint asan tsan clang fuzz arm peers    see docs/dev.md
+#   make format lint asan tsan clang fuzz arm avx512 peers    see docs/dev.md
 BUILD ?= build
 PREFIX ?= /usr/local
 CUDA ?= auto
@@ -13,7 +13,7 @@ TARGET = product
 OUT ?= out
 export OUT
 
-.PHONY: all run test check install clean format lint asan tsan clang fuzz arm peers python
+.PHONY: all run test check install clean format lint asan tsan clang fuzz arm avx512 peers python
 .NOTPARALLEL:
 SHELL = /bin/bash
 .SHELLFLAGS = -o pipefail -c
@@ -62,6 +62,10 @@ asan tsan clang fuzz:
 arm:
 	@scripts/install-deps test arm
 	@scripts/variant arm build-arm
+
+avx512:
+	@scripts/install-deps test avx512
+	@scripts/avx512 $(BUILD)
 
 peers:
 	@scripts/install-deps peers

@@ -6,7 +6,7 @@
 // caches, the widest layers' in the third, the best of 7 rounds of S seconds (default 0.002). CSV, a line a kernel and
 // shape: kernel, level, dtype, width, block, rows (that go together), nanoseconds a step (of one sequence or row), 10^9
 // flops and bytes a second, largest error in units of the rounding error that the shape allows (1 would be too much).
-// --check: no times. Exit status 1 where an error is too large.
+// --check: no times. Exit status 1 where an error is too large, 2 where no kernel's name has PART in it.
 #include <float.h>
 #include <math.h>
 #include <stdio.h>
@@ -21,7 +21,7 @@ enum { ROUNDS = 7, MOST_ARRAYS = 32 };
 static const char *const level_names[] = {"portable", "avx2", "avx512"};
 
 static double sample = 0.002;
-static bool check, failed;
+static bool check, failed, told;
 static const char *part = "";
 static dpcr_context *context;
 
@@ -82,6 +82,7 @@ bool wanted(const char *kernel) { return strstr(kernel, part); }
 
 void tell(const char *kernel, dpcri_isa level, dpcr_dtype dtype, int64_t width, int64_t block, int64_t rows, cost takes,
           double seconds, double error) {
+    told = true;
     const double bytes = takes.numbers * (double)dpcr_dtype_size(dtype);
     printf("%s,%s,%s,%lld,%lld,%lld,", kernel, level_names[level], dpcr_dtype_name(dtype), (long long)width,
            (long long)block, (long long)rows);
@@ -243,5 +244,6 @@ int main(int argc, char **argv) {
                 families[i]((dpcri_isa)level, (dpcr_dtype)dtype);
     }
     dpcr_context_destroy(context);
-    return failed;
+    if (!told) fprintf(stderr, "bench_kernels: no kernel's name has '%s' in it\n", part);
+    return told ? failed : 2;
 }
