@@ -316,6 +316,105 @@ static void test_steps(void **state) {
     each_table(check_steps);
 }
 
+// Single steps of some units at a time, the parts in turn and back: the bits of whole calls, whether states and e are
+// wanted or not.
+enum { PART_STEPS = 5 };
+
+static void run_parts(const problem *p, const int64_t *bounds, int parts, const dpcri_gates_forward *forward,
+                      const dpcri_gates_adjoint *back, void *turns) {
+    for (int64_t k = 0; k < PART_STEPS + (back != NULL); k++)
+        for (int i = 0; i < parts; i++) {
+            const int part = k % 2 ? parts - 1 - i : i;
+            dpcri_gates some = p->gates;
+            some.from = bounds[part], some.to = bounds[part + 1];
+            if (forward)
+                p->kernels->advance_step(&some, forward, k, turns);
+            else
+                p->kernels->adjoint_step(&some, back, PART_STEPS - 1 - k, turns);
+        }
+}
+
+static void keep_and_clear(const problem *p, int use, void *kept, size_t bytes) {
+    memcpy(kept, p->arrays[use], bytes);
+    memset(p->arrays[use], 0xff, bytes);
+}
+
+static void check_parts(dpcri_isa level, dpcr_dtype dtype, dpcri_gates_kind kind) {
+    static const int64_t part_widths[] = {48, 65, 130, 290};
+    static char kept[3][1 << 18], turns[1 << 18];
+    const dpcri_grid none = {0};
+    for (size_t w = 0; w < 4; w++)
+        for (int64_t rows = 1; rows <= DPCRI_GATES_FEW; rows += 3) {
+            const int64_t H = part_widths[w];
+            problem p = problem_make(level, dtype, kind, H, 1, PART_STEPS, rows, w % 2);
+            const size_t element = p.kernels->element;
+            const int64_t unit = p.kernels->units, middle = (H / 2 + unit - 1) / unit * unit;
+            const int64_t bounds[] = {0, unit, middle > unit ? middle : unit, H};
+            const size_t states = (size_t)(PART_STEPS * rows * p.state) * element, ends = states / PART_STEPS;
+            const size_t tapes = (size_t)(PART_STEPS * rows * p.tape) * element;
+            assert_true(states <= sizeof kept[0] && tapes <= sizeof kept[1]);
+            run_forward(&p, NULL, true, true, true);
+            keep_and_clear(&p, STATES, kept[0], states), keep_and_clear(&p, TAPE, kept[1], tapes);
+            dpcri_gates_forward forward = {.lanes = 1,
+                                           .steps = PART_STEPS,
+                                           .rows = rows,
+                                           .input = grid(&p, INPUT, p.count),
+                                           .in = edge(&p, IN),
+                                           .states = grid(&p, STATES, p.state),
+                                           .tape = grid(&p, TAPE, p.tape)};
+            run_parts(&p, bounds, 3, &forward, NULL, NULL);
+            assert_memory_equal(p.arrays[STATES], kept[0], states);
+            assert_memory_equal(p.arrays[TAPE], kept[1], tapes);
+            forward.states = none;
+            run_parts(&p, bounds, 3, &forward, NULL, turns);
+            assert_memory_equal(turns, kept[0] + states - ends, ends);  // step 4 lies in turn 0
+
+            // Back over states as they are, whatever chain they are of: each step's own input.
+            dpcri_gates_adjoint back = {.lanes = 1,
+                                        .steps = PART_STEPS,
+                                        .rows = rows,
+                                        .in = grid(&p, STATES, p.state),
+                                        .tape = grid(&p, TAPE, p.tape),
+                                        .direct = grid(&p, DIRECT, p.state),
+                                        .kept = grid(&p, KEPT, p.state),
+                                        .e = grid(&p, E, p.tape),
+                                        .last = edge(&p, LAST),
+                                        .first_out = edge(&p, OUT)};
+            assert_true(p.kernels->adjoint(&p.gates, &back));
+            keep_and_clear(&p, KEPT, kept[0], states), keep_and_clear(&p, E, kept[1], tapes);
+            keep_and_clear(&p, OUT, kept[2], ends);
+            run_parts(&p, bounds, 3, NULL, &back, NULL);
+            assert_memory_equal(p.arrays[KEPT], kept[0], states);
+            assert_memory_equal(p.arrays[E], kept[1], tapes);
+            assert_memory_equal(p.arrays[OUT], kept[2], ends);
+            // e in the place of the tape, kept of what came in, and the adjoint that goes on of the last one.
+            static char tape[1 << 18], direct[1 << 18], last[1 << 18];
+            memcpy(tape, p.arrays[TAPE], tapes), memcpy(direct, p.arrays[DIRECT], states);
+            memcpy(last, p.arrays[LAST], ends);
+            dpcri_gates_adjoint over = back;
+            over.e = over.tape, over.kept = over.direct, over.first_out = over.last;
+            assert_true(p.kernels->adjoint(&p.gates, &over));
+            assert_memory_equal(p.arrays[TAPE], kept[1], tapes);
+            memcpy(p.arrays[TAPE], tape, tapes), memcpy(p.arrays[DIRECT], direct, states);
+            memcpy(p.arrays[LAST], last, ends);
+            run_parts(&p, bounds, 3, NULL, &over, NULL);
+            assert_memory_equal(p.arrays[TAPE], kept[1], tapes);
+            assert_memory_equal(p.arrays[DIRECT], kept[0], states);
+            assert_memory_equal(p.arrays[LAST], kept[2], ends);
+            memcpy(p.arrays[TAPE], tape, tapes), memcpy(p.arrays[DIRECT], direct, states);
+            memcpy(p.arrays[LAST], last, ends);
+            back.e = none, back.kept = none;
+            memset(p.arrays[OUT], 0xff, ends);
+            run_parts(&p, bounds, 3, NULL, &back, turns);
+            assert_memory_equal(p.arrays[OUT], kept[2], ends);
+        }
+}
+
+static void test_parts(void **state) {
+    (void)state;
+    each_table(check_parts);
+}
+
 static void copy(const problem *p, int use, void *to, int64_t width, int64_t strand_rows, int64_t row) {
     const size_t element = p->kernels->element;
     for (int64_t k = 0; k < p->steps; k++)
@@ -542,8 +641,9 @@ static void test_beside(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_steps), cmocka_unit_test(test_strands_alone), cmocka_unit_test(test_lanes),
-        cmocka_unit_test(test_ends),  cmocka_unit_test(test_gates_only),    cmocka_unit_test(test_beside),
+        cmocka_unit_test(test_steps),  cmocka_unit_test(test_parts), cmocka_unit_test(test_strands_alone),
+        cmocka_unit_test(test_lanes),  cmocka_unit_test(test_ends),  cmocka_unit_test(test_gates_only),
+        cmocka_unit_test(test_beside),
     };
     const dpcr_context_options options = {.size = sizeof options, .threads = 1};
     if (dpcr_context_create(&options, &scratch, NULL) != DPCR_OK) return 1;

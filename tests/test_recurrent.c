@@ -19,6 +19,7 @@
 
 #include "model/recurrent_internal.h"
 #include "recurrent_job.h"
+#include "rt/trial.h"
 #include "sampled.h"
 
 // From a tensor of the file; absent: data NULL.
@@ -268,52 +269,64 @@ static void forget_soon(dpcr_recurrent *network) {
     }
 }
 
+static int64_t shared_pieces;  // of the last numbers_of: those of which the clock was asked (nn/units.c)
+
+// Outputs, then every gradient. `exact`: of a network that forgets soon, by overlap's chunks alone, none finished in
+// order.
+static double *numbers_of(int threads, dpcr_recurrent_options options, int64_t T, int64_t B, dpcr_solve_options solve,
+                          bool exact, int64_t *total) {
+    dpcr_context *context = make_context(threads);
+    job j = random_job(context, options, T, B);
+    if (exact) forget_soon(j.network);
+    open_plan(&j, solve, true);
+    dpcr_solve_report reports[2] = {{.size = sizeof *reports}, {.size = sizeof *reports}};
+    assert_int_equal(dpcr_recurrent_execute(j.plan, &j.pass, j.tape, j.workspace, j.bytes, reports, NULL), DPCR_OK);
+    if (solve.method == DPCR_METHOD_OVERLAP && exact) {
+        assert_int_equal(reports[0].method, DPCR_METHOD_OVERLAP);
+        assert_int_equal(reports[0].reason, DPCR_REASON_EXACT);
+    }
+    backward(&j);
+    int64_t count;
+    assert_non_null(dpcr_recurrent_vector(j.network, &count));
+    const dpcr_array g = {.data = dpcr_recurrent_gradient_vector(j.network), .dtype = options.dtype};
+    const int64_t values = count_of(&j.pass.y);
+    double *numbers = calloc((size_t)(values + count), sizeof *numbers);
+    for (int64_t i = 0; i < values; i++) numbers[i] = get(&j.pass.y, i);
+    for (int64_t i = 0; i < count; i++) numbers[values + i] = get(&g, i);
+    *total = values + count;
+    shared_pieces = dpcri_trials_told(context);
+    close_plan(&j);
+    free_pass(&j);
+    dpcr_recurrent_destroy(j.network);
+    dpcr_context_destroy(context);
+    return numbers;
+}
+
+// The numbers of another way are `wanted`.
+static void check_again(const double *wanted, int threads, dpcr_recurrent_options options, int64_t T, int64_t B,
+                        dpcr_solve_options solve, bool exact) {
+    int64_t total;
+    double *numbers = numbers_of(threads, options, T, B, solve, exact, &total);
+    for (int64_t i = 0; i < total; i++)
+        if (numbers[i] != wanted[i])
+            fail_msg("kind %d, method %d, %d threads, number %d: %.9g, wanted %.9g", (int)options.kind,
+                     (int)solve.method, threads, (int)i, numbers[i], wanted[i]);
+    free(numbers);
+}
+
 // The same bits for 1 and 3 threads: outputs and every gradient. And overlap with tolerance 0 has the loop's bits;
-// `exact`: by its chunks alone, none finished in order.
+// `exact`: see numbers_of.
 static void check_threads_and_overlap(dpcr_recurrent_options options, int64_t T, int64_t B, int64_t warm_up,
                                       int64_t chunk, bool exact) {
-    double *kept[2] = {NULL, NULL};
-    for (int way = 0; way < 3; way++) {
-        dpcr_context *context = make_context(way == 1 ? 3 : 1);
-        job j = random_job(context, options, T, B);
-        if (exact) forget_soon(j.network);
-        dpcr_solve_options solve = the_loop;
-        if (way == 2) {
-            solve.method = DPCR_METHOD_OVERLAP;
-            solve.warm_up = warm_up;
-            solve.chunk = chunk;
-            solve.atol = solve.rtol = -1;
-        }
-        open_plan(&j, solve, true);
-        dpcr_solve_report reports[2] = {{.size = sizeof *reports}, {.size = sizeof *reports}};
-        assert_int_equal(dpcr_recurrent_execute(j.plan, &j.pass, j.tape, j.workspace, j.bytes, reports, NULL), DPCR_OK);
-        if (way == 2 && exact) {
-            assert_int_equal(reports[0].method, DPCR_METHOD_OVERLAP);
-            assert_int_equal(reports[0].reason, DPCR_REASON_EXACT);
-        }
-        backward(&j);
-        int64_t count;
-        const float *vector = dpcr_recurrent_vector(j.network, &count), *g = dpcr_recurrent_gradient_vector(j.network);
-        assert_non_null(vector);
-        const int64_t values = count_of(&j.pass.y);
-        double *numbers = calloc((size_t)(values + count), sizeof *numbers);
-        for (int64_t i = 0; i < values; i++) numbers[i] = get(&j.pass.y, i);
-        for (int64_t i = 0; i < count; i++) numbers[values + i] = (double)g[i];
-        if (way == 0)
-            kept[0] = numbers;
-        else {
-            for (int64_t i = 0; i < values + count; i++)
-                if (numbers[i] != kept[0][i])
-                    fail_msg("kind %d, way %d, number %d of %d: %.9g, wanted %.9g", (int)options.kind, way, (int)i,
-                             (int)values, numbers[i], kept[0][i]);
-            free(numbers);
-        }
-        close_plan(&j);
-        free_pass(&j);
-        dpcr_recurrent_destroy(j.network);
-        dpcr_context_destroy(context);
-    }
-    free(kept[0]);
+    dpcr_solve_options overlap = the_loop;
+    overlap.method = DPCR_METHOD_OVERLAP;
+    overlap.warm_up = warm_up, overlap.chunk = chunk;
+    overlap.atol = overlap.rtol = -1;
+    int64_t total;
+    double *wanted = numbers_of(1, options, T, B, the_loop, exact, &total);
+    check_again(wanted, 3, options, T, B, the_loop, exact);
+    check_again(wanted, 1, options, T, B, overlap, exact);
+    free(wanted);
 }
 
 static void test_threads_and_overlap(void **state) {
@@ -431,6 +444,24 @@ static void test_wide_overlap(void **state) {
     (void)state;
     for (size_t k = 0; k < 4; k += TESTS_SANITIZED ? 3 : 1)
         check_threads_and_overlap(cell_of(k, 520, 264), 400, 1, 128, 32, true);
+}
+
+// Weights of which threads share the units of a step (nn/units.c), by pieces enough for trials of 2 threads, and of 5,
+// to come down to one: those that meet have the bits of one alone.
+static void test_wide_shared(void **state) {
+    (void)state;
+    for (size_t k = 0; k < 4; k++) {  // RNN, with ReLU too, GRU, LSTM
+        dpcr_recurrent_options options = cell_of(k, 3, k < 2 ? 391 : 230);
+        if (k % 3) options.dtype = DPCR_F64;
+        int64_t total;
+        double *wanted = numbers_of(1, options, 90, 1, the_loop, false, &total);
+        assert_int_equal(shared_pieces, 0);
+        for (int threads = 2; threads <= 5; threads += 3) {
+            check_again(wanted, threads, options, 90, 1, the_loop, false);
+            assert_true(shared_pieces >= 11);  // 90 steps by 8
+        }
+        free(wanted);
+    }
 }
 
 // Few units and wide inputs: more rows of all chunks are multiplied together than are copied at a time.
@@ -753,6 +784,7 @@ int main(void) {
         cmocka_unit_test(test_packed_overlap),
         cmocka_unit_test(test_packed_plans),
         cmocka_unit_test(test_wide_overlap),
+        cmocka_unit_test(test_wide_shared),
         cmocka_unit_test(test_narrow_overlap_of_wide_inputs),
         cmocka_unit_test(test_products_ahead),
         cmocka_unit_test(test_most_ahead),

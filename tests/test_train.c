@@ -6,12 +6,12 @@
 
 #include "base/text.h"
 #include "rt/rt.h"
+#include "rt/trial.h"
 #include "sampled.h"
 #include "train/batches.h"
 #include "train/ledger.h"
 #include "train/optimiser.h"
 #include "train/pass.h"
-#include "train/trial.h"
 #include "training.h"
 
 static small_data data;

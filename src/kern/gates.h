@@ -45,6 +45,9 @@ typedef enum dpcri_gates_kind {
 
 static inline bool dpcri_gates_apart(dpcri_gates_kind kind) { return kind >= DPCRI_GATES_KINDS; }
 
+// Strands that may go by single steps (advance_step).
+enum { DPCRI_GATES_FEW = 4 };
+
 // Gates with weights of their own, numbers of a strand's tape in units of H, and of its state.
 enum { DPCRI_GATES_MOST = 4 };
 extern const int dpcri_gates_count[DPCRI_GATES_ALL], dpcri_gates_tape[DPCRI_GATES_ALL],
@@ -71,7 +74,9 @@ typedef struct dpcri_gates {
     const void *bias;      // GRU: b_hn [H]
     bool varied;
     dpcri_gates_variant variant;  // where varied
-    int64_t from, to;             // units at work where they do not mix; 0, 0: all
+    // Units at work, from a multiple of the kernels' units to one or to H; 0, 0: all. Heeded by the kernels of units
+    // that do not mix and by advance_step and adjoint_step.
+    int64_t from, to;
 } dpcri_gates;
 
 // Numbers of h, of a strand's state, of its tape.
@@ -129,6 +134,13 @@ typedef struct dpcri_gates_kernels {
     // False: scratch memory was refused, and nothing was written that counts.
     bool (*advance)(const dpcri_gates *gates, const dpcri_gates_forward *run);
     bool (*adjoint)(const dpcri_gates *gates, const dpcri_gates_adjoint *run);
+    // Step k of `advance` for units from .. to - 1 of up to DPCRI_GATES_FEW strands; calls for other units may run
+    // beside it. All units must be through step k - 1. Of plain kinds, without ends and resets; `last` is not written.
+    // turns: [2][strands][state] where run->states.data is NULL.
+    void (*advance_step)(const dpcri_gates *gates, const dpcri_gates_forward *run, int64_t k, void *turns);
+    // The same of `adjoint`, k from steps - 1 down to -1, by which first_out, which must be there, is whole; all units
+    // must be through k + 1. Not gates_only. turns: [2][strands][tape] where run->e.data is NULL.
+    void (*adjoint_step)(const dpcri_gates *gates, const dpcri_gates_adjoint *run, int64_t k, void *turns);
     // to[step][row] = from[step][row], rows of `width` numbers side by side in `from`: past the caches, where every row
     // begins with a vector and ends with one.
     void (*put)(int64_t steps, int64_t rows, int64_t width, const void *from, const dpcri_grid *to);

@@ -4,6 +4,8 @@
 #ifndef DPCRI_GATES_LEVEL_H
 #define DPCRI_GATES_LEVEL_H
 
+#include <assert.h>
+
 #include "base/base.h"
 #include "kern/gates.h"
 #include "kern/simd.h"
@@ -90,6 +92,8 @@ DPCRI_INLINE void vf_stream(float *p, vf v) { vf_store(p, v); }
 DPCRI_INLINE void vd_stream(double *p, vd v) { vd_store(p, v); }
 DPCRI_INLINE void stream_fence(void) {}
 #endif
+
+static_assert((int)DPCRI_GATES_FEW < (int)WIDE_STRANDS, "single steps have no room for copies");
 
 // Strands of a call that go through a step together.
 enum { TOGETHER = 64, SCRATCH_BYTES = 1 << 14 };

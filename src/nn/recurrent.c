@@ -293,7 +293,7 @@ static bool advance_block(const dpcri_recurrent *c, const dpcr_span *span, int64
                                      .first = span->first + begin,
                                      .stride = span->stride,
                                      .resets = resets_from(c, span->row)};
-    return c->apart ? dpcri_para_advance(c, &run) : c->kernels->advance(&c->gates, &run);
+    return c->apart ? dpcri_para_advance(c, &run) : dpcri_units_advance(c, &run);
 }
 
 static int advance(void *user, const dpcr_span *span, const dpcr_array *in_, const dpcr_array *states_,
@@ -406,7 +406,7 @@ static int linearise(void *user, const dpcr_span *span, const dpcr_array *in, co
 // ---- backward ----
 
 static bool adjoint_of(const dpcri_recurrent *c, const dpcri_gates_adjoint *run) {
-    return c->apart ? dpcri_para_adjoint(c, run) : c->kernels->adjoint(&c->gates, run);
+    return c->apart ? dpcri_para_adjoint(c, run) : dpcri_units_adjoint(c, run);
 }
 
 int64_t dpcri_recurrent_block_of(const dpcri_recurrent *c, int64_t row, int64_t *rows) {

@@ -91,6 +91,11 @@ bool dpcri_para_advance(const dpcri_recurrent *layer, const dpcri_gates_forward 
 bool dpcri_para_adjoint(const dpcri_recurrent *layer, const dpcri_gates_adjoint *run);
 void dpcri_para_steps(const dpcri_recurrent *layer, dpcr_steps *steps);
 
+// The other kinds' kernels; of a few sequences and many weights the units of a step over the context's threads, where
+// that is faster (units.c). False: no memory.
+bool dpcri_units_advance(const dpcri_recurrent *layer, const dpcri_gates_forward *run);
+bool dpcri_units_adjoint(const dpcri_recurrent *layer, const dpcri_gates_adjoint *run);
+
 // The layer must outlive what is solved with the callbacks.
 void dpcri_recurrent_steps(const dpcri_recurrent *layer, dpcr_steps *steps);
 

@@ -15,6 +15,7 @@
 #include "rt/pool.h"
 #include "rt/rates.h"
 #include "rt/rt.h"
+#include "rt/trial.h"
 #include "rt/wisdom.h"
 
 struct dpcr_context {
@@ -27,6 +28,9 @@ struct dpcr_context {
     pthread_mutex_t turn;  // one parallel region at a time
     dpcri_pool *pool;
     unsigned pool_forks;  // a pool does not survive fork: rebuilt when the process has forked off since
+    pthread_mutex_t trials_lock;
+    dpcri_trial trials[DPCRI_TRIALS];
+    int64_t trials_told;
 };
 
 // Forks that lie between this process and the one that loaded the library: asking the system who we are would cost more
@@ -100,9 +104,11 @@ dpcr_status dpcr_context_create(const dpcr_context_options *options, dpcr_contex
     made->threads = given.threads ? given.threads : available_threads();
     const bool first = pthread_mutex_init(&made->turn, NULL) == 0;
     const bool second = first && pthread_mutex_init(&made->rates_lock, NULL) == 0;
-    if (!second || !dpcri_wisdom_open(&made->wisdom)) {
+    const bool third = second && pthread_mutex_init(&made->trials_lock, NULL) == 0;
+    if (!third || !dpcri_wisdom_open(&made->wisdom)) {
         if (first) pthread_mutex_destroy(&made->turn);
         if (second) pthread_mutex_destroy(&made->rates_lock);
+        if (third) pthread_mutex_destroy(&made->trials_lock);
         given.release(given.allocator_user, made);
         return dpcri_fail(error, DPCR_ERROR_SYSTEM, "context_create: the system gave no mutex");
     }
@@ -119,6 +125,7 @@ void dpcr_context_destroy(dpcr_context *context) {
     dpcri_wisdom_close(context, &context->wisdom);
     pthread_mutex_destroy(&context->turn);
     pthread_mutex_destroy(&context->rates_lock);
+    pthread_mutex_destroy(&context->trials_lock);
     context->options.release(context->options.allocator_user, context);
 }
 
@@ -242,6 +249,33 @@ void dpcri_parallel(dpcr_context *context, int64_t n, void (*task)(void *argumen
 }
 
 bool dpcri_inside_task(void) { return inside_task; }
+
+int dpcri_trial_threads(dpcr_context *context, int kind, int most) {
+    pthread_mutex_lock(&context->trials_lock);
+    dpcri_trial *t = &context->trials[kind];
+    if (t->all == 0) t->all = t->now = context->threads < most ? context->threads : most;
+    const int threads = t->now;
+    pthread_mutex_unlock(&context->trials_lock);
+    return threads;
+}
+
+void dpcri_trial_took(dpcr_context *context, int kind, int threads, double seconds, int64_t rows) {
+    pthread_mutex_lock(&context->trials_lock);
+    dpcri_trial *t = &context->trials[kind];
+    // Else another caller has gone on, or the threads were not there.
+    if (t->now == threads && threads <= dpcri_threads_at_hand(context)) {
+        dpcri_trial_note(t, seconds, rows, INT64_MAX);
+        context->trials_told++;
+    }
+    pthread_mutex_unlock(&context->trials_lock);
+}
+
+int64_t dpcri_trials_told(dpcr_context *context) {
+    pthread_mutex_lock(&context->trials_lock);
+    const int64_t told = context->trials_told;
+    pthread_mutex_unlock(&context->trials_lock);
+    return told;
+}
 
 // ---- rates ----
 

@@ -6,8 +6,8 @@
 
 #include "base/text.h"
 #include "rt/rt.h"
+#include "rt/trial.h"
 #include "solve/solve_internal.h"
-#include "train/trial.h"
 
 // ---- positions ----
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "train/trial.h"
+#include "rt/trial.h"
 
 enum {
     SAMPLES = 4,  // after a first one, in which the data move to the threads that are left

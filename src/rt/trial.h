@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: MIT
+// How many threads a piece of work gains from that comes again and again, found out by its own clock. More threads are
+// not always faster: what one writes and another reads travels from core to core, and narrow layers have little to
+// share. Bits do not depend on it.
+#ifndef DPCRI_TRIAL_H
+#define DPCRI_TRIAL_H
+
+#include "base/base.h"
+
+// All threads, then half as many, and so on while that is faster by 3 % at least; the best number then runs for some
+// hundred steps until the next trial. A step: the piece once; of a training run over some rows. {.all = threads of the
+// context, .now = the same} to begin with.
+typedef struct dpcri_trial {
+    int all, now;                 // threads: the context's, and of the next step
+    int best;                     // the best number of this trial so far
+    int64_t taken;                // steps with `now`; < 0: steps left until the next trial
+    double least, sum;            // seconds a row with `now`, the first step left out
+    double best_least, best_sum;  // with `best`
+} dpcri_trial;
+
+// A step over `rows` rows took that long with trial->now threads; so many steps are left.
+void dpcri_trial_note(dpcri_trial *trial, double seconds, int64_t rows, int64_t steps_left);
+
+// Trials that a context keeps, by kinds of work: threads for the next piece of that kind, of which `most` are worth
+// trying, and how long it took with as many over `rows` of whatever it has; without them, as under
+// dpcri_threads_limit, it tells nothing. Any thread may call. Pieces that told something: for tests.
+enum { DPCRI_TRIALS = 96 };
+int dpcri_trial_threads(dpcr_context *context, int kind, int most);
+int64_t dpcri_trials_told(dpcr_context *context);
+void dpcri_trial_took(dpcr_context *context, int kind, int threads, double seconds, int64_t rows);
+
+#endif
