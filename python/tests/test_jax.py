@@ -59,6 +59,20 @@ def test_transposed_and_shared(chain, rng, structure, shape):
             assert x.shape == y.shape and np.allclose(x, y, atol=1e-4)
 
 
+@pytest.mark.parametrize("structure, values", [("dense", (4, 4)), ("diagonal", (4,)), ("block", (2, 2, 2))])
+@pytest.mark.parametrize("lead", [(0,), (0, 3), (5, 0)])
+@pytest.mark.parametrize("transposed", [False, True])
+def test_derivatives_of_chains_of_nothing(structure, values, lead, transposed):
+    A, b, z0 = jnp.ones(lead + values), jnp.ones(lead + (4,)), None if transposed else jnp.ones(lead[1:] + (4,))
+    f = lambda A, b, z0: ours.linear_chain(A, b, z0, transposed, structure=structure).sum()  # noqa: E731
+    which = (0, 1) if transposed else (0, 1, 2)
+    for g, x in zip(jax.grad(f, which)(A, b, z0), (A, b, z0)):
+        assert g.shape == x.shape and not g.any()
+    for i in which:
+        again = jax.jacrev(jax.grad(f, i), i)(A, b, z0)
+        assert again.shape == (A, b, z0)[i].shape * 2 and not again.any()
+
+
 @pytest.mark.parametrize("name", ["rnn", "gru", "lstm"])
 def test_networks(rng, name):
     net = {"rnn": recurrent.RNN, "gru": recurrent.GRU, "lstm": recurrent.LSTM}[name](3, 4, 2, bidirectional=True)

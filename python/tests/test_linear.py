@@ -142,6 +142,21 @@ def test_out(rng):
         deeppcr.linear_chain(A, b[::-1], out=b)
 
 
+def test_out_between_other_numbers():
+    """Arrays may lie between each other's numbers; a chunk may be a number of NumPy's."""
+    A, both = np.full((5, 2), 0.5), np.ones((5, 2, 2))
+    wanted = deeppcr.linear_chain(A, both[:, 1].copy())
+    assert deeppcr.linear_chain(A, both[:, 1], out=both[:, 0]) is not None
+    assert np.array_equal(both[:, 0], wanted) and np.array_equal(both[:, 1], np.ones((5, 2)))
+    with pytest.raises(deeppcr.ArgumentError, match="shares memory"):
+        deeppcr.linear_chain(A, both.reshape(5, 4)[:, :2], out=both.reshape(5, 4)[:, 1:3])
+    for chunk in (3, np.int64(3), np.array(3)):
+        assert np.array_equal(deeppcr.linear_chain(A, wanted, chunk=chunk), deeppcr.linear_chain(A, wanted))
+        deeppcr.linear_chain_vjp(A, wanted, wanted, chunk=chunk)
+    with pytest.raises(deeppcr.ArgumentError, match="chunk"):
+        deeppcr.linear_chain(A, wanted, chunk=True)
+
+
 def test_report():
     z, report = deeppcr.linear_chain(np.full((4096, 1), 0.5), np.ones((4096, 1)), scheme="pcr", report=True)
     assert report.scheme == "pcr" and report.depth <= 14 and report.compositions > 4096 and report.seconds > 0

@@ -28,7 +28,7 @@ REFUSED = [
         (lambda: signal.sosfilt(SOS, X + X.astype(LONG) * 1j), "x's dtype"), (lambda: signal.lfilter([1.0], np.ones(2, LONG), X), "a's dtype"),
         (lambda: signal.sosfilt(SOS, X, zi=np.zeros((1, 3, 2), LONG)), "zi's dtype"), (lambda: signal.lfilter_vjp([1.0], [1.0], X, X.astype(LONG)), "gy's dtype"),
         (lambda: signal.sosfilt_vjp(SOS, X.astype(LONG), X), "x's dtype"), (lambda: solve(half, B[0].astype(LONG), 5), "z0's dtype"),
-        (lambda: chain(A, B.astype(LONG)), "b's dtype"), (lambda: net(np.ones((5, 1, 2), LONG)), "x's dtype")]),
+        (lambda: solve(lambda z, l: z.astype(LONG), B[0], 5), "what step returned's dtype"), (lambda: chain(A, B.astype(LONG)), "b's dtype"), (lambda: net(np.ones((5, 1, 2), LONG)), "x's dtype")]),
     *[(lambda b=b: chain(A, b), "b's dtype") for b in (TEXT, OBJECTS, COMPLEX, B.astype("M8[s]"), np.zeros((4, 2), [("a", "f4")]))],
     (lambda: chain(A, MASKED), "b"), (lambda: chain(A, B, out=np.ma.masked_array(B.copy())), "out"),
     (lambda: solve(lambda z, l: np.ma.masked_array(z, mask=True), B[0], 5), "what step returned"), (lambda: signal.sosfilt(SOS, MASKED), "x"),

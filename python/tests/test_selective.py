@@ -457,6 +457,26 @@ def test_refusals_of_tensors(rng):
         torch.autograd.functional.jacobian(lambda u: call([u, *t[1:]])[1], t[0], vectorize=True)
 
 
+@wants_torch
+@pytest.mark.parametrize("back", [False, True])
+def test_mamba2_refuses_other_dtypes(back):
+    """Each argument by its own name, whether gradients are wanted or not."""
+    x = torch.randn(1, 9, 2, 3, requires_grad=back)
+    good = {"x": x, "dt": torch.rand(1, 9, 2), "A": -torch.rand(2), "B": torch.randn(1, 9, 1, 4), "C": torch.randn(1, 9, 1, 4)}
+    more = {"D": torch.ones(2), "z": torch.ones(1, 9, 2, 3), "dt_bias": torch.ones(2), "initial_states": torch.ones(1, 2, 3, 4)}
+    ours.mamba2_scan(**good, **more)
+    for name, tensor in {**good, **more}.items():
+        for dtype in (torch.float64, torch.float16, torch.int64, torch.complex64):
+            if name != "x":
+                with pytest.raises(deeppcr.ArgumentError, match=f"{name}'s dtype is"):
+                    ours.mamba2_scan(**{**good, **more, name: tensor.to(dtype)})
+        with pytest.raises(deeppcr.ArgumentError, match=name):
+            ours.mamba2_scan(**{**good, **more, name: "text"})
+    for name in ("dt", "C"):
+        with pytest.raises(deeppcr.ArgumentError, match=name):
+            ours.mamba2_scan(**{**good, name: None})
+
+
 @registers
 def test_compiled_programs_and_exported_ones(rng):
     arrays = given(rng)

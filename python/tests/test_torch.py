@@ -1057,3 +1057,43 @@ def test_chain_trains_copies_and_refuses():
         with pytest.raises(deeppcr.ArgumentError) as caught:  # fmt: skip
             call()
         assert caught.value.what == what
+
+
+@pytest.mark.parametrize("structure", ["dense", "diagonal", "scalar", "block", "identity"])
+@pytest.mark.parametrize("length, batch", [(0, None), (0, 3), (5, 0)])
+@pytest.mark.parametrize("transposed", [False, True])
+def test_derivatives_of_chains_of_nothing(structure, length, batch, transposed):
+    """Zeros of the inputs' shapes, of every order."""
+    lead = (length,) if batch is None else (length, batch)
+    values = {"dense": (4, 4), "diagonal": (4,), "scalar": (), "block": (2, 2, 2), "identity": ()}[structure]
+    A, b = torch.ones(lead + values, requires_grad=structure != "identity"), torch.ones(lead + (4,), requires_grad=True)
+    z0 = None if transposed else torch.ones(lead[1:] + (4,), requires_grad=True)
+    inputs = [x for x in (A, b, z0) if x is not None and x.requires_grad]
+    for more in (False, True):
+        z = ours.linear_chain(A, b, z0, transposed, structure=structure)
+        found = torch.autograd.grad(z.sum(), inputs, create_graph=more, allow_unused=True)
+        assert all(g is None or (g.shape == x.shape and not g.any()) for g, x in zip(found, inputs))
+    if hasattr(torch, "func") and z0 is not None:
+        g = torch.func.grad(lambda z0: ours.linear_chain(A.detach(), b.detach(), z0, structure=structure).sum())(z0.detach())
+        assert g.shape == z0.shape and not g.any()
+
+
+def test_sizes_that_only_pytorch_takes():
+    """Beyond the library's sizes a module that may fall back runs PyTorch's code, and another one says so."""
+    module = torch.nn.Sequential(torch.nn.RNN(1, 1, 4097))
+    wanted = module[0](torch.ones(1, 1, 1))[0]
+    with pytest.raises(deeppcr.UnsupportedError, match="num_layers is 4097"):
+        ours.from_torch(module[0])(torch.ones(1, 1, 1))
+    ours.replace_in(module, fallback=True)
+    assert torch.equal(module[0](torch.ones(1, 1, 1))[0], wanted)
+
+
+def test_nothing_in_the_place_of_tensors():
+    for A, b in ((None, torch.ones(5, 2)), (torch.ones(5, 2), None)):
+        with pytest.raises(deeppcr.ArgumentError, match="NoneType"):
+            ours.linear_chain(A, b)
+    for sizes in ((True, 2), (3, True)):
+        with pytest.raises(deeppcr.ArgumentError):
+            ours.Chain(*sizes)
+    with pytest.raises(deeppcr.ArgumentError, match="hidden"):
+        ours.Chain(3, 2, hidden=np.ones(0))

@@ -18,6 +18,7 @@ from .nonlinear import METHODS
 KINDS = {"rnn_tanh": "DPCR_RNN_TANH", "rnn_relu": "DPCR_RNN_RELU", "gru": "DPCR_GRU", "lstm": "DPCR_LSTM", "paragru": "DPCR_PARAGRU",
          "paralstm": "DPCR_PARALSTM", "mingru": "DPCR_MINGRU"}  # fmt: skip
 GATES = {"rnn_tanh": 1, "rnn_relu": 1, "gru": 3, "lstm": 4, "paragru": 3, "paralstm": 3, "mingru": 2}
+MOST_HIDDEN, MOST_LAYERS = 16384, 4096  # what the library takes
 _UNMIXED = ("paragru", "paralstm", "mingru")  # kinds whose units do not mix
 _AUTO_LENGTH = 256  # below, the loop is all there is to choose, and the planner's look costs more than it can win
 _FALLBACK = _abi.CONSTANTS["DPCR_REASON_FALLBACK"]
@@ -38,9 +39,9 @@ class Form(NamedTuple):
 
     def checked(self) -> "Form":
         """Itself, where the library takes such sizes."""
-        hidden = whole_number("hidden", self.hidden, 1, 16384)
+        hidden = whole_number("hidden", self.hidden, 1, MOST_HIDDEN)
         return self._replace(inputs=whole_number("inputs", self.inputs, 1, (1 << 31) - 1), hidden=hidden,
-                             layers=whole_number("layers", self.layers, 1, 4096),
+                             layers=whole_number("layers", self.layers, 1, MOST_LAYERS),
                              projection=whole_number("projection", self.projection, 0, hidden - 1 if self.kind == "lstm" else 0))  # fmt: skip
 
     @property

@@ -461,7 +461,7 @@ def dtype_of(given: Any, known: str) -> np.dtype:
     """What names one of the `known` dtypes."""
     try:
         dtype = np.dtype(given)
-    except TypeError:
+    except Exception:  # what it raises is whatever the object's own attributes do
         dtype = given
     if str(dtype) not in known.split():
         raise errors.ArgumentError.of("dtype", dtype, " or ".join(known.split()))

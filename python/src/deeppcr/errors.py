@@ -91,6 +91,8 @@ def whole_number(what: str, given: object, least: int = 0, most: int = (1 << 63)
     """`given` where it is an int of that range."""
     wanted = f"a whole number from {least} to {most}" if most < 1 << 62 else f"a whole number, {least} or more"
     try:
+        if isinstance(given, bool):
+            raise TypeError
         number = operator.index(given)  # type: ignore[arg-type]
     except TypeError:
         raise ArgumentError.of(what, repr(given), wanted) from None

@@ -228,6 +228,8 @@ def _chain_forward(A: Array, b: Array, z0: Optional[Array], transposed: bool, sc
 
 def _chain_backward(transposed: bool, scheme: str, structure: str, kept: Any, g: Array) -> Any:
     A, z0, z = kept
+    if g.size == 0:  # no step, or no sequence
+        return jnp.zeros_like(A), g, None if z0 is None else jnp.zeros_like(z0)
     if transposed:  # by operations that have derivatives, like the chain itself
         direct = _chain(A, g, None, False, scheme, structure)
         before = jnp.concatenate([jnp.zeros_like(g[:1]), direct[:-1]])
@@ -249,6 +251,8 @@ def _gradients_forward(A: Array, z: Array, g: Array, z0: Optional[Array], scheme
 def _gradients_backward(scheme: str, structure: str, kept: Any, given: Any) -> Any:
     def same(A: Array, z: Array, g: Array, z0: Optional[Array]) -> Any:
         """The gradients by operations that have derivatives."""
+        if g.size == 0:
+            return jnp.zeros_like(A), g, None if z0 is None else jnp.zeros_like(z0)
         direct = _chain(A, g, None, True, scheme, structure)
         before = jnp.concatenate([jnp.zeros_like(z[:1]) if z0 is None else z0[None], z[:-1]])
         A0 = A[0] if A.ndim - numbers.STRUCTURES[structure] == g.ndim - 1 else A

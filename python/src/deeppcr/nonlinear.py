@@ -170,7 +170,7 @@ class _Steps:
         out = library.array(out, f"what {what} returned")
         if out.shape != (lanes * rows, *shape):
             raise ArgumentError.of(f"what {what} returned", f"of shape {out.shape}", f"{(lanes * rows, *shape)}")
-        if out.dtype.kind not in "fiub":
+        if out.dtype.kind not in "fiub" or out.dtype.itemsize > 8:
             library.real(out, f"what {what} returned")
         return out.reshape(lanes, rows, -1)
 

@@ -334,6 +334,7 @@ class Chain(torch.nn.Module):
         self.method = one_of("method", method, METHODS)
         if scale is not None and kind == "mlp":
             raise ArgumentError.of("scale", scale, "none: a stack of kind 'mlp' has no s")
+        hidden = whole_number("hidden", hidden)
         if hidden and branch == "linear":
             raise ArgumentError.of("hidden", hidden, "none, or branch 'two-layer', which has an inner width")
         form = _Form(kind, CODES[dtype], layers, width, hidden or width, activation, branch, flag("layer_norm", layer_norm), 1.0).checked()

@@ -20,8 +20,9 @@ def _check(**tensors: Optional[Tensor]) -> None:
     """Refuses what are no tensors of one dtype of the library's."""
     dtype = None
     for name, tensor in tensors.items():
-        if tensor is not None:
+        if tensor is not None or name != "z0":
             on_cpu(name, tensor)
+            assert tensor is not None
             if dtype is not None and tensor.dtype is not dtype:
                 raise ArgumentError.of(f"{name}'s dtype", tensor.dtype, f"A's, {dtype}")
             if tensor.dtype not in _TAKEN:
@@ -39,6 +40,8 @@ def _structure(A: Tensor, b: Tensor, structure: Optional[str]) -> str:
 def _by_operations(chain: Any, A: Tensor, z0: Optional[Tensor], z: Tensor, g: Tensor, transposed: bool, scheme: str,
                    structure: str) -> Tuple[Optional[Tensor], ...]:  # fmt: skip
     """The gradients by operations that have derivatives themselves: for second ones, and for transposed chains."""
+    if z.numel() == 0:  # no step, or no sequence
+        return None if structure == "identity" else torch.zeros_like(A), torch.zeros_like(g), None if z0 is None else torch.zeros_like(z0), None, None, None
     if structure == "identity":
         direct = g.cumsum(0) if transposed else g.flip(0).cumsum(0).flip(0)
         return None, direct, None if z0 is None else direct[0], None, None, None

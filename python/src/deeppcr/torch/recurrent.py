@@ -16,6 +16,7 @@ from torch.nn import functional
 from torch.nn.utils.rnn import PackedSequence
 
 from .. import _engine
+from .._engine import MOST_HIDDEN, MOST_LAYERS
 from .._library import NAMES, empty
 from ..errors import ArgumentError, UnsupportedError, flag, number, one_of, whole_number
 from ..nonlinear import METHODS
@@ -433,6 +434,10 @@ class _Module(torch.nn.RNNBase):
             return "autocast", "on", "off: numbers are float32 or float64"
         if weight.dtype not in CODES:
             return "the dtype", weight.dtype, "torch.float32 or torch.float64"
+        if self.hidden_size > MOST_HIDDEN:
+            return "hidden_size", self.hidden_size, f"{MOST_HIDDEN} at most"
+        if self.num_layers > MOST_LAYERS:
+            return "num_layers", self.num_layers, f"{MOST_LAYERS} at most"
         return None
 
     def forward(self, input: Any, hx: Any = None) -> Any:  # noqa: A002  PyTorch's name

@@ -9,7 +9,7 @@ from torch.nn import functional
 
 from .. import selective as numbers
 from ..errors import ArgumentError, flag
-from ._registry import on_cpu, wanted
+from ._registry import floats, wanted
 from ._scans import Scans
 from .attention import linear_attention
 
@@ -129,8 +129,13 @@ def mamba2_scan(
         As `selective_scan`.
     """
     softplus, tells = flag("dt_softplus", dt_softplus), flag("return_final_states", return_final_states)
+    given = {"x": x, "dt": dt, "A": A, "B": B, "C": C, "D": D, "z": z, "dt_bias": dt_bias, "initial_states": initial_states}
+    for name, tensor in given.items():
+        if tensor is not None or name in ("x", "dt", "A", "B", "C"):
+            floats(name, tensor)
+            if tensor.dtype != x.dtype:
+                raise ArgumentError.of(f"{name}'s dtype", tensor.dtype, f"x's, {x.dtype}")
     for name, tensor, ndim, wanted_shape in (("x", x, 4, "(batch, L, H, P)"), ("A", A, 1, "(H,)"), ("B", B, 4, "(batch, L, G, N)")):
-        on_cpu(name, tensor)
         if tensor.ndim != ndim:
             raise ArgumentError.of(f"{name}'s shape", tuple(tensor.shape), wanted_shape)
     batch, length, heads, each = x.shape
