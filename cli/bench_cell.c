@@ -69,7 +69,7 @@ static int make_arrays(const bench *b, const bench_point *p, parts *all) {
     const int64_t states[] = {p->length, p->batch, p->width}, rows[] = {p->width, p->width};
     const bool dense = b->structure == DPCR_DENSE;
     if (p->width > MOST_ROWS)
-        return cli_fail(CLI_RESOURCES, "--width '%lld': wanted 1 to %d", (long long)p->width, MOST_ROWS);
+        return cli_fail(CLI_USAGE, "a cell's width is %lld, wanted 1 to %d", (long long)p->width, MOST_ROWS);
     if (!cli_array_create(p->dtype, dense ? 2 : 1, rows, &all->weight) ||
         !cli_array_create(p->dtype, 3, states, &all->input) ||
         !cli_array_create(p->dtype, 3, states, &all->input_gradient))

@@ -119,6 +119,7 @@ void cli_join_words(const char *const *words, int count, char *text, size_t byte
 
 typedef struct cli_common {
     bool json, quiet;
+    bool stdout_taken;  // by an output: no text there
     uint64_t seed;
     int threads;
     const char *csv;
@@ -301,6 +302,8 @@ bool cli_readable(const char *what, const char *path);
 // Can cli_write_file write `path` (its folder, a link's file's, takes files)? Tells it otherwise and returns false
 // (exit code 4).
 bool cli_writable(const char *what, const char *path);
+// May safetensors be written to `path` (NULL: none)? A name of NumPy's is refused, and told.
+bool cli_safetensors_name(const char *option, const char *path);
 // Is an output at `path` (NULL: none) standard output, by "-" or by any name of where that goes, such as /dev/stdout?
 bool cli_is_stdout(const char *path);
 // Can checkpoints, each in the place of the one before, be kept at `path` (NULL: none are)? Tells it otherwise and

@@ -131,6 +131,7 @@ static int refuse(const conversion *c) {
         if (end && !strcmp(end, ".safetensors"))
             return cli_fail(CLI_USAGE, "'%s': the features of a recording are written as .npy or .npz", c->output);
     }
+    if (!cli_sound_name(c->model) && !cli_safetensors_name("the output", c->output)) return CLI_USAGE;
     if (to_stdout + c->common.json + cli_is_stdout(c->common.csv) > 1)
         return cli_fail(CLI_USAGE, "standard output is wanted twice (--json, --csv - or '-')");
     if (!to_stdout && !cli_writable("the output", c->output)) return CLI_RESOURCES;

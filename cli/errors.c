@@ -84,10 +84,21 @@ int cli_fail_error(const dpcr_error *error, cli_doing doing) {
 }
 
 int cli_fail_training(const dpcr_error *error) {
+    // What the library compares, and the options that it follows from.
+    static const struct {
+        const char *says, *hint;
+    } hints[] = {{": data.count is ", "; --limit says how many"},
+                 {": data.hash is ", "; the data differ, or the --seed of bit streams"},
+                 {": optimiser.total is ", "; that many steps follow from --epochs and --batch"},
+                 {": optimiser.warm_up is ", "; it follows from --epochs and --batch, or is --warm-up"},
+                 {": the model's ", "; without any option of the network it is the checkpoint's"}};
     dpcr_error told = *error;
     const size_t n = strlen(told.text);
-    if (strstr(told.text, ": data.count is "))
-        snprintf(told.text + n, sizeof told.text - n, "%s", "; --limit says how many");
+    for (size_t i = 0; i < sizeof hints / sizeof *hints; i++)
+        if (strstr(told.text, hints[i].says)) {
+            snprintf(told.text + n, sizeof told.text - n, "%s", hints[i].hint);
+            break;
+        }
     return cli_fail_error(&told, CLI_COMPUTING);
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 // info: what this build and this machine offer.
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 #include "cli.h"
@@ -120,7 +121,9 @@ static void fill(cli_result *result, const dpcr_context *context) {
     cli_set_text(result, "version", dpcr_version());
     cli_set_text(result, "processor", dpcr_processor_name());
     cli_set_text(result, "isa", dpcr_isa_name());
-    if (forced)
+    bool lowers = false;  // what it names is one of them; anything else is not heeded
+    for (int i = 0; forced && dpcr_isa_level_name(i); i++) lowers |= !strcmp(forced, dpcr_isa_level_name(i));
+    if (lowers)
         cli_set_text(result, "isa_forced", forced);
     else
         cli_set(result, "isa_forced", json_null());

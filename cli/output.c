@@ -204,7 +204,16 @@ int cli_check_save(const char *path) {
         return cli_fail(
             CLI_USAGE,
             "cannot keep checkpoints in the stream '%s': wanted a file, where one takes the place of another", path);
+    if (!cli_safetensors_name("--save", path)) return CLI_USAGE;
     return cli_writable("the checkpoint", path) ? CLI_DONE : CLI_RESOURCES;
+}
+
+bool cli_safetensors_name(const char *option, const char *path) {
+    const char *end = path ? strrchr(path, '.') : NULL;
+    if (!end || (strcmp(end, ".npy") != 0 && strcmp(end, ".npz") != 0)) return true;
+    cli_fail(CLI_USAGE, "%s '%s': what is written is safetensors, wanted a name that does not end in %s", option, path,
+             end);
+    return false;
 }
 
 // Where the last part of a path lies, and that part.
@@ -262,7 +271,7 @@ bool cli_spares(const cli_file *written, size_t count, const cli_file *read, siz
 // ---- text ----
 
 void cli_say(const cli_common *common, const char *format, ...) {
-    if (common->json || common->quiet || cli_is_stdout(common->csv)) return;
+    if (common->json || common->quiet || common->stdout_taken || cli_is_stdout(common->csv)) return;
     static bool told;  // where it runs: before everything else
     if (!told && cli_device_sentence()) printf("device: %s\n", cli_device_sentence());
     told = true;

@@ -536,6 +536,8 @@ static int act_draw(cli_schedule *s, cli_result *r) {
     dpcr_simulation x = {0};
     if (!s->svg && !s->png && !s->trace) s->svg = "-";
     const bool drawn = cli_is_stdout(s->svg) || cli_is_stdout(s->trace);
+    if (cli_is_stdout(s->svg) && cli_is_stdout(s->trace))
+        return cli_fail(CLI_USAGE, "--svg and --trace both want standard output");
     if (drawn && (s->common.json || cli_is_stdout(s->common.csv)))
         return cli_fail(CLI_USAGE, "%s and a picture both want standard output; name a file with --svg",
                         s->common.json ? "--json" : "--csv -");

@@ -650,6 +650,7 @@ static int refuse(recurrent *r) {
     if (from_stdin > 1) return cli_fail(CLI_USAGE, "standard input ('-') holds one array only");
     if (to_stdout > 1) return cli_fail(CLI_USAGE, "standard output is wanted twice (--json, --csv - or '-')");
     if (cli_is_stdout(r->grads)) return cli_fail(CLI_USAGE, "--grads wants a file");
+    if (!cli_safetensors_name("--grads", r->grads)) return CLI_USAGE;
     if (!cli_array_place(r->output) || !cli_array_place(r->final) || !cli_array_place(r->final_c)) return CLI_USAGE;
     for (size_t i = 0; i < sizeof outputs / sizeof outputs[0]; i++)
         if (outputs[i] && !cli_is_stdout(outputs[i]) && !cli_writable("the output", outputs[i])) return CLI_RESOURCES;

@@ -78,8 +78,8 @@ static void settle_defaults(train *t) {
     t->options.progress = on_step;
     t->options.progress_user = t;
     t->options.recompute = !t->pipeline.given && t->pipeline.options.recompute;
-    cli_report_settle(&t->report);
     t->report.common = &t->common;
+    cli_report_settle(&t->report);
     t->report.unit = "images";
     t->report.test = test_now;
     t->report.test_user = t;
@@ -302,8 +302,8 @@ static int settle_solver(const train *t) {
 static int settle_output(train *t) {
     const char *trace = t->pipeline.trace, *csv = t->common.csv;
     if (!cli_is_stdout(trace)) return CLI_DONE;
-    if (t->common.json || cli_is_stdout(csv))
-        return cli_fail(CLI_USAGE, "standard output is wanted twice (--json, --csv - or --trace -)");
+    if (t->common.json || cli_is_stdout(csv) || cli_is_stdout(t->report.log_path))
+        return cli_fail(CLI_USAGE, "standard output is wanted twice (--json, --csv -, --log - or --trace -)");
     t->common.quiet = true;
     return CLI_DONE;
 }

@@ -19,7 +19,7 @@ static const struct argp_option report_options[] = {
     {"resume", KEY_RESUME, "FILE", 0, "Go on from a checkpoint; ends with the bits of a run that was never stopped", 0},
     {"checkpoint-seconds", KEY_CHECKPOINT, "S", 0,
      "At most this much work is lost (default 10); every epoch's end is saved too", 0},
-    {"log", KEY_LOG, "FILE", 0, "JSON Lines: an object a step and one an epoch", 0},
+    {"log", KEY_LOG, "FILE", 0, "JSON Lines: an object a step and one an epoch ('-': standard output)", 0},
     {"log-every", KEY_LOG_EVERY, "N", 0, "Log every Nth step (default 1)", 0},
     {"test-every", KEY_TEST, "N", 0, "Test after every Nth epoch (default 1; 0: only at the end)", 0},
     {0},
@@ -46,6 +46,7 @@ const struct argp cli_report_argp = {report_options, parse_report, NULL, NULL, N
 void cli_report_settle(cli_report *report) {
     dpcr_train_options *o = report->train;
     if (o->resume && !o->save) o->save = o->resume;
+    if (cli_is_stdout(report->log_path)) report->common->stdout_taken = true;
     report->resuming = o->resume != NULL;
 }
 
@@ -55,7 +56,8 @@ static int check_log(const char *path) {
     static const char begin[] = "{\"event\": \"";
     char line[1 << 13];
     struct stat info;
-    if (!path || stat(path, &info) != 0 || !S_ISREG(info.st_mode) || info.st_size == 0) return CLI_DONE;
+    if (!path || cli_is_stdout(path) || stat(path, &info) != 0 || !S_ISREG(info.st_mode) || info.st_size == 0)
+        return CLI_DONE;
     const int fd = open(path, O_RDONLY | O_CLOEXEC);
     const ssize_t got = fd >= 0 ? read(fd, line, sizeof line - 1) : -1;
     const int code = errno;
@@ -73,6 +75,8 @@ int cli_report_check(const cli_report *report) {
     if (o->resume && !cli_readable("the checkpoint", o->resume)) return CLI_INPUT;
     const int status = cli_check_save(o->save);
     if (status != CLI_DONE) return status;
+    if (cli_is_stdout(report->log_path) + report->common->json + cli_is_stdout(report->common->csv) > 1)
+        return cli_fail(CLI_USAGE, "standard output is wanted twice (--json, --csv - or --log -)");
     const cli_file log = {"--log", report->log_path}, csv = {"--csv", report->common->csv};
     const cli_file written[] = {{"--save", o->save}, log, csv}, read[] = {{"--resume", o->resume}, log, csv};
     if (!cli_distinct(written, 3) || !cli_distinct(read, 3)) return CLI_USAGE;
@@ -90,6 +94,11 @@ static int log_open(cli_log *log, const char *path) {
     log->path = path;
     log->fd = -1;
     if (!path) return CLI_DONE;
+    log->stream = cli_is_stdout(path);
+    if (log->stream) {
+        log->fd = fcntl(STDOUT_FILENO, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
+        return log->fd < 0 ? fail(log) : CLI_DONE;
+    }
     log->fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_APPEND, 0666);
     if (log->fd < 0 && errno == EACCES) {
         log->fd = open(path, O_WRONLY | O_APPEND | O_CLOEXEC);  // a pipe or a device
@@ -112,7 +121,7 @@ static long long step_of(const char *line) {
 // Leaves the lines of steps before `step`; 0: none.
 static int log_rewind(cli_log *log, int64_t step) {
     struct stat info;
-    if (log->fd < 0 || fstat(log->fd, &info) != 0 || !S_ISREG(info.st_mode)) return CLI_DONE;
+    if (log->fd < 0 || log->stream || fstat(log->fd, &info) != 0 || !S_ISREG(info.st_mode)) return CLI_DONE;
     FILE *file = fopen(log->path, "r");
     if (!file) return fail(log);
     char *line = NULL;
@@ -203,6 +212,14 @@ int cli_report_open(cli_report *r) {
 
 void cli_report_close(cli_report *r) {
     log_close(&r->log);
+    // Of a run that was stopped or failed, which is told, the epochs that it did; where that takes no reader.
+    struct stat info;
+    const bool waits = r->common->csv && stat(r->common->csv, &info) == 0 && S_ISFIFO(info.st_mode);
+    if (r->common->csv && !r->tabled && !waits && json_array_size(r->epochs) > 0) {
+        cli_hold(true);
+        write_table(r->common->csv, r->epochs);
+        cli_hold(false);
+    }
     json_decref(r->epochs);
     r->epochs = NULL;
 }
@@ -301,7 +318,10 @@ int cli_report_end(cli_report *r, const dpcr_train_state *final, cli_result *res
     if (line) json_object_set_new(line, "event", json_string("end"));
     if (line) json_object_set_new(line, "step", json_integer(final->step));
     int status = log_write(&r->log, line);
-    if (!status && r->common->csv) status = write_table(r->common->csv, r->epochs);
+    if (!status && r->common->csv) {
+        status = write_table(r->common->csv, r->epochs);
+        r->tabled = true;
+    }
     if (!status && r->common->json) status = cli_print_json(result);
     cli_result_destroy(result);
     return status;

@@ -7,7 +7,8 @@
 #include "cli.h"
 
 typedef struct cli_log {
-    int fd;  // -1: no log
+    int fd;       // -1: no log
+    bool stream;  // standard output: nothing before it can be taken back
     const char *path;
 } cli_log;
 
@@ -18,7 +19,7 @@ typedef struct cli_report {
     const char *log_path;
     int64_t log_every, test_every;  // 0 of the latter: only at the end
     dpcr_train_options *train;      // the run's: the group of options below settles its files
-    const cli_common *common;
+    cli_common *common;
     const char *unit;  // what is counted, such as "images"
     cli_test_function *test;
     void *test_user;
@@ -34,6 +35,7 @@ typedef struct cli_report {
     dpcr_train_state state;  // the last one seen
     char sentence[512];
     json_t *epochs;  // a row each, for the CSV
+    bool tabled;     // it is written
 } cli_report;
 
 #define CLI_REPORT_DEFAULTS \

@@ -252,8 +252,8 @@ static void settle_defaults(training *t) {
     o->solve = t->solver.options;
     o->progress = on_step;
     o->progress_user = t;
-    cli_report_settle(&t->report);
     t->report.common = &t->common;
+    cli_report_settle(&t->report);
     t->report.test = test_now;
     t->report.test_user = t;
 }

@@ -436,7 +436,7 @@ for _ in range(60):
 # Arguments.
 put("m.onnx", whole)
 for arguments, status, part in (
-        ([], 2, "wanted MODEL.onnx and OUT.safetensors"), ([path("m.onnx")], 2, "wanted MODEL.onnx"),
+        ([], 2, "wanted MODEL.onnx and OUT.safetensors"), ([path("m.onnx")], 2, "wanted MODEL.onnx"), ([path("m.onnx"), path("o.npy")], 2, "does not end in .npy"),
         ([path("m.onnx"), "-", "--json"], 2, "wanted twice"), ([path("none"), path("o")], 5, "none"), ([folder, path("o")], 5, "directory"),
         ([path("m.onnx"), path("no/o")], 4, "no/o"), ([path("m.onnx"), path("o"), "more"], 2, "more"), ([path("m.onnx"), "/dev/full"], 4, "space")):
     refused(status, part, "convert", *arguments)

@@ -90,6 +90,10 @@ PYTHON
 refused 2 "--backward-chunk" "${small[@]}" --backward-chunk 0
 "$program" "${small[@]}" | grep -q "the same again: --method" || complain "the text does not tell how to pin the choice"
 
+# Where there is one way, nothing was measured and nothing need be known.
+"$program" plan mlp --layers 20 --batch 1 --width 4 --measure --budget 0.05 --wisdom "$folder/w" --quiet || complain "a short network cannot be measured"
+"$program" plan mlp --layers 20 --batch 1 --width 4 --planning wisdom --wisdom "$folder/w" --quiet || complain "a short network has no wisdom"
+
 # ---- wisdom's files ----
 head -c 100 "$folder/w" >"$folder/short"
 refused 5 damaged "${small[@]}" --wisdom "$folder/short"

@@ -118,6 +118,7 @@ for arguments, status, part in (
         (usual + ["--c0", x], 2, "of an LSTM"),
         (usual + ["--grads", path("g")], 2, "--grad-output"),
         (usual + ["--grad-output", x], 2, "--grads"),
+        (usual + ["--grad-output", x, "--grads", path("g.npz")], 2, "wanted a name that does not end in .npz"),
         (usual + ["--json", "--output", "-"], 2, "wanted twice"),
         (usual + ["--final", path("y.npy")], 2, "y.npy' is to be written, and is named twice"),
         (usual + ["--final", path(".", "y.npy")], 2, "is named twice"),

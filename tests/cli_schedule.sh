@@ -143,6 +143,7 @@ refused 2 "both give the times" simulate --times 1,1,1 --profile vgg16
 refused 2 "a range is for compare" simulate --ranks 2-4
 refused 2 "needs --profile" partition
 # Options that would do nothing, the names of files among them.
+refused 2 "both want standard output" draw --svg - --trace -
 refused 2 "--svg is for draw, not simulate" simulate --svg "$folder/idle"
 refused 2 "--trace is for draw, not simulate" simulate --trace "$folder/idle"
 refused 2 "--svg is for draw, not lower" lower --svg "$folder/idle"

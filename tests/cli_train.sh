@@ -82,6 +82,22 @@ for threads in ("1", "2"):
     answer("train", "resnet", *small, "--limit", "300", "--epochs", "1", "--save", path("t" + threads), "--threads", threads)
 assert tensors("t1") == tensors("t2"), "threads change bits"
 refused(2, "data.count is 2000, wanted 300, the checkpoint's; --limit says how many", "train", "resnet", *small, "--epochs", "1", "--resume", path("t1"))
+refused(2, "the model's width is 16, wanted", "train", "resnet", *small, "--limit", "300", "--epochs", "1", "--width", "16", "--resume", path("t1"))
+refused(2, "without any option of the network it is the checkpoint's", "train", "resnet", *small, "--limit", "300", "--epochs", "1", "--width", "16", "--resume", path("t1"))
+refused(2, "the model's dtype is float64, wanted float32", "train", "resnet", *small, "--limit", "300", "--epochs", "1", "--dtype", "float64", "--resume", path("t1"))
+refused(2, "that many steps follow from --epochs and --batch", "train", "resnet", *small, "--limit", "300", "--epochs", "2", "--warm-up", "0", "--resume", path("t1"))
+# The log on standard output, whole and alone, whatever that is; and refused where something else goes there.
+few = ["train", "mlp", *small, "--limit", "300", "--epochs", "1"]
+piped = [json.loads(line) for line in run(*few, "--log", "-").splitlines()]
+assert [line["event"] for line in piped] == ["step"] * 6 + ["epoch", "end"], piped
+with open(path("stdout"), "w") as file:
+    assert subprocess.run(words(*few, "--log", "/dev/stdout"), stdout=file, stderr=subprocess.PIPE).returncode == 0
+with open(path("stdout")) as file:
+    assert [json.loads(line)["event"] for line in file] == ["step"] * 6 + ["epoch", "end"]
+assert not os.path.exists("-")
+for other in ("--json", "--csv=-"):
+    refused(2, "standard output is wanted twice", *few, "--log", "-", other)
+refused(2, "wanted a name that does not end in .npz", *few, "--save", path("m.npz"))
 refused(2, "--scale: that is of a resnet", "train", "mlp", *small, "--scale", "2")
 for network in ("mlp", "lstm", "vae", "denoiser", "vgg11"):
     refused(2, "--momentum: that is of sgd, not of adamw", "train", network, "--momentum", "0.5")
@@ -178,7 +194,7 @@ for last, told in ((2, b"resume from"), (4, b"stopped as asked")):
     for attempt in range(5):
         for name in ("stopped", "sl"):
             if os.path.exists(path(name)): os.remove(path(name))
-        process = subprocess.Popen(words(*common, "--save", path("stopped"), "--log", path("sl"), "--json"), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        process = subprocess.Popen(words(*common, "--save", path("stopped"), "--log", path("sl"), "--csv", path("sc"), "--json"), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         while process.poll() is None and not (os.path.exists(path("sl")) and content("sl").count(b'"event": "step"') == last):
             time.sleep(0.002)
         process.send_signal(signal.SIGTERM)
@@ -186,6 +202,7 @@ for last, told in ((2, b"resume from"), (4, b"stopped as asked")):
         if process.returncode != 0 and b'"event": "epoch", "step": %d' % last in content("sl"): break
     assert process.returncode == 143 and out == b"" and is_one_line(err) and told in err, (process.returncode, out, err)
     assert "test_loss" not in log("sl")[-1], log("sl")[-1]
+    assert content("sc").count(b"\n") == 1 + last // 2, "the table of a run that was stopped lacks its epochs"
     answer(*common, "--resume", path("stopped"), "--log", path("sl"))
     assert [line["epoch"] for line in log("sl") if line["event"] == "epoch"] == [1, 2] and log("sl")[-1]["event"] == "end"
 for attempt in range(5):

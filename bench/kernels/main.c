@@ -244,6 +244,6 @@ int main(int argc, char **argv) {
                 families[i]((dpcri_isa)level, (dpcr_dtype)dtype);
     }
     dpcr_context_destroy(context);
-    if (!told) fprintf(stderr, "bench_kernels: no kernel's name has '%s' in it\n", part);
+    if (!told) fprintf(stderr, "bench_kernels: no kernel of these levels has '%s' in its name\n", part);
     return told ? failed : 2;
 }

@@ -138,8 +138,12 @@ done:
 }
 
 static dpcr_status missing(const char *path, const char *key, const char *got, const char *wanted, dpcr_error *error) {
-    return dpcri_fail(error, DPCR_ERROR_FORMAT, "model_load: %s: metadata '%s' is '%.60s', wanted %s", path, key,
-                      got ? got : "absent", wanted);
+    if (!got)
+        return dpcri_fail(error, DPCR_ERROR_FORMAT,
+                          "model_load: %s: there is no metadata '%s', which models of mlp and resnet have; wanted %s",
+                          path, key, wanted);
+    return dpcri_fail(error, DPCR_ERROR_FORMAT, "model_load: %s: metadata '%s' is '%.60s', wanted %s", path, key, got,
+                      wanted);
 }
 
 static dpcr_status read_integer(const dpcr_tensors *t, const char *path, const char *key, int64_t *value,

@@ -141,8 +141,10 @@ dpcr_status dpcr_schedule_lower(dpcr_context *context, const dpcr_schedule *sche
     lowering w = {.from = schedule, .to = lowered};
     DPCR_TRY(dpcr_schedule_validate(context, schedule, 0, error));
     if (schedule->semantics == DPCR_DELAYED)
-        DPCR_TRY(dpcri_fail(error, DPCR_ERROR_UNSUPPORTED,
-                            "lower: the tasks of a stage lie on several ranks; there is no notation for what moves"));
+        DPCR_TRY(
+            dpcri_fail(error, DPCR_ERROR_UNSUPPORTED,
+                       "lower: in such a schedule a stage's tasks may lie on several ranks; there is no notation for "
+                       "what moves"));
     for (int64_t n = 0; n < schedule->first[schedule->ranks]; n++)
         if (schedule->actions[n].task >= DPCR_TASK_SEND_F || schedule->actions[n].part)
             DPCR_TRY(dpcri_fail(error, DPCR_ERROR_UNSUPPORTED, "lower: the schedule has messages or halves already"));

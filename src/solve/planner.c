@@ -402,7 +402,7 @@ static dpcr_status choose(dpcr_solve_plan *plan, dpcri_outlook *o, dpcri_known *
         dpcri_say(plan, slot ? "; backward " : "");
         dpcri_say(plan, backward ? dpcr_scheme_name(chosen.scheme) : dpcr_method_name(chosen.method));
         dpcri_say(plan, ": known from an earlier measurement");
-    } else if (plan->options.planning == DPCR_PLANNING_WISDOM) {
+    } else if (plan->options.planning == DPCR_PLANNING_WISDOM && l.count > 1) {  // one way needs no measurement
         return dpcri_fail(error, DPCR_ERROR_UNSUPPORTED,
                           "solve: nothing is known of this chain%s; planning measure would find out",
                           backward ? " backward" : "");

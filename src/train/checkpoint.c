@@ -241,22 +241,31 @@ void dpcri_saved_free(dpcri_saved *saved) {
 static dpcr_status model_agrees(const dpcri_saved *saved, const dpcr_model *model, dpcr_error *error) {
     const dpcr_model_options *got = dpcr_model_get_options(model), *wanted = dpcr_model_get_options(saved->model);
     const struct {
+        const char *name, *got, *wanted;
+    } names[] = {
+        {"dtype", dpcr_dtype_name(got->dtype), dpcr_dtype_name(wanted->dtype)},
+        {"activation", dpcr_activation_name(got->activation), dpcr_activation_name(wanted->activation)},
+    };
+    const struct {
         const char *name;
         double got, wanted;
     } fields[] = {
         {"architecture", got->architecture, wanted->architecture},
-        {"dtype", got->dtype, wanted->dtype},
         {"inputs", (double)got->inputs, (double)wanted->inputs},
         {"outputs", (double)got->outputs, (double)wanted->outputs},
         {"layers", (double)got->layers, (double)wanted->layers},
         {"width", (double)got->width, (double)wanted->width},
         {"hidden", (double)got->hidden, (double)wanted->hidden},
-        {"activation", got->activation, wanted->activation},
         {"branch", got->branch, wanted->branch},
         {"layer_norm", got->layer_norm, wanted->layer_norm},
         {"scale", got->scale, wanted->scale},
         {"tie", (double)got->tie, (double)wanted->tie},
     };
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (strcmp(names[i].got, names[i].wanted) != 0)
+            return dpcri_fail(error, DPCR_ERROR_ARGUMENT,
+                              "train: resume from %s: the model's %s is %s, wanted %s, the checkpoint's", saved->path,
+                              names[i].name, names[i].got, names[i].wanted);
     for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
         if (fields[i].got != fields[i].wanted)
             return dpcri_fail(error, DPCR_ERROR_ARGUMENT,
