@@ -1097,3 +1097,5 @@ def test_nothing_in_the_place_of_tensors():
             ours.Chain(*sizes)
     with pytest.raises(deeppcr.ArgumentError, match="hidden"):
         ours.Chain(3, 2, hidden=np.ones(0))
+    with pytest.raises(deeppcr.ArgumentError, match="dtype"):
+        deeppcr.recurrent.GRU(2, 3, dtype=torch.ones(5, 2, requires_grad=True))

@@ -353,7 +353,11 @@ class Own:
             return local.kept  # type: ignore[no-any-return]
 
     def keep(self, key: Any, call: Any) -> None:
-        self.kept().keep(key, call)
+        """Keeps it where the key is one: an array may be a number among the options, and is none."""
+        try:
+            self.kept().keep(key, call)
+        except TypeError:
+            pass
 
     def forget(self) -> None:
         self.local = threading.local()

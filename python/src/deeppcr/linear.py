@@ -300,11 +300,10 @@ def _into(A: ARRAY, b: ARRAY, z0: Optional[ARRAY], out: Optional[ARRAY], transpo
     kept = _kept()
     key = (A.shape, A.strides, A.dtype, b.shape, b.strides, b.dtype, None if z0 is None else (z0.shape, z0.strides, z0.dtype),
            _like(out), transposed, type(transposed), scheme, structure, chunk, type(chunk))  # fmt: skip
-    found, named = None, True
     try:
         found = kept.pop(key, None)
     except TypeError:  # an option that is no key: refused below, or an array that is a number
-        named = False
+        found = None
     if found is not None:
         call, shape, dtype = found
         a, c, start = _address_of(A), _address_of(b), 0 if z0 is None else _address_of(z0)
@@ -317,7 +316,7 @@ def _into(A: ARRAY, b: ARRAY, z0: Optional[ARRAY], out: Optional[ARRAY], transpo
     z = library.empty(_shape(p), p.b.dtype) if out is None else out
     call = _call(_execute, p.plan, (p.a, p.b, p.z0, _grid(z)))
     call.run([_address(x) for x in (p.a, p.b, p.z0, z)], report)
-    if named and _unchanged(((p.a, A), (p.b, b), (p.z0, z0))):
+    if _unchanged(((p.a, A), (p.b, b), (p.z0, z0))):
         _keep(key, (call, _shape(p), p.b.dtype))
     return z
 
@@ -325,7 +324,7 @@ def _into(A: ARRAY, b: ARRAY, z0: Optional[ARRAY], out: Optional[ARRAY], transpo
 def _meet(a: ARRAY, b: ARRAY) -> bool:
     """Whether the arrays share memory; also where to find out would take long."""
     try:
-        return np.shares_memory(a, b, max_work=1 << 12)
+        return np.shares_memory(a, b, max_work=1 << 12)  # type: ignore[arg-type]  # whose stubs know two numbers
     except Exception:  # numpy's TooHardError, which lies elsewhere in each version
         return True
 
@@ -395,11 +394,10 @@ def _vjp_into(A: ARRAY, z: ARRAY, g: ARRAY, z0: Optional[ARRAY], dA: Optional[AR
     kept = _kept()
     key = ("vjp", A.shape, A.strides, A.dtype, z.shape, z.strides, z.dtype, g.shape, g.strides, g.dtype, _like(z0),
            _like(dA), _like(db), _like(dz0), scheme, structure, chunk, type(chunk))  # fmt: skip
-    call, named = None, True
     try:
         call = kept.pop(key, None)
     except TypeError:
-        named = False
+        call = None
     if call is not None:
         at = (_address_of(A), 0 if z0 is None else _address_of(z0), _address_of(z), _address_of(g))
         if not (at[0] | at[1] | at[2] | at[3]) & (g.itemsize - 1):
@@ -409,7 +407,7 @@ def _vjp_into(A: ARRAY, z: ARRAY, g: ARRAY, z0: Optional[ARRAY], dA: Optional[AR
     call = _Gradients(A, z, g, z0, dA, db, dz0, scheme, structure, chunk)
     given, call.given = call.given, ()
     found = call.run([_address(x) for x in given], A, z0, dA, db, dz0)
-    if named and _unchanged(tuple(zip(given, (A, z0, z, g)))):
+    if _unchanged(tuple(zip(given, (A, z0, z, g)))):
         _keep(key, call)
     return found  # type: ignore[no-any-return]
 
