@@ -341,36 +341,45 @@ static void keep_and_clear(const problem *p, int use, void *kept, size_t bytes) 
 
 static void check_parts(dpcri_isa level, dpcr_dtype dtype, dpcri_gates_kind kind) {
     static const int64_t part_widths[] = {48, 65, 130, 290};
-    static char kept[3][1 << 18], turns[1 << 18];
+    static char kept[3][1 << 18], turns[1 << 18], hidden[1 << 17];
     const dpcri_grid none = {0};
     for (size_t w = 0; w < 4; w++)
-        for (int64_t rows = 1; rows <= DPCRI_GATES_FEW; rows += 3) {
-            const int64_t H = part_widths[w];
-            problem p = problem_make(level, dtype, kind, H, 1, PART_STEPS, rows, w % 2);
+        for (int64_t rows = 1; rows <= 2; rows++) {
+            const int64_t H = part_widths[w], lanes = rows, strands = lanes * rows;  // 1, and 4
+            problem p = problem_make(level, dtype, kind, H, lanes, PART_STEPS, rows, w % 2);
             const size_t element = p.kernels->element;
             const int64_t unit = p.kernels->units, middle = (H / 2 + unit - 1) / unit * unit;
             const int64_t bounds[] = {0, unit, middle > unit ? middle : unit, H};
-            const size_t states = (size_t)(PART_STEPS * rows * p.state) * element, ends = states / PART_STEPS;
-            const size_t tapes = (size_t)(PART_STEPS * rows * p.tape) * element;
+            const size_t states = (size_t)(PART_STEPS * strands * p.state) * element, ends = states / PART_STEPS;
+            const size_t tapes = (size_t)(PART_STEPS * strands * p.tape) * element;
             assert_true(states <= sizeof kept[0] && tapes <= sizeof kept[1]);
             run_forward(&p, NULL, true, true, true);
             keep_and_clear(&p, STATES, kept[0], states), keep_and_clear(&p, TAPE, kept[1], tapes);
-            dpcri_gates_forward forward = {.lanes = 1,
+            dpcri_gates_forward forward = {.lanes = lanes,
                                            .steps = PART_STEPS,
                                            .rows = rows,
                                            .input = grid(&p, INPUT, p.count),
                                            .in = edge(&p, IN),
                                            .states = grid(&p, STATES, p.state),
                                            .tape = grid(&p, TAPE, p.tape)};
+            if (kind == DPCRI_GATES_LSTM) forward.hidden = (dpcri_grid){hidden, PART_STEPS * rows * H, rows * H, H};
             run_parts(&p, bounds, 3, &forward, NULL, NULL);
+            for (int64_t i = 0; kind == DPCRI_GATES_LSTM && i < PART_STEPS * strands; i++)
+                assert_memory_equal(hidden + (size_t)(i * H) * element, kept[0] + (size_t)(i * p.state) * element,
+                                    (size_t)H * element);
             assert_memory_equal(p.arrays[STATES], kept[0], states);
             assert_memory_equal(p.arrays[TAPE], kept[1], tapes);
             forward.states = none;
+            memset(p.arrays[TAPE], 0xff, tapes);
             run_parts(&p, bounds, 3, &forward, NULL, turns);
-            assert_memory_equal(turns, kept[0] + states - ends, ends);  // step 4 lies in turn 0
+            assert_memory_equal(p.arrays[TAPE], kept[1], tapes);
+            for (int64_t i = 0; i < strands; i++)  // step 4 lies in turn 0
+                assert_memory_equal(turns + (size_t)(i * p.state) * element,
+                                    kept[0] + (size_t)place(&p, i / rows, PART_STEPS - 1, i % rows, p.state) * element,
+                                    (size_t)p.state * element);
 
             // Back over states as they are, whatever chain they are of: each step's own input.
-            dpcri_gates_adjoint back = {.lanes = 1,
+            dpcri_gates_adjoint back = {.lanes = lanes,
                                         .steps = PART_STEPS,
                                         .rows = rows,
                                         .in = grid(&p, STATES, p.state),

@@ -18,8 +18,8 @@
 enum {
     MOST_PARTS = 64,
     LINE = 64,
-    // Bytes of weights a step beyond which it is tried, and those that a part has at least: threads meet in about a
-    // microsecond. Bytes of all steps of a piece, and its least steps: threads begin in some five.
+    // Bytes of weights a step beyond which it is tried, and those that a part has at least, which take longer than a
+    // meeting. Bytes of all steps of a piece, and its least steps, which take longer than a region's beginning.
     STEP_BYTES = 1 << 19,
     PART_BYTES = 1 << 17,
     PIECE_BYTES = 1 << 22,

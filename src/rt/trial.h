@@ -22,11 +22,12 @@ typedef struct dpcri_trial {
 void dpcri_trial_note(dpcri_trial *trial, double seconds, int64_t rows, int64_t steps_left);
 
 // Trials that a context keeps, by kinds of work: threads for the next piece of that kind, of which `most` are worth
-// trying, and how long it took with as many over `rows` of whatever it has; without them, as under
-// dpcri_threads_limit, it tells nothing. Any thread may call. Pieces that told something: for tests.
+// trying; and how long it took with as many over `rows` of whatever it has, which tells nothing where they were not
+// there (dpcri_threads_limit). Any thread may call.
 enum { DPCRI_TRIALS = 96 };
 int dpcri_trial_threads(dpcr_context *context, int kind, int most);
-int64_t dpcri_trials_told(dpcr_context *context);
 void dpcri_trial_took(dpcr_context *context, int kind, int threads, double seconds, int64_t rows);
+// Pieces that have told something, of all kinds: for tests.
+int64_t dpcri_trials_told(dpcr_context *context);
 
 #endif

@@ -10,7 +10,8 @@
 enum { DPCRI_TOLD = 3 };
 static const dpcr_method dpcri_told[DPCRI_TOLD] = {DPCR_METHOD_PICARD, DPCR_METHOD_PARAREAL, DPCR_METHOD_PARATAA};
 
-// Seconds that were timed on a stretch of the chain, on one thread; 0: not known.
+// Seconds that were timed on a stretch of the chain, on one thread (block and adjoint_block, of a loop that is one
+// task, on as many as its steps take by themselves); 0: not known.
 typedef struct dpcri_costs {
     double block;          // of one step of the loop, of as many sequences as the driver gives one task
     double lane;           // of one step, lane and sequence of a call with many lanes
