@@ -218,10 +218,10 @@ static int plan_shape(dpcr_context *context, const cli_plan *p, const dpcr_chain
     cli_say(&p->common, "%s\n", why);
     if (o->scheme == DPCR_SCHEME_AUTO && o->planning == DPCR_PLANNING_ESTIMATE && !p->wisdom &&
         !cli_plan_is_elsewhere(p))
-        cli_say(&p->common,
-                "auto goes by shape, threads and instruction set, never by measured rates, so that bits stay; the list "
-                "goes "
-                "by this machine's rates:\n");
+        cli_say(
+            &p->common,
+            "auto goes by shape, threads and instruction set, never by measured rates, so that bits stay; the list, "
+            "by this machine's rates:\n");
     tell_schemes(context, p, made, shape, &options, r);
     cli_say(&p->common, "workspace %zu bytes; planned in %.3g s\n", dpcr_chain_plan_workspace(made), seconds);
     dpcr_chain_plan_destroy(made);

@@ -304,7 +304,7 @@ static int settle_output(train *t) {
     if (!cli_is_stdout(trace)) return CLI_DONE;
     if (t->common.json || cli_is_stdout(csv) || cli_is_stdout(t->report.log_path))
         return cli_fail(CLI_USAGE, "standard output is wanted twice (--json, --csv -, --log - or --trace -)");
-    t->common.quiet = true;
+    t->common.stdout_taken = true;
     return CLI_DONE;
 }
 

@@ -111,6 +111,7 @@ for row, point in zip(rows, [p[d] for p in told["points"] for d in ("forward", "
     assert (row["parallel_method"], row["auto_method"]) == (point["parallel_method"], point["auto_method"]), row
     assert math.isclose(float(row[point["parallel_method"] + "_seconds"]), point["parallel_seconds"], rel_tol=1e-4), row
 # Points that were measured stay where a later one fails, or somebody says stop.
+refused(2, "a cell's width is 5000, wanted 1 to", *"cell --width 5000 --length 10 --seconds 0".split())
 refused(4, "not enough memory", *"chain --lengths 5,4611686018427387904 --seconds 0 --quiet --csv".split(), path("kept.csv"))
 with open(path("kept.csv"), newline="") as file:
     assert [(int(r["length"]), r["direction"]) for r in csv.DictReader(file)] == [(5, "forward"), (5, "backward")]

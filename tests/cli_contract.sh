@@ -266,6 +266,7 @@ done_with check resnet --layers 16 --width 4 --batch 2 --csv -
 head -1 "$folder/stdout" | grep -qx 'sweep,residual,locked' || complain "check --csv -: $(head -1 "$folder/stdout")"
 DEEPPCR_ISA=portable "$program" info --json 2>/dev/null | grep -q '"isa": "portable"' || complain "DEEPPCR_ISA is not told"
 DEEPPCR_ISA=avx-2 "$program" info --quiet 2>"$folder/stderr" || complain "DEEPPCR_ISA=avx-2: exit $?"
+DEEPPCR_ISA=avx-2 "$program" info --json 2>/dev/null | grep -q '"isa_forced": null' || complain "DEEPPCR_ISA=avx-2 is told as if it were heeded"
 [ "$(cat "$folder/stderr")" = "deeppcr info: DEEPPCR_ISA 'avx-2' is ignored; there are portable, avx2, avx512" ] ||
     complain "DEEPPCR_ISA=avx-2: $(head -c 300 "$folder/stderr")"
 for threads in 1 2 3; do done_with info --threads $threads; done

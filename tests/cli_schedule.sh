@@ -144,6 +144,9 @@ refused 2 "a range is for compare" simulate --ranks 2-4
 refused 2 "needs --profile" partition
 # Options that would do nothing, the names of files among them.
 refused 2 "both want standard output" draw --svg - --trace -
+refused 2 "a stage's tasks may lie on several ranks" lower --schedule layerpipe --ranks 1 --microbatches 1
+run compare --ranks 2-3 --json | grep -q '"max_gain_7_to_9_ranks": null' || complain "compare tells of ranks that were not asked for"
+run compare --ranks 2-3 | grep -q "on 7 to 9 ranks not asked for" || complain "compare's text tells of ranks that were not asked for"
 refused 2 "--svg is for draw, not simulate" simulate --svg "$folder/idle"
 refused 2 "--trace is for draw, not simulate" simulate --trace "$folder/idle"
 refused 2 "--svg is for draw, not lower" lower --svg "$folder/idle"

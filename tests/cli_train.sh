@@ -5,7 +5,7 @@
 set -u
 . "$(dirname "$0")/program.bash"
 python3 - "$program" "$folder" <<'PYTHON'
-import gzip, json, os, pty, random, resource, signal, subprocess, time
+import gzip, json, os, pty, random, resource, signal, struct, subprocess, time
 
 from program import answer, content, folder, idx, is_one_line, path, put, read_json, refused, run, safetensors, words
 
@@ -98,6 +98,9 @@ assert not os.path.exists("-")
 for other in ("--json", "--csv=-"):
     refused(2, "standard output is wanted twice", *few, "--log", "-", other)
 refused(2, "wanted a name that does not end in .npz", *few, "--save", path("m.npz"))
+with open(path("other"), "wb") as file:  # safetensors of something else
+    file.write(struct.pack("<Q", 2) + b"{}")
+refused(5, "there is no metadata 'deeppcr.architecture', which models of mlp and resnet have", "eval", "--load", path("other"), "--data", path("data"))
 refused(2, "--scale: that is of a resnet", "train", "mlp", *small, "--scale", "2")
 for network in ("mlp", "lstm", "vae", "denoiser", "vgg11"):
     refused(2, "--momentum: that is of sgd, not of adamw", "train", network, "--momentum", "0.5")

@@ -121,6 +121,11 @@ refused 1 'no program' env OUT="$folder/other" scripts/run "$folder/nowhere"
 refused 1 'no .*train.jsonl' scripts/report "$folder/build"
 refused 4 "no job 'nonsense'" scripts/install-deps nonsense
 refused 4 'which packages' scripts/install-deps
+mkdir "$folder/few"
+ln -s "$(command -v dirname)" "$folder/few/"
+refused 1 'usage: avx512' scripts/avx512
+refused 4 'needs bochs' env PATH="$folder/few" "$(command -v bash)" scripts/avx512 "$folder/build"
+refused 2 "no kernel of these levels has 'nosuch'" "$1/bench_kernels" --check --name nosuch
 # Scripts that measure: what is missing is told before they begin, and a file of rows is there once all are.
 for script in bitstream bitstream_sweep audio vgg11; do refused 2 "no $folder/nowhere" "bench/$script.sh" "$folder/nowhere" "$folder/rows"; done
 refused 2 "no $folder/deeppcr" bench/maps.sh --build "$folder" --out "$folder/rows"
