@@ -5,6 +5,7 @@
 // said of itself, and how many times faster than the loop of the same row it was. CSV on standard output.
 //
 //   bench_gpu_nonlinear [--device cuda:N] [--what cells|KIND] [--longest N] [--repetitions N] [--seconds S]
+//   bench_gpu_nonlinear --what KIND --hidden N --longest N [--batch N] ...    one network alone
 #include <inttypes.h>
 #include <stdbool.h>
 
@@ -173,12 +174,15 @@ static void time_para(const gpu *t, dpcr_recurrent_kind kind, int64_t longest) {
 int main(int argc, char **argv) {
     const char *what = value_of(argc, argv, "--what", "cells");
     const int64_t longest = atoll(value_of(argc, argv, "--longest", "131072"));
+    const int64_t hidden = atoll(value_of(argc, argv, "--hidden", "0"));
+    const int64_t rows = atoll(value_of(argc, argv, "--batch", "1"));
     const bool cells = !strcmp(what, "cells");
     dpcr_recurrent_kind kind = DPCR_GRU;
     dpcr_error error = {0};
     gpu t = {0};
-    if ((!cells && dpcr_recurrent_kind_find(what, &kind, &error) != DPCR_OK) || longest < 1) {
-        fprintf(stderr, "bench_gpu_nonlinear: wanted --what cells or a kind of network, --longest 1 or more\n");
+    if ((!cells && dpcr_recurrent_kind_find(what, &kind, &error) != DPCR_OK) || longest < 1 || hidden < 0 || rows < 1) {
+        fprintf(stderr,
+                "bench_gpu_nonlinear: wanted --what cells or a kind of network, and 1 or more of everything else\n");
         return 2;
     }
     gpu_open(&t, "bench_gpu_nonlinear", argc, argv);
@@ -189,6 +193,8 @@ int main(int argc, char **argv) {
         for (int64_t length = longest >= 1024 ? 1024 : longest; length <= longest; length *= 4)
             for (int64_t batch = 1; batch <= 64; batch *= 64)
                 for (int64_t width = 1; width <= 4; width *= 2) time_cell(&t, width, length, batch);
+    else if (hidden > 0)
+        time_network(&t, kind, hidden, hidden, longest, rows);
     else if (kind >= DPCR_PARAGRU)
         time_para(&t, kind, longest);
     else if (kind == DPCR_RNN_TANH || kind == DPCR_RNN_RELU)

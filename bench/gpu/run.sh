@@ -26,13 +26,14 @@ steps="build-gpu/steps"
 results=bench/results/gpu
 bytes=1073741824
 launches=10000
+steps_of_longest=20000003
 longest=131072
 deepest=131072
 trained="--layers 1024 --beside 3"
 streams="--limit 1600 --length 1000"
 sampled=
 repetitions=21
-[ -z "$rehearse" ] || { steps=$build/rehearsal; results=$steps; bytes=16384; launches=50; longest=4; deepest=3; trained="--layers 2 --beside 1 --widest 64 --most 128"; streams="--limit 32 --length 8"; sampled="--steps 4 --hidden 16 --most 2"; repetitions=1; }
+[ -z "$rehearse" ] || { steps=$build/rehearsal; results=$steps; bytes=16384; launches=50; steps_of_longest=50021; longest=4; deepest=3; trained="--layers 2 --beside 1 --widest 64 --most 128"; streams="--limit 32 --length 8"; sampled="--steps 4 --hidden 16 --most 2"; repetitions=1; }
 device=${DEEPPCR_DEVICE:-cuda}
 case $part in
     test | sanitize | bench | peers) ;;
@@ -41,7 +42,7 @@ esac
 commit=$(git describe --always --dirty --exclude '*' 2>/dev/null || echo "${DEEPPCR_COMMIT:-unknown}")
 mkdir -p "$steps"
 [ "${2:-}" != --again ] || rm -f "$steps/$part".*.*
-unset DEEPPCR_CUDA_MODULE DEEPPCR_DEVICE_SHARE DEEPPCR_DEVICE_LAUNCHES
+unset DEEPPCR_CUDA_MODULE DEEPPCR_DEVICE_SHARE DEEPPCR_DEVICE_LAUNCHES DEEPPCR_DEVICE_LONGEST
 
 # step NAME SECONDS COMMAND...: once; its output in build-gpu/steps/PART.NAME.log.
 step() {
@@ -97,10 +98,10 @@ each_test() {
 }
 suite_one() {
     local log=$steps/suite.$1.log
-    DEEPPCR_DEVICE=$device "$build/test_on_device" "$1" >"$log" 2>&1 || { cat "$log"; return 1; }
+    DEEPPCR_DEVICE=$device DEEPPCR_DEVICE_LONGEST=$steps_of_longest "$build/test_on_device" "$1" >"$log" 2>&1 || { cat "$log"; return 1; }
 }
 suite() { each_test suite_one && echo "$count tests passed"; }
-again() { DEEPPCR_DEVICE=$device DEEPPCR_DEVICE_LAUNCHES=$launches "$build/test_on_device" the_same_bits_again; }
+again() { DEEPPCR_DEVICE=$device DEEPPCR_DEVICE_LONGEST=$steps_of_longest DEEPPCR_DEVICE_LAUNCHES=$launches "$build/test_on_device" the_same_bits_again; }
 # keep NAME COMMAND...: its rows go to NAME.csv, with date and commit before each; those of a command that fails or is
 # stopped too, but for a last line that is no whole one.
 keep() {
@@ -175,7 +176,7 @@ peers() { keep peers python3 bench/gpu/peers.py --part "$1" --seconds "$2"; }
 peers_sampler() { keep peers_sampler python3 bench/gpu/peers_sampler.py --seconds 60; }
 
 export -f suite suite_one each_test again sanitizer sanitize_one peers peers_sampler keep chains nonlinear layers training sequences sampler
-export build commit device results steps bytes launches longest deepest trained streams sampled repetitions
+export build commit device results steps bytes launches steps_of_longest longest deepest trained streams sampled repetitions
 case $part in
     test)
         step suite 300 bash -c suite

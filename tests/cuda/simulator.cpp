@@ -62,6 +62,8 @@ struct fiber {
     int from = 0;
     unsigned char value[value_bytes] = {};
     unsigned char result[value_bytes] = {};
+    int64_t seen = -1;   // how much had been posted when it first looked since it last waited; -1: it has not looked
+    bool looks = false;  // waits to look again
     std::vector<copy> copies;
     std::vector<size_t> groups;  // how many of them had been asked for where each group was closed
 };
@@ -101,7 +103,7 @@ struct grid {
     const void *arguments = nullptr;
     std::vector<std::unique_ptr<block>> resident;
     std::vector<fiber *> ready, spinning;
-    int64_t at_barrier = 0, left = 0;
+    int64_t at_barrier = 0, left = 0, posted = 0;
     int line = 0;
     uint64_t random = 0;
     int policy = 0;
@@ -222,6 +224,16 @@ void wake_spinning() {
     for (fiber *f : g.spinning) wake(f);
     g.spinning.clear();
 }
+// Lanes of the warp that were about to look again do so where another of its lanes waits for them.
+void wake_warp(const fiber *f) {
+    std::vector<fiber *> &all = running->spinning;
+    for (size_t i = all.size(); i-- > 0;) {
+        fiber *other = all[i];
+        if (!other->looks || other->home != f->home || other->thread / warp_size != f->thread / warp_size) continue;
+        all.erase(all.begin() + (long)i);
+        wake(other);
+    }
+}
 
 // This lane waits as `how`; comes back when somebody has woken it.
 void wait(fiber *f, state how) {
@@ -248,7 +260,10 @@ void meet_warp(fiber *f, collective kind, int line) {
         stop_at(f, "divergent collective: %d lanes of the warp wait at line %d", w.waiting, w.line);
     w.line = line;
     w.kind = kind;
-    if (++w.waiting < warp_size) return wait(f, state::at_warp);
+    if (++w.waiting < warp_size) {
+        wake_warp(f);
+        return wait(f, state::at_warp);
+    }
     w.waiting = 0;
     if (kind == collective::warp_barrier) w.epoch++;
     uint32_t votes = 0;
@@ -424,6 +439,7 @@ void admit(grid &g, int64_t index) {
         f->home = b.get();
         f->thread = i;
         f->line = 0;
+        f->seen = -1;
         prepare(f);
         wake(f);
     }
@@ -606,6 +622,15 @@ bool lane::any(bool condition, int line) {
     return votes != 0;
 }
 
+int lane::first(bool condition, int line) {
+    host::fiber *f = host::current;
+    f->value[0] = condition;
+    host::meet_warp(f, host::collective::vote, line);
+    uint32_t votes = 0;
+    std::memcpy(&votes, f->result, sizeof votes);
+    return votes ? __builtin_ctz(votes) : warp_size;
+}
+
 uint32_t lane::ticket(uint32_t *counter, int line) {
     host::current->line = line;
     const uint32_t mine = (*counter)++;
@@ -625,6 +650,31 @@ uint32_t lane::acquire(const uint32_t *flag, int line) {
     host::current->line = line;
     host::pause(host::current);
     return *flag;
+}
+
+void host::post(void *to, const void *from, size_t size, int line) {
+    current->line = line;
+    pause(current);
+    std::memcpy(to, from, size);
+    running->posted++;
+    wake_spinning();
+}
+
+void host::looked() {
+    if (current->seen < 0) current->seen = running->posted;
+}
+
+// Others may have posted between the lane's first look and this: then it does not wait for more.
+void lane::look_again(int line) {
+    host::fiber *f = host::current;
+    const bool news = f->seen < host::running->posted || host::warp_of(f).waiting > 0;
+    f->line = line;
+    f->seen = -1;
+    if (news) return host::pause(f);
+    f->looks = true;
+    host::running->spinning.push_back(f);
+    host::wait(f, host::state::spinning);
+    f->looks = false;
 }
 
 void lane::await(const uint32_t *flag, uint32_t value, int line) {

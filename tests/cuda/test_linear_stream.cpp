@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "cuda_testing.h"
-#include "kern/cuda/linear_stream_run.h"
+#include "kern/cuda/linear_widths.h"
 #include "linear_problem.h"
 
 namespace {
@@ -118,6 +118,26 @@ void usual_geometry(void **) {
     check(chain<float>(2, 300, 2, 8, false, true), [](auto &c) { stream<2, s::usual<float, 2>, 8>(c); });
     check(chain<double>(2, 530, 1, 1, true, false), [](auto &c) { stream<2, s::usual<double, 2>, 4>(c); });
     check(chain<double>(2, 200, 2, 4, false, true), [](auto &c) { stream<2, s::usual<double, 2>, 4>(c); });
+}
+
+// Where a block has no room for a tile, the kernel of other widths serves, in the plan and in the run.
+void small_devices_have_another_kernel(void **) {
+    const auto solve_on = [](int64_t room, auto &c) {
+        typedef linear::widths<float, 1, 8> kernels;
+        const device d(8, room);
+        linear::problem<float> p = c.problem(), planned = p;
+        const linear::sizes s = kernels::plan((int)c.k, &planned);
+        std::vector<unsigned char> workspace(s.bytes + 256, 0xff);
+        order(7, 3);
+        const size_t off = (256 - reinterpret_cast<uintptr_t>(workspace.data()) % 256) % 256;
+        assert_int_equal(kernels::run((int)c.k, p, workspace.data() + off, nullptr), 0);
+        c.assert_close();
+        return s.bytes;
+    };
+    for (const int64_t k : {1, 2}) {
+        chain<float> c(k, 3000, 3, 1, k == 2, true);
+        assert_int_not_equal(solve_on(227 << 10, c), solve_on(64 << 10, c));
+    }
 }
 
 // What a float result is made of must not depend on who came first.
@@ -350,6 +370,7 @@ int main() {
         cmocka_unit_test(ring_over_nodes_of_nodes),
         cmocka_unit_test(ring_of_components_and_blocks),
         cmocka_unit_test(usual_geometry),
+        cmocka_unit_test(small_devices_have_another_kernel),
         cmocka_unit_test(bits_are_those_of_any_order),
         cmocka_unit_test(bits_are_those_of_any_batch),
         cmocka_unit_test(hazards_stay_where_they_are),

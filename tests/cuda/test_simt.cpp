@@ -57,6 +57,44 @@ void collectives_add_up(void **) {
     }
 }
 
+struct letters {  // lane t of each ticket adds t to the word that lane t of the one before posts, whoever holds it
+    struct arguments {
+        uint32_t *counter, *words, *found;
+    };
+    static constexpr int most = 32;
+    static void run(simt::lane &me, const arguments &a) {
+        const int t = me.in_warp();
+        const uint32_t mine = me.shuffle(t == 0 ? me.ticket(a.counter) : 0u, 0);
+        uint32_t *const own = a.words + mine * 32, *const before = own - 32;
+        simt::pack<uint32_t, 4> four = {{1, 1, 1, 1}};
+        for (bool all = mine == 0; !all;) {
+            four = me.look(reinterpret_cast<const simt::pack<uint32_t, 4> *>(before + t / 4 * 4));
+            const bool there = four.at[t % 4] != UINT32_MAX;
+            if (me.first(!there) == 32)
+                all = true;
+            else
+                me.look_again();
+        }
+        me.post(own + t, four.at[t % 4] + (uint32_t)me.opaque(t));
+        const int odd = me.first(t >= 5 && t % 2 == 1), none = me.first(t > 31);
+        if (t == 0) a.found[mine] = (uint32_t)(odd * 100 + none);
+    }
+};
+
+void words_find_who_looks_for_them(void **) {
+    for (uint64_t seed = 0; seed < SEEDS; seed++) {
+        std::vector<uint32_t> counter(1), found(9);
+        alignas(16) uint32_t words[9 * 32];
+        std::memset(words, 0xff, sizeof words);
+        order(seed, 1 + (int)(seed % 5));
+        assert_int_equal(simt::launch<letters>({9, 32, 0, false}, nullptr, {counter.data(), words, found.data()}), 0);
+        for (uint32_t n = 0; n < 9; n++) {
+            assert_int_equal(found[n], 5 * 100 + 32);
+            for (uint32_t t = 0; t < 32; t++) assert_int_equal(words[n * 32 + t], 1 + (n + 1) * t);
+        }
+    }
+}
+
 struct relay {  // each ticket waits for the one before, whichever block holds it
     struct arguments {
         uint32_t *counter, *flags, *out;
@@ -222,6 +260,7 @@ enum fault {
     OUT_OF_MEMORY,
     GRID_BARRIER,
     FLAG_OF_NOBODY,
+    WORD_OF_NOBODY,
     PACK_BETWEEN,
     FOUR_OUT_OF_PLACE,
     FOUR_OUT_OF_ARRAY,
@@ -298,6 +337,12 @@ struct faulty {
             case OUT_OF_MEMORY: (void)me.array<double>(8, 32); break;
             case GRID_BARRIER: me.grid_barrier(); break;
             case FLAG_OF_NOBODY: me.await(a.flag, 1); break;
+            case WORD_OF_NOBODY:
+                for (;;) {
+                    (void)me.look(reinterpret_cast<const simt::pack<uint32_t, 2> *>(a.flag));
+                    me.look_again();
+                }
+                break;
             case PACK_BETWEEN: (void)me.stream_load<2>(a.flag + 1 - (t & 1)); break;
             case FOUR_OUT_OF_PLACE: numbers.set(t % 32 + 2 - t % 4, same); break;
             case FOUR_OUT_OF_ARRAY: numbers.set(t + 64 - t % 4, same); break;
@@ -352,6 +397,7 @@ void faults_are_stopped(void **) {
         {OUT_OF_MEMORY, "shared array"},
         {GRID_BARRIER, "not cooperative"},
         {FLAG_OF_NOBODY, "deadlock"},
+        {WORD_OF_NOBODY, "deadlock"},
         {PACK_BETWEEN, "between"},
     };
     for (const auto &c : cases)
@@ -394,6 +440,7 @@ void copies_touched_too_early_are_stopped(void **) {
 int main() {
     const CMUnitTest tests[] = {
         cmocka_unit_test(collectives_add_up),
+        cmocka_unit_test(words_find_who_looks_for_them),
         cmocka_unit_test(tickets_hold_up_any_order),
         cmocka_unit_test(grid_barriers_order_blocks),
         cmocka_unit_test(copies_land_at_their_wait),

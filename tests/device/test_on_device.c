@@ -217,6 +217,22 @@ static void long_chains(void **state) {
     once(dpcr_transition_square(DPCR_DIAGONAL, 64, 0), DPCR_F32, 4099, 5, 0);
 }
 
+// So long that tiles outnumber a device's blocks many times over, where DEEPPCR_DEVICE_LONGEST asks for that: the
+// simulator would take minutes.
+static void longest_chains(void **state) {
+    (void)state;
+    const char *asked = getenv("DEEPPCR_DEVICE_LONGEST");
+    const int64_t length = asked ? atoll(asked) : 50021;
+    for (int transposed = 0; transposed < 2; transposed++)
+        for (int dtype = DPCR_F32; dtype <= DPCR_U32; dtype++) {
+            const dpcr_dtype type = (dpcr_dtype)dtype;
+            once(dpcr_transition_square(DPCR_DIAGONAL, 1, 0), type, length, 1, transposed);
+            once(dpcr_transition_square(DPCR_DENSE, 2, 0), type, length / 4, 1, transposed + 2);
+            once(dpcr_transition_square(DPCR_DIAGONAL, 1, 0), type, length / 32, 37, transposed);
+            once(dpcr_transition_square(DPCR_BLOCK, 8, 2), type, length / 64, 5, transposed);
+        }
+}
+
 // Wider than multiplies on chip: by the loop and by products of chunks.
 static void wide_chains(void **state) {
     (void)state;
@@ -320,15 +336,8 @@ static void streams_side_by_side(void **state) {
     for (int i = 0; i < 3; i++) free_chain(&c[i]);
 }
 
-static void the_same_bits_again(void **state) {
-    (void)state;
-    const char *asked = getenv("DEEPPCR_DEVICE_LAUNCHES");
-    const int launches = asked ? atoi(asked) : 200;
-    chain c = {.shape = {.length = 5000,
-                         .batch = 3,
-                         .transition = dpcr_transition_square(DPCR_DENSE, 3, 0),
-                         .dtype = DPCR_F32},
-               .start = true};
+static void again_and_again(dpcr_transition transition, int64_t length, int64_t batch, int launches) {
+    chain c = {.shape = {.length = length, .batch = batch, .transition = transition, .dtype = DPCR_F32}, .start = true};
     make_chain(&c, 11);
     begin(&c);
     finish(&c);
@@ -345,6 +354,17 @@ static void the_same_bits_again(void **state) {
     assert_memory_equal(first, c.got, c.bytes[Z]);
     free(first);
     free_chain(&c);
+}
+
+static void the_same_bits_again(void **state) {
+    (void)state;
+    const char *asked = getenv("DEEPPCR_DEVICE_LAUNCHES"), *longest = getenv("DEEPPCR_DEVICE_LONGEST");
+    const int launches = asked ? atoi(asked) : 200;
+    again_and_again(dpcr_transition_square(DPCR_DENSE, 3, 0), 5000, 3, launches);
+    again_and_again(dpcr_transition_square(DPCR_DIAGONAL, 1, 0), longest ? atoll(longest) / 8 : 30011, 1,
+                    longest ? launches / 10 : 3);
+    again_and_again(dpcr_transition_square(DPCR_DENSE, 2, 0), longest ? atoll(longest) / 512 : 1201, 40,
+                    longest ? launches / 10 : 3);
 }
 
 static void a_nan_stays_in_its_sequence(void **state) {
@@ -556,6 +576,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(every_form),
         cmocka_unit_test(every_short_length),
         cmocka_unit_test(long_chains),
+        cmocka_unit_test(longest_chains),
         cmocka_unit_test(wide_chains),
         cmocka_unit_test(sparse_chains),
         cmocka_unit_test(streams_side_by_side),

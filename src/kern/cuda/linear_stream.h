@@ -1,27 +1,39 @@
 // SPDX-License-Identifier: MIT
 // Linear chains of widths 1 and 2 that lie in memory, one pass over it at its speed: z_m = A_m z_{m-1} + b_m.
 //
-// linear.h's fold over nodes at fixed places, with each number read once, into registers. What a step costs there is
-// little; what has to be short is the time from a tile's loads to its stores, for on-chip memory over that time is the
-// speed. A run is `items` steps of one column, a thread's. `teams` runs are a node of level 0, 32 nodes of a level one
-// of the next. A tile is a block's work: 1, 2, 4 .. 32 columns of 32, 16 .. 1 nodes of level 0, so 32 teams threads.
+// linear.h's fold over nodes at fixed places, with each number read once. What a step costs there is little; what has
+// to be short is the time from a tile's loads to its stores, for on-chip memory over that time is the speed. A run is
+// `items` steps of one column, a thread's. `teams` runs are a node, 32 nodes a span. A tile is a block's work: 1, 2, 4
+// .. 32 columns of 32, 16 .. 1 nodes, so 32 teams threads.
 //
-//     load      each thread its run. Columns beside each other fill sectors of memory by themselves; fewer go through
-//               shared memory, a warp's numbers at a time, so that neighbouring lanes read neighbouring numbers
-//     reduce    the run, in order, to a summary (M, v): what it makes of a state, M z + v; the first warp makes the
-//               nodes' of the runs' and announces them before it looks at others
-//     look back the nodes to the left, of all levels together: wait, a flag a thread; read, and four nodes that lie
-//               beside each other become a bundle; apply bundles and single nodes to z0, largest first. The last tile
-//               of a node of a higher level makes that one of bundles too, before it waits for more
-//     apply     the tile's nodes and runs to the left, then the run itself; store
+//     load      the tile into shared memory, a warp its runs together, so that neighbouring lanes read neighbouring
+//               numbers: by copies that go on by themselves, of packs where those may go
+//     reduce    each thread its run, in order, to a summary (M, v): what it makes of a state, M z + v; the first warp
+//               makes the nodes' of the runs' and posts them, or the span's where the tile is one
+//     look back the state at the span's start is that at the start of some octet of spans, put through the octets
+//     since,
+//               one after the other, and then the spans; which octet's is known by then does not matter for the bits.
+//               Tiles that are parts of a span put it through the nodes to their left too, and the last of them posts
+//               the span's summary, before it waits
+//     apply     the tile's nodes and runs to the left, then the run itself; the octet's last tile posts the state at
+//     its
+//               end; store. A block then takes the next tile that nobody has
 //
-// Only whole bundles and nodes are composed, each in one way; all else is applied to states in the order of steps. So
-// bits are those of n, K, items and teams: not of who came first, nor of how many columns there are or a tile has.
+// Only fixed pairs of nodes, pairs of those and so on up to spans are composed, and of spans up to octets; all else is
+// applied to states in the order of steps. So bits are those of n, K, items and teams: not of who came first, nor of
+// how many columns there are or a tile has.
 //
-// A tile waits for tiles of lower tickets only. Work a column and step: K^3 + 2 K^2, of which K^3 for K = 1 is one
-// product. Memory: a, b and z once each, and (K^2 + K) / (items teams) numbers a step and column for nodes.
+// Between blocks summaries and states travel as letters: words of which each says by itself that it is there, so nobody
+// waits for one thing to read another, and no store waits for those before it. A tile waits for tiles of lower tickets
+// only, and its state is known one way there and back after the last of their summaries, of up to 256 spans.
+//
+// Work a column and step: K^3 + 2 K^2, of which K^3 for K = 1 is one product. Memory: a, b and z once each, and
+// (K^2 + K) / (items teams) numbers a step and column for nodes where a tile is not a span.
 #ifndef DPCRI_CUDA_LINEAR_STREAM_H
 #define DPCRI_CUDA_LINEAR_STREAM_H
+
+#include <cstring>
+#include <type_traits>
 
 #include "kern/cuda/linear.h"
 
@@ -29,26 +41,27 @@ namespace linear {
 
 namespace stream {
 
-constexpr int radix = 32, radix_log = 5;                     // nodes of a level in one of the next
+constexpr int radix = 32, radix_log = 5;                     // nodes of a span
 constexpr int bundle = 4;                                    // nodes
-constexpr int most_slots = radix / bundle - 1 + bundle - 1;  // bundles and single nodes to the left, of a level
-constexpr int levels_at_most = 8;                            // 32^7 and more nodes would be more blocks than a grid has
+constexpr int most_slots = radix / bundle - 1 + bundle - 1;  // bundles and single nodes to the left in a span
+constexpr int octet = 8;                                     // spans
+constexpr int reach = 32;                                    // octets that a tile looks back over
 
 template <int Items, int Teams>
 struct geometry {
     static constexpr int items = Items, teams = Teams, node = Items * Teams, threads = radix * Teams;
 };
-// Some 40 KB of A and b, and little between runs (apart), leave room for four blocks on a multiprocessor, three where
-// K = 2 in double.
+// Some 90 KB of A and b, and little between runs (apart), leave room for two blocks on a multiprocessor of an H100:
+// what blocks tell each other costs by the tile.
 template <class T, int K>
-struct usual : geometry<(K == 1 ? 80 : 24) / (int)sizeof(T), 8> {};
+struct usual : geometry<(K == 1 ? 176 : 56) / (int)sizeof(T), 8> {};
 
-// Columns of a tile at most: 64 bytes of b.
+// Columns of a tile at most: 128 bytes of b.
 template <class T, int K>
-constexpr int usual_group = 64 / (K * (int)sizeof(T));
+constexpr int usual_group = 128 / (K * (int)sizeof(T));
 // Columns that fill a sector.
 template <class T, int K>
-constexpr int direct_group = (32 + K * (int)sizeof(T) - 1) / (K * (int)sizeof(T));
+constexpr int sector_group = (32 + K * (int)sizeof(T) - 1) / (K * (int)sizeof(T));
 
 template <class T, int K>
 struct summary {
@@ -85,67 +98,115 @@ struct state {
     }
 };
 
+// A number on its way between blocks: a word of which all bits set says that it is not there yet. The ring has no
+// number to spare for that.
+template <class T>
+struct letter {
+    typedef uint32_t word;
+};
+template <>
+struct letter<double> {
+    typedef uint64_t word;
+};
+template <>
+struct letter<uint32_t> {
+    typedef uint64_t word;
+};
+constexpr int absent = 0xff;  // each byte of it
+
+template <class T>
+SIMT typename letter<T>::word written(T x) {
+    typename letter<T>::word w = 0;
+    memcpy(&w, &x, sizeof x);
+    if constexpr (std::is_floating_point<T>::value) {
+        if (w == (typename letter<T>::word) - 1) w >>= 1;  // another NaN
+    }
+    return w;
+}
+template <class T>
+SIMT T number_in(typename letter<T>::word w) {
+    T x;
+    memcpy(&x, &w, sizeof x);
+    return x;
+}
+
+// Bytes of a block's shared memory, first ones of each array; records are of K^2 + K numbers.
+struct layout {
+    int a, b, teams, nodes, bundles, made, states, heads, slots, bytes;
+};
+
 // What the launcher knows and the kernel wants to.
 template <class T>
 struct arguments_of {
     problem<T> p;
     bool wide_a, wide_b, wide_z;  // whole packs may go: numbers that follow each other, aligned
-    int lowest;                   // level of nodes that tiles publish: 1 where a tile has 32 of level 0
-    int slots;                    // of all levels
+    layout at;
+    int64_t work;    // tiles of all groups of columns
+    uint32_t ahead;  // of them, that come from memory at a time
+    // [index][group of columns][column]: what spans make of a state, the states at octets' ends, and, where tiles are
+    // not spans, what nodes make.
+    typename letter<T>::word *spans, *ends, *nodes;
 };
 
-// Numbers of shared memory from one run to the next: packs, an odd number of them, so that lanes meet every bank once.
+// Numbers of shared memory from one warp's run of all columns to its next, `each` numbers a step and column: an odd
+// number of what lanes beside each other read at once, so that they meet every bank once.
 template <class T>
-SIMT_BOTH constexpr int apart(int numbers) {
-    constexpr int across = 16 / (int)sizeof(T);
-    return numbers % across == 0 ? odd(numbers / across) * across : odd(numbers);
+SIMT_BOTH constexpr int apart(int items, int group, int each) {
+    const int across = 16 / (int)sizeof(T), step = group * each;
+    if (step % across == 0) return odd(items) * step;
+    return items * step % across == 0 ? odd(items * step / across) * across : odd(items * step);
 }
 
-// Bytes of a block's shared memory; records are of K^2 + K numbers.
+// A tile of one column is a span.
 template <class T, int K, class S>
-struct layout {
-    static constexpr int record = (K * K + K) * (int)sizeof(T);
-    static constexpr int a = 16;
-    static constexpr int b = a + S::threads * apart<T>(S::items * K * K) * (int)sizeof(T);
-    static constexpr int teams = b + S::threads * apart<T>(S::items * K) * (int)sizeof(T);
-    static constexpr int nodes = teams + radix * (S::teams + 1) * record;
-    static constexpr int bundles = nodes + radix * record;
-    static constexpr int made = bundles + radix / bundle * record;
-    SIMT_BOTH static int states(int group) { return made + (group * record + 15) / 16 * 16; }
-    SIMT_BOTH static int slots_at(int group) { return states(group) + (group * K * (int)sizeof(T) + 15) / 16 * 16; }
-    SIMT_BOTH static int bytes(int group, int slots) { return slots_at(group) + slots * group * record; }
-};
+inline layout layout_of(int group) {
+    constexpr int record = (K * K + K) * (int)sizeof(T);
+    const int runs = S::threads / group;
+    layout l = {};
+    const auto next = [](int from, int bytes) { return (from + bytes + 15) / 16 * 16; };
+    l.a = 16;
+    l.b = next(l.a, runs * apart<T>(S::items, group, K * K) * (int)sizeof(T));
+    l.teams = next(l.b, runs * apart<T>(S::items, group, K) * (int)sizeof(T));
+    l.nodes = next(l.teams, radix * (S::teams + 1) * record);
+    l.bundles = next(l.nodes, radix * record);
+    l.made = next(l.bundles, radix / bundle * record);
+    l.states = next(l.made, group * record);
+    l.heads = next(l.states, (group > S::teams ? group : S::teams) * K * (int)sizeof(T));
+    l.slots = next(l.heads, S::teams * (int)sizeof(int32_t));
+    l.bytes = next(l.slots, (group == 1 ? reach + octet : most_slots * group) * record);
+    return l;
+}
 
 // ---- the kernel ----
 
-template <class T, int K, class S, bool Staged>
+// Alone: tiles of one column.
+template <class T, int K, class S, bool Alone>
 struct kernel {
     typedef arguments_of<T> arguments;
-    typedef layout<T, K, S> at_byte;
     typedef simt::pack<T, 2> two;
     typedef summary<T, K> sum;
+    typedef typename letter<T>::word word;
     static constexpr int E = K * K, N = E + K, across = 16 / (int)sizeof(T);
-    static constexpr int most = S::threads, together = K * (int)sizeof(T) <= 8 ? 4 : 3;
+    static constexpr int most = S::threads, together = 2;
     static_assert(simt::warp_size == radix && radix % E == 0 && N % 2 == 0, "widths 1 and 2");
 
     struct place {
-        int group, shift, each;     // columns of a tile; nodes of level 0 of one
+        layout bytes;
+        int group, shift, each;     // columns of a tile; nodes of one
         int column, run;            // the thread's, in the tile
         int64_t tile, number;       // tile of the sequence, group of columns
         int columns;                // that are there
         simt::shared<two> records;  // of the whole memory
         simt::shared<T> states;
         // First record of
-        SIMT static constexpr int record(int byte) { return byte / (int)sizeof(two); }
+        SIMT static int place_of(int byte) { return byte / (int)sizeof(two); }
         SIMT int team(int r, int c) const {
-            return record(at_byte::teams) + (((r + r / S::teams) << shift) + c) * (N / 2);
+            return place_of(bytes.teams) + (((r + r / S::teams) << shift) + c) * (N / 2);
         }
-        SIMT int node(int n, int c) const { return record(at_byte::nodes) + ((n << shift) + c) * (N / 2); }
-        SIMT int bundle_of(int q, int c) const { return record(at_byte::bundles) + ((q << shift) + c) * (N / 2); }
-        SIMT int made(int c) const { return record(at_byte::made) + c * (N / 2); }
-        SIMT int slot(int level, int i, int c) const {
-            return record(at_byte::slots_at(group)) + (((level * most_slots + i) << shift) + c) * (N / 2);
-        }
+        SIMT int node(int n, int c) const { return place_of(bytes.nodes) + ((n << shift) + c) * (N / 2); }
+        SIMT int bundle_of(int q, int c) const { return place_of(bytes.bundles) + ((q << shift) + c) * (N / 2); }
+        SIMT int made(int c) const { return place_of(bytes.made) + c * (N / 2); }
+        SIMT int slot(int i, int c) const { return place_of(bytes.slots) + ((i << shift) + c) * (N / 2); }
         SIMT sum get(int at) const {
             sum s;
             SIMT_UNROLL for (int h = 0; h < N / 2; h++) {
@@ -163,51 +224,75 @@ struct kernel {
                 records.set(at + h, x);
             }
         }
+        SIMT state<T, K> get_state(int c) const {
+            state<T, K> z;
+            SIMT_UNROLL for (int i = 0; i < K; i++) z.x[i] = states.get(c * K + i);
+            return z;
+        }
+        SIMT void put_state(int c, const state<T, K> &z) const {
+            SIMT_UNROLL for (int i = 0; i < K; i++) states.set(c * K + i, z.x[i]);
+        }
         SIMT int64_t first_step() const { return tile * each * S::node; }
+        SIMT int64_t span() const { return tile * each >> radix_log; }
+        SIMT int left() const { return (int)(tile * each) & (radix - 1); }  // nodes in the span
+        SIMT bool ends_span() const { return left() + each == radix; }
     };
 
     SIMT static void run(simt::lane &me, const arguments &a) {
         const problem<T> &p = a.p;
         const simt::shared<uint32_t> drawn = me.template array<uint32_t>(0, 1);
-        if (me.thread() == 0) drawn.set(0, me.ticket(p.ticket));
-        me.barrier();
-        const uint32_t ticket = drawn.get(0), groups = (uint32_t)p.groups;
+        const uint32_t groups = (uint32_t)p.groups;
         place at;
-        at.group = p.group;
-        at.shift = p.shift;
-        at.each = radix >> p.shift;
-        at.column = me.thread() & (p.group - 1);
-        at.run = me.thread() >> p.shift;
-        at.tile = ticket / groups;
-        at.number = ticket % groups;
-        const int64_t left = p.columns - at.number * p.group;
-        at.columns = left < p.group ? (int)left : p.group;
-        at.records = me.template array<two>(0, at_byte::bytes(p.group, a.slots) / (int)sizeof(two));
-        at.states = me.template array<T>(at_byte::states(p.group), p.group * K);
+        at.bytes = a.at;
+        at.group = Alone ? 1 : p.group;
+        at.shift = Alone ? 0 : p.shift;
+        at.each = radix >> at.shift;
+        at.column = me.thread() & (at.group - 1);
+        at.run = me.thread() >> at.shift;
+        at.records = me.template array<two>(0, a.at.bytes / (int)sizeof(two));
+        at.states = me.template array<T>(a.at.states, (at.group > S::teams ? at.group : S::teams) * K);
+        uint32_t next = me.thread() == 0 ? me.ticket(p.ticket) + 1 : 0;  // all bits of the counter were set
+        SIMT_ROLLED for (;;) {
+            if (me.thread() == 0) {
+                while (!may_load(me, a, at, next)) me.look_again();
+                drawn.set(0, next);
+            }
+            me.barrier();
+            const uint32_t ticket = drawn.get(0);
+            if (ticket >= a.work) return;
+            at.tile = ticket / groups;
+            at.number = ticket % groups;
+            const int64_t left = p.columns - at.number * at.group;
+            at.columns = left < at.group ? (int)left : at.group;
 
-        const state<T, K> z0 = start(me, p, at);  // on its way too
-        sum item[S::items];
-        if constexpr (Staged) {
-            load_staged(me, a, at);
-            get_items(me, p, at, item);
-        } else {
-            load_direct(me, a, at, item);
-            put_items(me, p, at, item);
-            transpose(p, item);
+            const staging<E> of_a(me, p, at, a.at.a);
+            const staging<K> of_b(me, p, at, a.at.b);
+            load(me, a, at, of_a, of_b);
+            at.put(at.team(at.run, at.column), reduce(p, of_a, of_b));
+            me.barrier();
+            if (me.warp() == 0) make_nodes(me, a, at);
+            if constexpr (Alone)
+                look_back_alone(me, a, at);
+            else
+                look_back(me, a, at);
+            me.barrier();
+            if (me.thread() == 0) {
+                if (Alone) post_end(me, a, at, at.get_state(0));
+                next = me.ticket(p.ticket) + 1;  // it comes while the states are made
+            }
+            apply(p, at, of_a, of_b);
+            store(me, a, at, of_b);
         }
-        if (me.thread() < p.group) SIMT_UNROLL for (int i = 0; i < K; i++) at.states.set(at.column * K + i, z0.x[i]);
-        sum own = item[0];
-        SIMT_UNROLL for (int i = 1; i < S::items; i++) own = compose(own, item[i]);
-        at.put(at.team(at.run, at.column), own);
-        me.barrier();
-        if (me.warp() == 0) make_nodes(me, a, at);
-        look_back(me, a, at);
-        get_items(me, p, at, item);
-        apply(at, item);
-        if constexpr (Staged)
-            store_staged(me, a, at, item);
-        else
-            store_direct(me, a, at, item);
+    }
+
+    // So that tiles come from memory one after the other, not all at a time, one waits until that `a.ahead` tickets
+    // before has come; of a sequence's last nobody hears.
+    SIMT static bool may_load(simt::lane &me, const arguments &a, const place &at, uint32_t ticket) {
+        if (ticket >= a.work || ticket < a.ahead) return true;
+        const uint32_t groups = (uint32_t)a.p.groups, tile = (ticket - a.ahead) / groups;
+        const int64_t first = Alone ? tile : (int64_t)tile * at.each;
+        const int64_t index = (first * groups + (ticket - a.ahead) % groups) << at.shift;
+        return tile + 1 >= a.p.tiles || are_there(look(me, (Alone ? a.spans : a.nodes) + index * N));
     }
 
     // ---- a, b and z ----
@@ -216,345 +301,438 @@ struct kernel {
         int64_t a, b, z0, z;
     };
     SIMT static offsets of_column(const problem<T> &p, const place &at, int column) {
-        const uint32_t c = (uint32_t)(at.number * p.group + column), parts = (uint32_t)p.parts;
+        const uint32_t c = (uint32_t)(at.number * at.group + column), parts = (uint32_t)p.parts;
         const int64_t row = c / parts, part = c % parts;
         return {row * p.a_row + part * p.a_part, row * p.b_row + part * K, row * p.z0_row + part * K,
                 row * p.z_row + part * K};
     }
 
     // The state before the first step, of a column.
-    SIMT static state<T, K> start(simt::lane &me, const problem<T> &p, const place &at) {
+    SIMT static state<T, K> start(const problem<T> &p, const place &at, int column) {
         state<T, K> z = {};
-        if (p.z0 && me.thread() < at.columns) {
-            const T *from = p.z0 + of_column(p, at, at.column).z0;
+        if (p.z0 && column < at.columns) {
+            const T *from = p.z0 + of_column(p, at, column).z0;
             SIMT_UNROLL for (int i = 0; i < K; i++) z.x[i] = from[i];
         }
         return z;
     }
 
-    // Of `most` steps from `first` on, how many there are.
+    // Of `most_steps` from `first` on, how many there are.
     SIMT static int there(const problem<T> &p, int64_t first, int most_steps) {
         const int64_t left = p.length - first;
         return left < 0 ? 0 : left < most_steps ? (int)left : most_steps;
     }
 
-    SIMT static void transpose(const problem<T> &p, sum (&item)[S::items]) {
-        if constexpr (K > 1) {
-            if (!p.transposed) return;
-            SIMT_UNROLL for (int i = 0; i < S::items; i++) SIMT_UNROLL for (int r = 0; r < K; r++)
-                SIMT_UNROLL for (int c = 0; c < r; c++) {
-                const T x = item[i].x[r * K + c];
-                item[i].x[r * K + c] = item[i].x[c * K + r];
-                item[i].x[c * K + r] = x;
-            }
-        }
-    }
-
-    // Count numbers at `from`, by packs of Width.
-    template <int Count, int Width>
-    SIMT static void read(simt::lane &me, T *to, const T *from) {
-        SIMT_UNROLL for (int h = 0; h < Count; h += Width) {
-            const simt::pack<T, Width> x = me.template stream_load<Width>(from + h);
-            SIMT_UNROLL for (int e = 0; e < Width; e++) to[h + e] = x.at[e];
-        }
-    }
-
-    // Count numbers of each item from place `Begin` on; where `All`, of items 0 .. S::items - 1, else those of skip ..
-    // count - 1.
-    template <int Begin, int Count, int Width, bool All>
-    SIMT static void read_items(simt::lane &me, sum (&item)[S::items], const T *from, int64_t step, int skip,
-                                int count) {
-        SIMT_UNROLL for (int i = 0; i < S::items; i++) {
-            if (All || (i >= skip && i < count)) read<Count, Width>(me, item[i].x + Begin, from);
-            from += step;
-        }
-    }
-    template <int Begin, int Count, int Width>
-    SIMT static void read_run(simt::lane &me, sum (&item)[S::items], const T *from, int64_t step, int skip, int count) {
-        if (skip == 0 && count == S::items)
-            read_items<Begin, Count, Width, true>(me, item, from, step, skip, count);
-        else
-            read_items<Begin, Count, Width, false>(me, item, from, step, skip, count);
-    }
-
-    static constexpr int pack_of_a = E == 1 ? 1 : across;  // E where a number has 4 bytes
-
-    SIMT static void load_direct(simt::lane &me, const arguments &a, const place &at, sum (&item)[S::items]) {
-        const problem<T> &p = a.p;
-        const int64_t first = at.first_step() + at.run * S::items;
-        const int count = at.column < at.columns ? there(p, first, S::items) : 0;
-        const int skip = first == 0 && !p.z0 ? 1 : 0;
-        const offsets o = of_column(p, at, at.column);
-        if (skip != 0 || count < S::items || !p.a) {
-            SIMT_UNROLL for (int i = 0; i < S::items; i++) {
-                SIMT_UNROLL for (int e = 0; e < E; e++) item[i].x[e] =
-                    T(e / K == e % K && !(i == 0 && skip == 1) ? 1 : 0);
-                SIMT_UNROLL for (int e = E; e < N; e++) item[i].x[e] = T(0);
-            }
-        }
-        if (p.a) {
-            const T *from = p.a + o.a + first * p.a_step;
-            if (K == 1 || !a.wide_a)
-                read_run<0, E, 1>(me, item, from, p.a_step, skip, count);
-            else
-                read_run<0, E, pack_of_a>(me, item, from, p.a_step, skip, count);
-        }
-        const T *from = p.b + o.b + first * p.b_step;
-        if (K == 1 || !a.wide_b)
-            read_run<E, K, 1>(me, item, from, p.b_step, 0, count);
-        else
-            read_run<E, K, K>(me, item, from, p.b_step, 0, count);
-    }
-
-    template <int Width>
-    SIMT static void write_run(simt::lane &me, const sum (&item)[S::items], T *to, int64_t step, int count) {
-        SIMT_UNROLL for (int i = 0; i < S::items; i++) {
-            if (i < count) SIMT_UNROLL for (int h = 0; h < K; h += Width) {
-                    simt::pack<T, Width> x;
-                    SIMT_UNROLL for (int e = 0; e < Width; e++) x.at[e] = item[i].x[E + h + e];
-                    me.stream_store(to + h, x);
-                }
-            to += step;
-        }
-    }
-
-    SIMT static void store_direct(simt::lane &me, const arguments &a, const place &at, const sum (&item)[S::items]) {
-        const problem<T> &p = a.p;
-        const int64_t first = at.first_step() + at.run * S::items;
-        const int count = at.column < at.columns ? there(p, first, S::items) : 0;
-        T *to = p.z + of_column(p, at, at.column).z + first * p.z_step;
-        if (K == 1 || !a.wide_z)
-            write_run<1>(me, item, to, p.z_step, count);
-        else
-            write_run<K>(me, item, to, p.z_step, count);
-    }
-
-    // A warp's numbers in shared memory, Each a step and column, run by run. In global memory, where columns and steps
-    // follow each other, number f is e of column c at step s, f = (s group + c) Each + e. On the way between the two a
-    // lane moves those of a stride of 32, or packs of them.
+    // A warp's numbers, Each a step and column: number f of them is e of column c at step s, f = (s group + c) Each +
+    // e, in that order run by run in shared memory. On the way between the two memories a lane moves those of a stride
+    // of 32, or packs of them.
     template <int Each>
     struct staging {
-        static constexpr int own = S::items * Each, pad = apart<T>(own);
-        static constexpr bool packs = own % across == 0;
+        static constexpr int each_log = Each == 1 ? 0 : Each == 2 ? 1 : 2;
+        static constexpr int own = S::items * Each;
+        // Numbers lie here as they do there, where they go by packs.
+        static constexpr bool flat = Alone && own % across == 0 && apart<T>(S::items, 1, Each) == own;
         simt::shared<T> numbers;
-        simt::shared<simt::pack<T, across>> wide;
-        int lane, group, shift, steps, count;  // steps of the warp, and how many are there
+        int lane, group, shift, wide_log, away,
+            base;          // numbers of a step, its logarithm; from run to run; the lane's run
+        int steps, count;  // of the warp, and how many are there
         int64_t first;
 
         SIMT staging(simt::lane &me, const problem<T> &p, const place &at, int byte)
-            : lane(me.in_warp()), group(p.group), shift(p.shift), steps((radix >> p.shift) * S::items) {
-            const int begin = byte + me.warp() * radix * pad * (int)sizeof(T);
-            numbers = me.template array<T>(begin, radix * pad);
-            if constexpr (packs) wide = me.template array<simt::pack<T, across>>(begin, radix * pad / across);
+            : lane(me.opaque(me.in_warp())),
+              group(at.group),
+              shift(at.shift),
+              wide_log(at.shift + each_log),
+              away(apart<T>(S::items, at.group, Each)),
+              steps((radix >> at.shift) * S::items) {
+            const int runs = radix >> shift;
+            numbers = me.template array<T>(byte + me.warp() * runs * away * (int)sizeof(T), runs * away);
+            base = (lane >> shift) * away + (lane & (group - 1)) * Each;
             first = at.first_step() + (int64_t)me.warp() * steps;
             count = there(p, first, steps);
         }
         SIMT bool whole(const place &at) const { return count == steps && at.columns == group; }
         SIMT int column(int f) const { return f / Each & (group - 1); }
-        SIMT int step(int f) const { return f / Each >> shift; }
+        SIMT int step(int f) const { return f >> wide_log; }
         SIMT int where(int f) const {
             const int s = step(f);
-            return ((s / S::items << shift) + column(f)) * pad + s % S::items * Each + f % Each;
+            return s / S::items * away + (s % S::items << wide_log) + (f & ((1 << wide_log) - 1));
         }
+        // From step 0 of the tile's first column on.
+        SIMT int64_t outside(int f, int64_t by) const { return step(f) * by + (f & ((1 << wide_log) - 1)); }
 
-        SIMT void set_run(const T (&x)[own]) const {
-            if constexpr (packs) {
-                SIMT_UNROLL for (int h = 0; h < own / across; h++) {
-                    simt::pack<T, across> y;
-                    SIMT_UNROLL for (int e = 0; e < across; e++) y.at[e] = x[h * across + e];
-                    wide.set(lane * (pad / across) + h, y);
-                }
+        // Packs to their places, where the lane need not wait for them.
+        SIMT void copy_packs(simt::lane &me, const T *from, int64_t by) const {
+            if constexpr (flat) {
+                SIMT_UNROLL for (int h = 0; h < own / across; h++)
+                    me.copy_async_wide(numbers, (h * radix + lane) * across, from + (h * radix + lane) * across);
             } else {
-                SIMT_UNROLL for (int i = 0; i < own; i++) numbers.set(lane * pad + i, x[i]);
+                SIMT_ROLLED for (int h = 0; h < own / across; h++) {
+                    const int f = (h * radix + lane) * across;
+                    me.copy_async_wide(numbers, where(f), from + outside(f, by));
+                }
             }
         }
-        SIMT void get_run(T (&x)[own]) const {
-            if constexpr (packs) {
-                SIMT_UNROLL for (int h = 0; h < own / across; h++) {
-                    const simt::pack<T, across> y = wide.get(lane * (pad / across) + h);
-                    SIMT_UNROLL for (int e = 0; e < across; e++) x[h * across + e] = y.at[e];
-                }
+        SIMT void store_packs(simt::lane &me, T *to, int64_t by) const {
+            if constexpr (flat) {
+                SIMT_UNROLL for (int h = 0; h < own / across; h++) me.stream_store(
+                    to + (h * radix + lane) * across, numbers.template get<across>((h * radix + lane) * across));
             } else {
-                SIMT_UNROLL for (int i = 0; i < own; i++) x[i] = numbers.get(lane * pad + i);
-            }
-        }
-        // Does a pack's place follow from that of its first number?
-        SIMT bool beside() const { return Each % across == 0 || group == 1; }
-
-        SIMT void set_packs(const T (&x)[own]) const {
-            SIMT_UNROLL for (int h = 0; h < own / across; h++) {
-                const int f = (h * radix + lane) * across;
-                if (beside()) {
-                    simt::pack<T, across> y;
-                    SIMT_UNROLL for (int e = 0; e < across; e++) y.at[e] = x[h * across + e];
-                    wide.set(where(f) / across, y);
-                } else {
-                    SIMT_UNROLL for (int e = 0; e < across; e++) numbers.set(where(f + e), x[h * across + e]);
+                SIMT_ROLLED for (int h = 0; h < own / across; h++) {
+                    const int f = (h * radix + lane) * across;
+                    me.stream_store(to + outside(f, by), numbers.template get<across>(where(f)));
                 }
             }
         }
-        SIMT void get_packs(T (&x)[own]) const {
-            SIMT_UNROLL for (int h = 0; h < own / across; h++) {
-                const int f = (h * radix + lane) * across;
-                if (beside()) {
-                    const simt::pack<T, across> y = wide.get(where(f) / across);
-                    SIMT_UNROLL for (int e = 0; e < across; e++) x[h * across + e] = y.at[e];
-                } else {
-                    SIMT_UNROLL for (int e = 0; e < across; e++) x[h * across + e] = numbers.get(where(f + e));
-                }
+        // Single numbers; base_of(column) is where step 0's stand, or NULL. Others become 0, or of the identity.
+        template <class Base>
+        SIMT void copy_singles(simt::lane &me, const Base &base_of, int64_t by, int skip, bool identity) const {
+            const bool fixed = 1 << wide_log <= radix;  // then all the lane's are of one column
+            const T *from = base_of(column(lane));
+            SIMT_UNROLL_4 for (int i = 0; i < own; i++) {
+                const int f = i * radix + lane, s = step(f), e = f % Each;
+                if (!fixed) from = base_of(column(f));
+                if (from && s < count && s >= skip)
+                    me.copy_async(numbers, where(f), from + s * by + e);
+                else
+                    numbers.set(where(f), T(identity && s >= skip && e / K == e % K ? 1 : 0));
             }
         }
-        SIMT void set_singles(const T (&x)[own]) const {
-            SIMT_UNROLL for (int i = 0; i < own; i++) numbers.set(where(i * radix + lane), x[i]);
-        }
-        SIMT void get_singles(T (&x)[own]) const {
-            SIMT_UNROLL for (int i = 0; i < own; i++) x[i] = numbers.get(where(i * radix + lane));
-        }
-
-        SIMT void set_read(const T (&x)[own], bool as_packs) const {
-            if constexpr (packs) {
-                if (as_packs) return set_packs(x);
-            }
-            set_singles(x);
-        }
-
-        // Packs from `base`, the warp's first number, on.
-        SIMT void read_packs(simt::lane &me, const T *base, T (&x)[own]) const {
-            SIMT_UNROLL for (int h = 0; h < own / across; h++)
-                read<across, across>(me, x + h * across, base + (h * radix + lane) * across);
-        }
-        // Single numbers, from that of step 0 of the lane's column on; what is not there is 0, or `other`.
-        SIMT void read_singles(simt::lane &me, const T *base, int64_t by, bool mine, int skip, T other,
-                               T (&x)[own]) const {
-            const int inside = mine ? count : 0, s0 = step(lane);
-            const int ahead = radix / Each >> shift;  // steps from one number to the next
-            const T *from = base + s0 * by;
-            SIMT_UNROLL for (int i = 0; i < own; i++) {
-                const int s = s0 + i * ahead;
-                x[i] = s < skip ? T(0) : other;
-                if (s < inside && s >= skip) x[i] = me.template stream_load<1>(from).at[0];
-                from += ahead * by;
+        template <class Base>
+        SIMT void store_singles(simt::lane &me, const Base &base_of, int64_t by) const {
+            const bool fixed = 1 << wide_log <= radix;
+            T *to = base_of(column(lane));
+            SIMT_UNROLL_4 for (int i = 0; i < own; i++) {
+                const int f = i * radix + lane, s = step(f);
+                if (!fixed) to = base_of(column(f));
+                simt::pack<T, 1> x;
+                x.at[0] = numbers.get(where(f));
+                if (to && s < count) me.stream_store(to + s * by + f % Each, x);
             }
         }
-        SIMT void write_packs(simt::lane &me, T *base, const T (&x)[own]) const {
-            SIMT_UNROLL for (int h = 0; h < own / across; h++) {
-                simt::pack<T, across> y;
-                SIMT_UNROLL for (int e = 0; e < across; e++) y.at[e] = x[h * across + e];
-                me.stream_store(base + (h * radix + lane) * across, y);
+        // Count numbers at `at`, by packs of Width.
+        template <int Count, int Width>
+        SIMT void get(int at, T *x) const {
+            SIMT_UNROLL for (int h = 0; h < Count; h += Width) {
+                const simt::pack<T, Width> y = numbers.template get<Width>(at + h);
+                SIMT_UNROLL for (int e = 0; e < Width; e++) x[h + e] = y.at[e];
             }
         }
-        SIMT void write_singles(simt::lane &me, T *base, int64_t by, bool mine, const T (&x)[own]) const {
-            const int inside = mine ? count : 0, ahead = radix / Each >> shift, s0 = step(lane);
-            T *to = base + s0 * by;
-            SIMT_UNROLL for (int i = 0; i < own; i++) {
-                simt::pack<T, 1> y;
-                y.at[0] = x[i];
-                if (s0 + i * ahead < inside) me.stream_store(to, y);
-                to += ahead * by;
+        template <int Count, int Width>
+        SIMT void set(int at, const T *x) const {
+            SIMT_UNROLL for (int h = 0; h < Count; h += Width) {
+                simt::pack<T, Width> y;
+                SIMT_UNROLL for (int e = 0; e < Width; e++) y.at[e] = x[h + e];
+                numbers.set(at + h, y);
             }
         }
     };
 
-    SIMT static staging<E> stage_of_a(simt::lane &me, const problem<T> &p, const place &at) {
-        return staging<E>(me, p, at, at_byte::a);
-    }
-    SIMT static staging<K> stage_of_b(simt::lane &me, const problem<T> &p, const place &at) {
-        return staging<K>(me, p, at, at_byte::b);
-    }
-
-    // The thread's run as memory has it. It waits in shared memory: registers are for those who look back.
-    SIMT static void put_items(simt::lane &me, const problem<T> &p, const place &at, const sum (&item)[S::items]) {
-        T x[S::items * E], y[S::items * K];
-        SIMT_UNROLL for (int i = 0; i < S::items * E; i++) x[i] = item[i / E].x[i % E];
-        SIMT_UNROLL for (int i = 0; i < S::items * K; i++) y[i] = item[i / K].x[E + i % K];
-        stage_of_a(me, p, at).set_run(x);
-        stage_of_b(me, p, at).set_run(y);
-    }
-    SIMT static void get_items(simt::lane &me, const problem<T> &p, const place &at, sum (&item)[S::items]) {
-        T x[S::items * E], y[S::items * K];
-        stage_of_a(me, p, at).get_run(x);
-        stage_of_b(me, p, at).get_run(y);
-        SIMT_UNROLL for (int i = 0; i < S::items * E; i++) item[i / E].x[i % E] = x[i];
-        SIMT_UNROLL for (int i = 0; i < S::items * K; i++) item[i / K].x[E + i % K] = y[i];
-        transpose(p, item);
-    }
-
-    SIMT static void load_staged(simt::lane &me, const arguments &a, const place &at) {
+    SIMT static void load(simt::lane &me, const arguments &a, const place &at, const staging<E> &of_a,
+                          const staging<K> &of_b) {
         const problem<T> &p = a.p;
-        const staging<E> of_a = stage_of_a(me, p, at);
-        const staging<K> of_b = stage_of_b(me, p, at);
+        const offsets first = of_column(p, at, 0);
         const int skip = of_a.first == 0 && !p.z0 ? 1 : 0;
-        const bool packs_a = staging<E>::packs && a.wide_a && of_a.whole(at) && skip == 0;
-        const bool packs_b = staging<K>::packs && a.wide_b && of_b.whole(at);
-        T x[S::items * E] = {}, y[S::items * K] = {};
-        if (packs_a) {
-            of_a.read_packs(me, p.a + of_a.first * p.a_step, x);
+        if (a.wide_a && of_a.whole(at) && skip == 0) {
+            of_a.copy_packs(me, p.a + first.a + of_a.first * p.a_step, p.a_step);
         } else {
-            const int c = of_a.column(of_a.lane), e = of_a.lane % E;
-            const T *base = p.a ? p.a + of_column(p, at, c).a + of_a.first * p.a_step + e : nullptr;
-            of_a.read_singles(me, base, p.a_step, p.a && c < at.columns, skip, T(e / K == e % K ? 1 : 0), x);
+            const auto base = [&](int c) {
+                return p.a && c < at.columns ? p.a + of_column(p, at, c).a + of_a.first * p.a_step : nullptr;
+            };
+            of_a.copy_singles(me, base, p.a_step, skip, true);
         }
-        if (packs_b) {
-            of_b.read_packs(me, p.b + of_b.first * p.b_step, y);
+        if (a.wide_b && of_b.whole(at)) {
+            of_b.copy_packs(me, p.b + first.b + of_b.first * p.b_step, p.b_step);
         } else {
-            const int c = of_b.column(of_b.lane);
-            const T *base = p.b + of_column(p, at, c).b + of_b.first * p.b_step + of_b.lane % K;
-            of_b.read_singles(me, base, p.b_step, c < at.columns, 0, T(0), y);
+            const auto base = [&](int c) {
+                return c < at.columns ? p.b + of_column(p, at, c).b + of_b.first * p.b_step : nullptr;
+            };
+            of_b.copy_singles(me, base, p.b_step, 0, false);
         }
-        of_a.set_read(x, packs_a);
-        of_b.set_read(y, packs_b);
+        me.copy_wait();
         me.warp_barrier();
     }
 
-    SIMT static void store_staged(simt::lane &me, const arguments &a, const place &at, const sum (&item)[S::items]) {
+    SIMT static void store(simt::lane &me, const arguments &a, const place &at, const staging<K> &of_z) {
         const problem<T> &p = a.p;
-        const staging<K> of_z = stage_of_b(me, p, at);
-        T y[S::items * K];
-        SIMT_UNROLL for (int i = 0; i < S::items * K; i++) y[i] = item[i / K].x[E + i % K];
-        of_z.set_run(y);
         me.warp_barrier();
-        if constexpr (staging<K>::packs) {
-            if (a.wide_z && of_z.whole(at)) {
-                of_z.get_packs(y);
-                of_z.write_packs(me, p.z + of_z.first * p.z_step, y);
-                return;
+        if (a.wide_z && of_z.whole(at)) {
+            of_z.store_packs(me, p.z + of_column(p, at, 0).z + of_z.first * p.z_step, p.z_step);
+        } else {
+            const auto base = [&](int c) {
+                return c < at.columns ? p.z + of_column(p, at, c).z + of_z.first * p.z_step : nullptr;
+            };
+            of_z.store_singles(me, base, p.z_step);
+        }
+    }
+
+    // ---- the run, a part after the other ----
+
+    // Steps of a part: of a single column those of a pack of b, where a run is whole packs.
+    static constexpr bool by_packs = Alone && S::items * K % across == 0;
+    static constexpr int in_part = by_packs && K < across ? across / K : 1;
+    static constexpr int parts = S::items / in_part;
+    static_assert(S::items % in_part == 0, "whole parts");
+    // Numbers of b that lie aligned.
+    static constexpr int wide_b = by_packs ? across : Alone ? 1 : K;
+    static constexpr int wide_a = by_packs ? across : E < across ? E : across;
+
+    SIMT static void get_part(const problem<T> &p, const staging<E> &of_a, const staging<K> &of_b, int part,
+                              sum (&s)[in_part]) {
+        T x[in_part * E], y[in_part * K];
+        of_a.template get<in_part * E, wide_a>(of_a.base + (part * in_part << of_a.wide_log), x);
+        of_b.template get<in_part * K, wide_b>(of_b.base + (part * in_part << of_b.wide_log), y);
+        SIMT_UNROLL for (int i = 0; i < in_part; i++) {
+            SIMT_UNROLL for (int e = 0; e < E; e++) s[i].x[e] = x[i * E + e];
+            SIMT_UNROLL for (int e = 0; e < K; e++) s[i].x[E + e] = y[i * K + e];
+            if (K > 1 && p.transposed) {
+                const T x01 = s[i].x[1];
+                s[i].x[1] = s[i].x[K];
+                s[i].x[K] = x01;
             }
         }
-        of_z.get_singles(y);
-        const int c = of_z.column(of_z.lane);
-        T *base = p.z + of_column(p, at, c).z + of_z.first * p.z_step + of_z.lane % K;
-        of_z.write_singles(me, base, p.z_step, c < at.columns, y);
     }
 
-    // ---- nodes ----
-
-    SIMT static bool publishes(const problem<T> &p, const place &at) { return at.tile + 1 < p.tiles; }
-
-    SIMT static int64_t node_of(const problem<T> &p, int level, int64_t index, int64_t number) {
-        return (p.level_start[level] + index) * p.groups + number;
-    }
-    SIMT static two *numbers_of(const problem<T> &p, int64_t node, int column) {
-        return reinterpret_cast<two *>(p.nodes) + ((node << p.shift) + column) * (N / 2);
-    }
-    // Nodes of level 0 that a tile publishes have one flag: that of the first.
-    SIMT static uint32_t *flag_of(const problem<T> &p, const place &at, int level, int64_t index) {
-        return p.flags + node_of(p, level, level == 0 ? index & ~(int64_t)(at.each - 1) : index, at.number);
+    SIMT static sum reduce(const problem<T> &p, const staging<E> &of_a, const staging<K> &of_b) {
+        sum s[in_part];
+        get_part(p, of_a, of_b, 0, s);
+        sum own = s[0];
+        SIMT_UNROLL for (int i = 1; i < in_part; i++) own = compose(own, s[i]);
+        SIMT_UNROLL for (int h = 1; h < parts; h++) {
+            get_part(p, of_a, of_b, h, s);
+            SIMT_UNROLL for (int i = 0; i < in_part; i++) own = compose(own, s[i]);
+        }
+        return own;
     }
 
-    // By the first warp: what its lanes `with` numbers have, nodes from `index` on.
-    SIMT static void announce(simt::lane &me, const problem<T> &p, const place &at, int level, int64_t index, bool with,
-                              const sum &s) {
-        if (with) {
-            two *to = numbers_of(p, node_of(p, level, index + (me.thread() >> p.shift), at.number), at.column);
-            SIMT_UNROLL for (int h = 0; h < N / 2; h++) {
-                two x;
-                x.at[0] = s.x[2 * h];
-                x.at[1] = s.x[2 * h + 1];
-                me.peer_store(to + h, x);
+    // The states take b's places.
+    SIMT static void apply(const problem<T> &p, const place &at, const staging<E> &of_a, const staging<K> &of_b) {
+        state<T, K> z = start_of_run(at);
+        SIMT_UNROLL for (int h = 0; h < parts; h++) {
+            sum s[in_part];
+            T states[in_part * K];
+            get_part(p, of_a, of_b, h, s);
+            SIMT_UNROLL for (int i = 0; i < in_part; i++) {
+                z.step(s[i]);
+                SIMT_UNROLL for (int e = 0; e < K; e++) states[i * K + e] = z.x[e];
+            }
+            of_b.template set<in_part * K, wide_b>(of_b.base + (h * in_part << of_b.wide_log), states);
+        }
+    }
+
+    // What comes into the thread's run.
+    SIMT static state<T, K> start_of_run(const place &at) {
+        const int node = at.run / S::teams, team = at.run % S::teams;
+        state<T, K> z = at.get_state(at.column);
+        SIMT_ROLLED for (int q = 0; q < node / bundle; q++) z.step(at.get(at.bundle_of(q, at.column)));
+        SIMT_ROLLED for (int n = node / bundle * bundle; n < node; n++) z.step(at.get(at.node(n, at.column)));
+        SIMT_UNROLL for (int t = 0; t < S::teams - 1; t++) {
+            state<T, K> y = z;
+            y.step(at.get(at.team(node * S::teams + t, at.column)));
+            SIMT_UNROLL for (int i = 0; i < K; i++) z.x[i] = t < team ? y.x[i] : z.x[i];
+        }
+        return z;
+    }
+
+    // ---- nodes and spans ----
+
+    SIMT static bool publishes(const arguments &a, const place &at) { return at.tile + 1 < a.p.tiles; }
+
+    SIMT static int64_t index_of(const problem<T> &p, const place &at, int64_t i, int column) {
+        return ((i * p.groups + at.number) << at.shift) + column;
+    }
+
+    SIMT static void post(simt::lane &me, word *to, const sum &s) {
+        SIMT_UNROLL for (int i = 0; i < N; i++) me.post(to + i, written(s.x[i]));
+    }
+    SIMT static word *span_of(const arguments &a, const place &at, int64_t i, int column) {
+        return a.spans + index_of(a.p, at, i, column) * N;
+    }
+    SIMT static word *end_of(const arguments &a, const place &at, int64_t i, int column) {
+        return a.ends + index_of(a.p, at, i, column) * 2;
+    }
+    SIMT static word *node_of(const arguments &a, const place &at, int64_t i, int column) {
+        return a.nodes + index_of(a.p, at, i, column) * N;
+    }
+    // The state at the octet's end, of that at the span's start, by its last span.
+    SIMT static void post_end(simt::lane &me, const arguments &a, const place &at, state<T, K> z) {
+        if (!publishes(a, at) || at.span() % octet != octet - 1) return;
+        z.step(at.get(at.made(at.column)));
+        word *to = end_of(a, at, at.span() / octet, at.column);
+        SIMT_UNROLL for (int i = 0; i < 2; i++) me.post(to + i, written(z.x[i % K]));
+    }
+
+    // Two words of what blocks tell each other.
+    typedef simt::pack<word, 2> words;
+    SIMT static words look(simt::lane &me, const word *from) { return me.look(reinterpret_cast<const words *>(from)); }
+    SIMT static bool are_there(const words &w) { return w.at[0] != (word)-1 && w.at[1] != (word)-1; }
+    SIMT static state<T, K> state_in(const words &w) {
+        state<T, K> z;
+        SIMT_UNROLL for (int i = 0; i < K; i++) z.x[i] = number_in<T>(w.at[i]);
+        return z;
+    }
+
+    // By the first warp, a lane a node of the tile and column, out of the runs' summaries.
+    SIMT static void make_nodes(simt::lane &me, const arguments &a, const place &at) {
+        sum s = at.get(at.team(at.run * S::teams, at.column));
+        SIMT_UNROLL for (int t = 1; t < S::teams; t++) s =
+            compose(s, at.get(at.team(at.run * S::teams + t, at.column)));
+        at.put(at.node(at.run, at.column), s);
+        if (!Alone && publishes(a, at)) post(me, node_of(a, at, at.tile * at.each + at.run, at.column), s);
+        SIMT_ROLLED for (int d = 1; d < at.each; d *= 2) {
+            sum right;
+            SIMT_UNROLL for (int i = 0; i < N; i++) right.x[i] = me.shuffle_down(s.x[i], d << at.shift);
+            s = compose(s, right);
+            if (d == bundle / 2 && at.run % bundle == 0) at.put(at.bundle_of(at.run / bundle, at.column), s);
+        }
+        if constexpr (Alone) {
+            if (me.thread() == 0 && publishes(a, at)) {
+                post(me, span_of(a, at, at.span(), 0), s);
+                at.put(at.made(0), s);
             }
         }
-        me.warp_barrier();
-        if (me.thread() == 0) me.release(flag_of(p, at, level, index), 1);
+    }
+
+    // Nodes from `from` on, `next` words apart, of which `count` are wanted, once they are there.
+    template <int Most>
+    SIMT static void await(simt::lane &me, const word *from, int64_t next, int count, sum (&s)[Most]) {
+        words l[Most][N / 2];
+        SIMT_UNROLL for (int i = 0; i < Most; i++) SIMT_UNROLL for (int h = 0; h < N / 2; h++) if (i < count) l[i][h] =
+            look(me, from + i * next + 2 * h);
+        SIMT_UNROLL for (int i = 0; i < Most; i++) SIMT_UNROLL for (int h = 0; h < N / 2; h++) if (i < count) {
+            while (!are_there(l[i][h])) {
+                l[i][h] = look(me, from + i * next + 2 * h);  // it may have come while another was awaited
+                if (!are_there(l[i][h])) me.look_again();
+            }
+            s[i].x[2 * h] = number_in<T>(l[i][h].at[0]);
+            s[i].x[2 * h + 1] = number_in<T>(l[i][h].at[1]);
+        }
+    }
+
+    // ---- looking back: tiles that are spans ----
+
+    // What a span makes of a state, if it has come.
+    SIMT static bool has_come(simt::lane &me, const word *from, sum &s) {
+        bool all = true;
+        words w[N / 2];
+        SIMT_UNROLL for (int h = 0; h < N / 2; h++) w[h] = look(me, from + 2 * h);
+        SIMT_UNROLL for (int h = 0; h < N / 2; h++) {
+            all = all && are_there(w[h]);
+            s.x[2 * h] = number_in<T>(w[h].at[0]);
+            s.x[2 * h + 1] = number_in<T>(w[h].at[1]);
+        }
+        return all;
+    }
+
+    // Octet j is that which begins 8 j spans before the tile's own does. A warp has four, a lane a span of them, and
+    // lanes 0 .. 3 the states at the starts of the one before and of three of the four; the first warp has the tile's
+    // own octet's spans too. Wanted are the nearest state that is known and all spans since. Only what is wanted and
+    // was not there is looked at again: hundreds of blocks do so, at the same words.
+    SIMT static void look_back_alone(simt::lane &me, const arguments &a, const place &at) {
+        constexpr int each = simt::warp_size / octet, warps = S::teams < reach / each ? S::teams : reach / each;
+        const int lane = me.in_warp(), first = me.warp() * each, j = first + 1 + lane / octet;
+        const int64_t own = at.span() / octet;
+        const int singles = (int)(at.span() % octet);
+        const bool helps = me.warp() < warps, mine = helps && j <= own, single = me.warp() == 0 && lane < singles;
+        const simt::shared<int32_t> heads = me.template array<int32_t>(at.bytes.heads, warps);
+        bool have = false, have_single = false;
+        sum s = {}, of_single = {};
+        int nearest = reach;
+        SIMT_ROLLED while (nearest == reach) {
+            const int64_t before = own - first - lane;  // octets before the lane's state
+            const bool asks = helps && lane < each && before > 0;
+            words end;
+            if (asks) end = look(me, end_of(a, at, before - 1, 0));
+            if (mine && !have) have = has_come(me, span_of(a, at, (own - j) * octet + lane % octet, 0), s);
+            if (single && !have_single) have_single = has_come(me, span_of(a, at, own * octet + lane, 0), of_single);
+            const int found = me.first(helps && lane < each && (before == 0 || (before > 0 && are_there(end))));
+            if (lane == found) at.put_state(me.warp(), before == 0 ? start(a.p, at, 0) : state_in(end));
+            if (helps && lane == 0) heads.set(me.warp(), found < each ? first + found : reach);
+            me.barrier();
+            SIMT_UNROLL for (int w = warps - 1; w >= 0; w--) nearest = heads.get(w) < reach ? heads.get(w) : nearest;
+            if (nearest < reach) break;
+            me.look_again();
+            me.barrier();
+        }
+        const bool wanted = mine && j <= nearest;
+        SIMT_ROLLED while (me.any((wanted && !have) || (single && !have_single))) {
+            if (wanted && !have) have = has_come(me, span_of(a, at, (own - j) * octet + lane % octet, 0), s);
+            if (single && !have_single) have_single = has_come(me, span_of(a, at, own * octet + lane, 0), of_single);
+            if (me.any((wanted && !have) || (single && !have_single))) me.look_again();
+        }
+        SIMT_UNROLL for (int d = 1; d < octet; d *= 2) {
+            sum right;
+            SIMT_UNROLL for (int i = 0; i < N; i++) right.x[i] = me.shuffle_down(s.x[i], d);
+            s = compose(s, right);
+        }
+        if (wanted && lane % octet == 0) at.put(at.slot(j - 1, 0), s);
+        if (single) at.put(at.slot(reach + lane, 0), of_single);
+        me.barrier();
+        if (me.thread() == 0) {
+            state<T, K> z = at.get_state(nearest / each);
+            fold(at, 0, nearest - 1, -1, nearest, z);
+            fold(at, 0, reach, 1, singles, z);
+            at.put_state(0, z);
+        }
+    }
+
+    // `count` slots from `from` on, forwards or backwards, a few on their way at a time.
+    SIMT static void fold(const place &at, int column, int from, int by, int count, state<T, K> &z) {
+        constexpr int few = K == 1 ? 8 : sizeof(T) == 4 ? 4 : 2;
+        SIMT_ROLLED for (int i = 0; i < count; i += few) {
+            sum s[few];
+            SIMT_UNROLL for (int k = 0; k < few; k++) if (i + k < count) s[k] =
+                at.get(at.slot(from + by * (i + k), column));
+            SIMT_UNROLL for (int k = 0; k < few; k++) if (i + k < count) z.step(s[k]);
+        }
+    }
+
+    // ---- looking back: tiles that are parts of spans ----
+
+    static constexpr int at_once = K == 1 ? 4 : 2;  // summaries under way: more would not fit into registers
+
+    // The state at the span's start, of the thread's column.
+    SIMT static state<T, K> entry(simt::lane &me, const arguments &a, const place &at) {
+        const int64_t own = at.span() / octet, next = a.p.groups << at.shift;
+        const word *ends = end_of(a, at, 0, at.column), *spans = span_of(a, at, 0, at.column);
+        int64_t from = own;  // the octet whose start's state is known
+        state<T, K> z = {};
+        SIMT_ROLLED for (bool found = false; !found;) {
+            words l[2];
+            const int64_t nearest = from;
+            SIMT_UNROLL for (int i = 0; i < 2; i++) if (nearest - i > 0) l[i] =
+                look(me, ends + (nearest - i - 1) * next * 2);
+            SIMT_UNROLL for (int i = 0; i < 2; i++) if (!found) {
+                from = nearest - i;
+                found = from == 0 || are_there(l[i]);
+                if (found)
+                    z = from == 0 ? start(a.p, at, at.column) : state_in(l[i]);
+                else
+                    from--;
+            }
+        }
+        sum pair = {}, four = {};
+        SIMT_ROLLED for (int64_t i = from * octet; i < at.span(); i += at_once) {
+            const int64_t left = own * octet > i ? at_once : at.span() - i;
+            const int count = left < at_once ? (int)left : at_once;
+            sum s[at_once];
+            await<at_once>(me, spans + i * next * N, next * N, count, s);
+            if (i >= own * octet) {
+                SIMT_UNROLL for (int k = 0; k < at_once; k++) if (k < count) z.step(s[k]);
+            } else {
+                const int at_octet = (int)(i % octet);
+                SIMT_UNROLL for (int k = 0; k < at_once; k += 2) {
+                    sum t = compose(s[k], s[k + 1]);
+                    if ((at_octet + k) % 4 == 2) t = compose(pair, t);
+                    if ((at_octet + k) == 6) z.step(compose(four, t));
+                    if ((at_octet + k) % 4 == 0)
+                        pair = t;
+                    else
+                        four = t;
+                }
+            }
+        }
+        return z;
     }
 
     // Four nodes beside each other.
@@ -564,168 +742,84 @@ struct kernel {
         return compose(left, compose(node(2), node(3)));
     }
 
-    // By the first warp, a lane a node of the tile and column, out of the runs' summaries.
-    SIMT static void make_nodes(simt::lane &me, const arguments &a, const place &at) {
+    // The span's nodes to the left into slots: bundles, then single ones; a barrier follows.
+    SIMT static void fetch(simt::lane &me, const arguments &a, const place &at) {
         const problem<T> &p = a.p;
-        sum s = at.get(at.team(at.run * S::teams, at.column));
-        SIMT_UNROLL for (int t = 1; t < S::teams; t++) s =
-            compose(s, at.get(at.team(at.run * S::teams + t, at.column)));
-        at.put(at.node(at.run, at.column), s);
-        if (a.lowest == 0 && publishes(p, at))
-            announce(me, p, at, 0, at.tile * at.each, true, s);
-        else
-            me.warp_barrier();
-        if (at.run < at.each / bundle) {
-            const auto own = [&](int i) { return at.get(at.node(at.run * bundle + i, at.column)); };
-            at.put(at.bundle_of(at.run, at.column), bundle_up(own));
-        }
-        me.warp_barrier();
-        if (a.lowest == 1 && publishes(p, at)) {
-            const bool with = me.thread() == 0;
-            if (with) {
-                s = whole(at, 0, 0, radix);
-                at.put(at.made(0), s);
+        const int left = at.left();
+        const int64_t begin = at.tile * at.each - left, next = (p.groups << at.shift) * N;
+        // The first warp has other things to do.
+        const int most = me.threads() > simt::warp_size ? me.threads() - simt::warp_size : me.threads();
+        for (int f = me.threads() - 1 - me.thread();
+             f < (left + bundle - 1) / bundle << at.shift && me.thread() >= me.threads() - most; f += most) {
+            const int c = f & (at.group - 1), q = f >> at.shift;
+            const int count = left - q * bundle < bundle ? left - q * bundle : bundle;
+            const word *from = node_of(a, at, begin + q * bundle, c);
+            sum n[at_once], pair = {};
+            SIMT_ROLLED for (int done = 0; done < count; done += at_once) {
+                const int now = count - done < at_once ? count - done : at_once;
+                await<at_once>(me, from + done * next, next, now, n);
+                if (count < bundle) {
+                    SIMT_UNROLL for (int i = 0; i < at_once; i++) if (i < now) at.put(at.slot(q + done + i, c), n[i]);
+                    continue;
+                }
+                SIMT_UNROLL for (int i = 0; i < at_once; i += 2) {
+                    const sum s = compose(n[i], n[i + 1]);
+                    if (done + i > 0)
+                        at.put(at.slot(q, c), compose(pair, s));
+                    else
+                        pair = s;
+                }
             }
-            announce(me, p, at, 1, at.tile, with, s);
         }
     }
 
-    // Part i of a node of the level above: of its nodes of this level the tile made the last `own`, those to their left
-    // are in slots of `level`, counted from the lowest.
-    SIMT static sum part(const place &at, int level, int slot_level, int own, int i) {
-        const int left = radix - own, full = left / bundle;
-        if (i < full) return at.get(at.slot(slot_level, i, at.column));
-        if (own >= bundle) return at.get(at.bundle_of(i - full, at.column));
-        const int single = left % bundle;
-        const auto last = [&](int k) {
-            return at.get(k < single  ? at.slot(slot_level, full + k, at.column)
-                          : level > 0 ? at.made(at.column)
-                                      : at.node(k - single, at.column));
-        };
-        return bundle_up(last);
+    // Bundle q of the span, whose last nodes are the tile's.
+    SIMT static sum bundle_at(const place &at, int q) {
+        const int left = radix - at.each, full = left / bundle, single = left % bundle;
+        if (q < full) return at.get(at.slot(q, at.column));
+        if (at.each >= bundle) return at.get(at.bundle_of(q - full, at.column));
+        return bundle_up(
+            [&](int k) { return at.get(k < single ? at.slot(full + k, at.column) : at.node(k - single, at.column)); });
     }
-    SIMT static sum whole(const place &at, int level, int slot_level, int own) {
-        sum s = part(at, level, slot_level, own, 0), next = part(at, level, slot_level, own, 1);
-        SIMT_ROLLED for (int i = 2; i < radix / bundle; i++) {
-            const sum after = part(at, level, slot_level, own, i);
-            s = compose(s, next);
-            next = after;
-        }
-        return compose(s, next);
-    }
-
-    SIMT static sum peer_sum(simt::lane &me, const two *from) {
-        sum s;
-        SIMT_UNROLL for (int h = 0; h < N / 2; h++) {
-            const two x = me.peer_load(from + h);
-            s.x[2 * h] = x.at[0];
-            s.x[2 * h + 1] = x.at[1];
+    // The span: pairs of bundles, pairs of those, and of those.
+    SIMT static sum of_bundles(const place &at) {
+        static_assert(radix / bundle == 8, "three of them");
+        sum one = {}, couple = {}, four = {}, s = {};
+        SIMT_ROLLED for (int q = 0; q < radix / bundle; q++) {
+            s = bundle_at(at, q);
+            if (q & 1) s = compose(one, s);
+            if ((q & 3) == 3) s = compose(couple, s);
+            if (q == 7) s = compose(four, s);
+            if (!(q & 1))
+                one = s;
+            else if (!(q & 2))
+                couple = s;
+            else
+                four = s;
         }
         return s;
     }
 
-    // Nodes to the left of levels low .. high - 1 into slots, as soon as they are there; between barriers.
-    SIMT static void fetch(simt::lane &me, const arguments &a, const place &at, int low, int high) {
-        const problem<T> &p = a.p;
-        const int64_t first = at.tile * at.each;
-        // The first warp may still announce.
-        for (int f = me.threads() - 1 - me.thread(); f < (high - low) * radix; f += me.threads()) {
-            const int level = low + f / radix, i = f % radix;
-            const int64_t end = first >> level * radix_log, begin = end & ~(int64_t)(radix - 1);
-            if (begin + i < end) me.await(flag_of(p, at, level, begin + i), 1);
-        }
-        me.barrier();
-        for (int f = me.thread(); f < (high - low) * (radix / bundle) << p.shift; f += me.threads()) {
-            const int c = f & (p.group - 1), q = (f >> p.shift) % (radix / bundle);
-            const int level = low + (f >> p.shift) / (radix / bundle);
-            const int64_t end = first >> level * radix_log, begin = (end & ~(int64_t)(radix - 1)) + q * bundle;
-            const int count = end - begin < bundle ? (int)(end - begin) : bundle;
-            if (count <= 0) continue;
-            const two *from = numbers_of(p, node_of(p, level, begin, at.number), c);
-            const int64_t next = (p.groups << p.shift) * (N / 2);
-            const int to = level - a.lowest;
-            // All on their way together, or two where four would not fit into registers.
-            constexpr bool in_pairs = N * sizeof(T) > 24;
-            sum n[bundle];
-            SIMT_UNROLL for (int i = 0; i < (in_pairs ? 2 : bundle); i++) if (i < count) n[i] =
-                peer_sum(me, from + i * next);
-            if (count == bundle) {
-                const sum left = compose(n[0], n[1]);
-                SIMT_UNROLL for (int i = 2; i < bundle && in_pairs; i++) n[i] = peer_sum(me, from + i * next);
-                at.put(at.slot(to, q, c), compose(left, compose(n[2], n[3])));
-            } else {
-                at.put(at.slot(to, q, c), n[0]);
-                if (count > 1) at.put(at.slot(to, q + 1, c), n[1]);
-                if (count > 2) at.put(at.slot(to, q + 2, c), in_pairs ? peer_sum(me, from + 2 * next) : n[2]);
-            }
-        }
-        me.barrier();
-    }
-
-    // Leaves the states that come into the tile in `states`.
+    // Leaves the states that come into the tile in `states`. The span's last tile posts its summary before it waits for
+    // what is before the span; others look for both at a time.
     SIMT static void look_back(simt::lane &me, const arguments &a, const place &at) {
-        const problem<T> &p = a.p;
-        int level = a.lowest, own = a.lowest == 0 ? at.each : 1;
-        int64_t end = at.tile * (a.lowest == 0 ? at.each : 1) + own;  // nodes of the level with the tile's
-        SIMT_ROLLED for (;;) {
-            const bool last = publishes(p, at) && level + 1 < p.levels && end % radix == 0;
-            fetch(me, a, at, level, last ? level + 1 : p.levels);
-            if (!last) break;
-            end /= radix;
-            if (me.warp() == 0) {
-                const bool with = me.thread() < p.group;
-                sum s = {};
-                if (with) {
-                    s = whole(at, level, level - a.lowest, own);
-                    at.put(at.made(at.column), s);
-                }
-                announce(me, p, at, level + 1, end - 1, with, s);
+        const bool mine = me.thread() < at.group, ends = publishes(a, at) && at.ends_span();
+        state<T, K> z = {};
+        SIMT_ROLLED for (int turn = 0; turn < 2; turn++) {
+            if (mine && turn == (ends ? 1 : 0)) z = entry(me, a, at);
+            if (turn == 1) break;
+            fetch(me, a, at);
+            me.barrier();
+            if (mine && ends) {
+                const sum s = of_bundles(at);
+                post(me, span_of(a, at, at.span(), at.column), s);
+                at.put(at.made(at.column), s);
             }
-            level++;
-            own = 1;
         }
-        if (me.thread() < p.group) {
-            state<T, K> z;
-            SIMT_UNROLL for (int i = 0; i < K; i++) z.x[i] = at.states.get(at.column * K + i);
-            SIMT_ROLLED for (int l = p.levels - 1; l >= a.lowest; l--) {
-                const int left = (int)(at.tile * at.each >> l * radix_log) & (radix - 1);
-                fold(at, l - a.lowest, left / bundle + left % bundle, z);
-            }
-            SIMT_UNROLL for (int i = 0; i < K; i++) at.states.set(at.column * K + i, z.x[i]);
-        }
-        me.barrier();
-    }
-
-    // The first `count` slots of a level, a few on their way at a time.
-    SIMT static void fold(const place &at, int level, int count, state<T, K> &z) {
-        constexpr int few = K == 1 ? 5 : 2;
-        static_assert(most_slots % few == 0, "no slot beyond");
-        SIMT_ROLLED for (int i = 0; i < count; i += few) {
-            sum s[few];
-            SIMT_UNROLL for (int k = 0; k < few; k++) if (i + k < count) s[k] =
-                at.get(at.slot(level, i + k, at.column));
-            SIMT_UNROLL for (int k = 0; k < few; k++) if (i + k < count) z.step(s[k]);
-        }
-    }
-
-    // ---- the run ----
-
-    // The states take b's places.
-    SIMT static void apply(const place &at, sum (&item)[S::items]) {
-        const int node = at.run / S::teams, team = at.run % S::teams;
-        state<T, K> z;
-        SIMT_UNROLL for (int i = 0; i < K; i++) z.x[i] = at.states.get(at.column * K + i);
-        SIMT_ROLLED for (int q = 0; q < node / bundle; q++) z.step(at.get(at.bundle_of(q, at.column)));
-        SIMT_ROLLED for (int n = node / bundle * bundle; n < node; n++) z.step(at.get(at.node(n, at.column)));
-        SIMT_UNROLL for (int t = 0; t < S::teams - 1; t++) {
-            state<T, K> y = z;
-            y.step(at.get(at.team(node * S::teams + t, at.column)));
-            SIMT_UNROLL for (int i = 0; i < K; i++) z.x[i] = t < team ? y.x[i] : z.x[i];
-        }
-        SIMT_UNROLL for (int n = 0; n < S::items; n++) {
-            z.step(item[n]);
-            SIMT_UNROLL for (int i = 0; i < K; i++) item[n].x[E + i] = z.x[i];
-        }
+        if (!mine) return;
+        if (ends) post_end(me, a, at, z);
+        fold(at, at.column, 0, 1, at.left() / bundle + at.left() % bundle, z);
+        at.put_state(at.column, z);
     }
 };
 

@@ -15,9 +15,22 @@ template <class T, int K>
 inline int group_of(int64_t columns, int at_most) {
     int group = 1;
     while (group < at_most && group < columns) group *= 2;
-    while (group > direct_group<T, K> && (columns + group - 1) / group * group - columns > columns / 8) group /= 2;
+    while (group > sector_group<T, K> && (columns + group - 1) / group * group - columns > columns / 8) group /= 2;
     return group;
 }
+
+// Words of all columns of a chain.
+template <class T, int K>
+struct words_of {
+    int64_t spans, ends, nodes;
+    explicit words_of(const problem<T> &p) {
+        const int64_t columns = p.groups << p.shift, all = p.tiles * (radix >> p.shift);
+        const int64_t count = (all + radix - 1) / radix * columns;
+        spans = count * (K * K + K);
+        ends = (count / columns + octet - 1) / octet * columns * 2;
+        nodes = p.shift > 0 ? all * columns * (K * K + K) : 0;
+    }
+};
 
 // Group is the most columns of a tile, 32 at most. Fills what the caller of the chain does not know.
 template <class T, int K, class S, int Group>
@@ -29,26 +42,12 @@ inline sizes plan(problem<T> *p) {
     const int64_t each = radix >> p->shift;  // nodes of a tile
     p->groups = (p->columns + p->group - 1) / p->group;
     p->tiles = (p->length + each * S::node - 1) / (each * S::node);
-    const int lowest = each == radix ? 1 : 0;
-    int64_t nodes = 0, count = (p->tiles - 1) * each;  // those to the last tile's left
-    for (p->levels = 0; p->levels < lowest || (count > 0 && p->levels < levels_at_most); p->levels++, count /= radix) {
-        p->level_start[p->levels] = nodes;
-        if (p->levels >= lowest) nodes += count;
-    }
+    const words_of<T, K> words(*p);
     sizes s;
     s.blocks = p->tiles * p->groups;
-    nodes *= p->groups;
-    s.cleared = (((size_t)nodes + 1) * sizeof(uint32_t) + page - 1) / page * page;
-    s.bytes = s.cleared + (size_t)nodes * (size_t)(p->group * (K * K + K)) * sizeof(T);
+    s.bytes = page + (size_t)(words.spans + words.ends + words.nodes) * sizeof(typename letter<T>::word);
+    s.cleared = s.bytes;
     return s;
-}
-
-// Slots of all levels; the highest may have few nodes.
-template <class T>
-inline int slots_of(const problem<T> &p, int lowest) {
-    if (p.levels == lowest) return 0;
-    const int64_t highest = (p.tiles - 1) * (radix >> p.shift) >> (p.levels - 1) * radix_log;
-    return (p.levels - 1 - lowest) * most_slots + (highest < most_slots ? (int)highest : most_slots);
 }
 
 // Are all columns, `each` numbers, beside each other?
@@ -60,39 +59,40 @@ inline bool aligned(const T *p, int64_t numbers) {
     return reinterpret_cast<uintptr_t>(p) % ((size_t)numbers * sizeof(T)) == 0;
 }
 
-// May a run's numbers go by packs of `numbers`?
-template <class T>
-inline bool wide_runs(const T *base, int64_t numbers, int64_t step, int64_t row, int64_t part) {
-    return aligned(base, numbers) && step % numbers == 0 && row % numbers == 0 && part % numbers == 0;
+// May numbers of a tile, `each` a step and column, go by packs, as many a lane? Where a step's are whole packs, steps
+// may lie anywhere.
+template <class T, class S>
+inline bool by_packs(const problem<T> &p, const T *base, int each, int64_t step, int64_t row, int64_t part) {
+    const int64_t across = 16 / (int64_t)sizeof(T), numbers = (int64_t)p.group * each;
+    const bool steps = p.group > 1 && numbers % across == 0 ? step % across == 0 : step == numbers;
+    return base && aligned(base, across) && S::items * each % across == 0 && steps &&
+           beside(each, row, part, p.parts, p.columns);
 }
 
-template <class T, int K>
-inline void find_packs(arguments_of<T> *a, bool staged) {
+template <class T, int K, class S>
+inline void find_packs(arguments_of<T> *a) {
     const problem<T> &p = a->p;
-    constexpr int across = 16 / (int)sizeof(T), E = K * K, of_a = E == 1 ? 1 : across;
-    if (staged) {
-        const auto flat = [&](const T *base, int each, int64_t step, int64_t row, int64_t part) {
-            return p.group == p.columns && aligned(base, across) && step == (int64_t)p.group * each &&
-                   beside(each, row, part, p.parts, p.columns);
-        };
-        a->wide_a = p.a && flat(p.a, E, p.a_step, p.a_row, p.a_part);
-        a->wide_b = flat(p.b, K, p.b_step, p.b_row, K);
-        a->wide_z = flat(p.z, K, p.z_step, p.z_row, K);
-    } else {
-        a->wide_a = wide_runs(p.a, of_a, p.a_step, p.a_row, p.a_part);
-        a->wide_b = wide_runs(p.b, K, p.b_step, p.b_row, K);
-        a->wide_z = wide_runs(p.z, K, p.z_step, p.z_row, K);
-    }
+    a->wide_a = by_packs<T, S>(p, p.a, K * K, p.a_step, p.a_row, p.a_part);
+    a->wide_b = by_packs<T, S>(p, p.b, K, p.b_step, p.b_row, K);
+    a->wide_z = by_packs<T, S>(p, p.z, K, p.z_step, p.z_row, K);
 }
 
-template <class T, int K, class S, bool Staged>
-inline int launch(const arguments_of<T> &a, int64_t blocks, void *stream) {
-    const int64_t shared = layout<T, K, S>::bytes(a.p.group, a.slots);
+// Blocks that a device has room for at a time, or fewer where there is less work: each goes from tile to tile.
+template <class T, int K, class S, bool Alone>
+inline int launch(arguments_of<T> a, void *stream) {
+    typedef kernel<T, K, S, Alone> k;
+    const int64_t most = simt::side_by_side<k>(S::threads, a.at.bytes);
+    if (most < 1) return -1;
+    a.ahead = (uint32_t)((most + 1) / 2);  // half load while half wait
+    return simt::launch<k>({a.work < most ? a.work : most, S::threads, a.at.bytes, false}, stream, a);
+}
+
+// Has a block of the current device room for a tile? Some from before compute capability 8.0 and after 8.6 have not.
+template <class T, int K, class S, int Group>
+inline bool has_room() {
     int64_t room = 0;
-    const int status = simt::room_of_block(&room);
-    if (status != 0) return status;
-    if (shared > room) return -1;  // more levels of nodes than 64 KB hold: above 10^8 steps of width 2 in double
-    return simt::launch<kernel<T, K, S, Staged>>({blocks, S::threads, shared, false}, stream, a);
+    return simt::room_of_block(&room) == 0 && layout_of<T, K, S>(1).bytes <= room &&
+           layout_of<T, K, S>(Group).bytes <= room;
 }
 
 // p->length and p->columns are positive. Status as simt::launch's, -1 where the grid, or
@@ -102,17 +102,18 @@ inline int run(problem<T> p, void *workspace, void *stream) {
     const sizes s = stream::plan<T, K, S, Group>(&p);
     if (s.blocks > INT32_MAX || p.columns > (int64_t)UINT32_MAX - radix) return -1;
     p.ticket = static_cast<uint32_t *>(workspace);
-    p.flags = p.ticket + 1;
-    p.nodes = reinterpret_cast<T *>(static_cast<unsigned char *>(workspace) + s.cleared);
-    const int status = simt::clear(workspace, s.cleared, stream);
+    const int status = simt::fill(workspace, absent, s.cleared, stream);
     if (status != 0) return status;
     arguments_of<T> a = {};
     a.p = p;
-    a.lowest = p.group == 1 ? 1 : 0;
-    a.slots = slots_of(p, a.lowest);
-    const bool staged = p.group < direct_group<T, K>;
-    find_packs<T, K>(&a, staged);
-    return staged ? launch<T, K, S, true>(a, s.blocks, stream) : launch<T, K, S, false>(a, s.blocks, stream);
+    a.at = layout_of<T, K, S>(p.group);
+    a.work = s.blocks;
+    a.spans = reinterpret_cast<typename letter<T>::word *>(static_cast<unsigned char *>(workspace) + page);
+    const words_of<T, K> words(p);
+    a.ends = a.spans + words.spans;
+    a.nodes = a.ends + words.ends;
+    find_packs<T, K, S>(&a);
+    return p.group == 1 ? launch<T, K, S, true>(a, stream) : launch<T, K, S, false>(a, stream);
 }
 
 }  // namespace stream

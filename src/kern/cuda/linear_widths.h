@@ -22,10 +22,12 @@ sizes widths<T, First, Last>::plan(int k, problem<T> *p) {
     if constexpr (First < Last) {
         if (k > First) return widths<T, First + 1, Last>::plan(k, p);
     }
-    if constexpr (First <= 2)
-        return stream::plan<T, First, stream::usual<T, First>, stream::usual_group<T, First>>(p);
-    else
-        return linear::plan<T, First, usual<T, First>, usual_group<T, First>()>(p);
+    if constexpr (First <= 2) {
+        typedef stream::usual<T, First> S;
+        constexpr int group = stream::usual_group<T, First>;
+        if (stream::has_room<T, First, S, group>()) return stream::plan<T, First, S, group>(p);
+    }
+    return linear::plan<T, First, usual<T, First>, usual_group<T, First>()>(p);
 }
 
 template <class T, int First, int Last>
@@ -33,10 +35,12 @@ int widths<T, First, Last>::run(int k, problem<T> p, void *workspace, void *stre
     if constexpr (First < Last) {
         if (k > First) return widths<T, First + 1, Last>::run(k, p, workspace, stream);
     }
-    if constexpr (First <= 2)
-        return stream::run<T, First, stream::usual<T, First>, stream::usual_group<T, First>>(p, workspace, stream);
-    else
-        return linear::run<T, First, usual<T, First>, usual_group<T, First>()>(p, workspace, stream);
+    if constexpr (First <= 2) {
+        typedef stream::usual<T, First> S;
+        constexpr int group = stream::usual_group<T, First>;
+        if (stream::has_room<T, First, S, group>()) return stream::run<T, First, S, group>(p, workspace, stream);
+    }
+    return linear::run<T, First, usual<T, First>, usual_group<T, First>()>(p, workspace, stream);
 }
 
 }  // namespace linear

@@ -17,6 +17,8 @@
 // clang-format off
 // lane:
 //     thread() threads() block() blocks() in_warp() warp()
+//     opaque(x)                     x, of which the compiler knows nothing: what is made of it is not kept from one turn
+//                                   of a loop to the next
 //     array<T>(byte, count)         count T of the block's shared memory from that byte on. What it holds at the start
 //                                   is anything. Between one lane's set and another's get or set stands a barrier.
 //                                   get(i) set(i, v); get<N>(i) set(i, pack): N numbers from i on, a pack, from a place
@@ -25,7 +27,8 @@
 //     barrier()                     of the block: every lane, at the same line
 //     warp_barrier()                of the warp: every lane of it, at the same line; orders shared memory within it
 //     shuffle(v, from) shuffle_up(v, n) shuffle_down(v, n) shuffle_xor(v, n) any(condition)
-//                                   the warp's, full masks only; they order no memory
+//     first(condition)              the warp's, full masks only; they order no memory. first: the first lane where it is
+//                                   so, 32 where it is nowhere
 //     ticket(counter)               one number for each that asks, ascending from what the counter held
 //     raise(number, v)              number = max(number, v), whoever is first
 //     publish(flag, v)              what this lane wrote, and what others wrote before the last barrier that it shared
@@ -33,6 +36,9 @@
 //     acquire(flag)                 and by the lanes that then meet that one at a barrier
 //     await(flag, v)                acquire until it gives v
 //     release(flag, v)              as publish, by the store's own order alone
+//     post(p, word)                 for who looks for it: it is seen whole, in no order with anything else
+//     look(p)                       a pack of words as they are by now
+//     look_again()                  before a lane looks anew for what was not there
 //     peer_load(p) peer_store(p, v) numbers, and packs, that other blocks write or read in the same launch
 //     stream_load<N>(p) stream_store(p, v)
 //                                   the same, and what is moved leaves caches before other things

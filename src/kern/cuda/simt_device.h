@@ -12,6 +12,7 @@
 #define SIMT_CALLED __device__ __noinline__
 #define SIMT_BOTH __host__ __device__ __forceinline__
 #define SIMT_UNROLL _Pragma("unroll")
+#define SIMT_UNROLL_4 _Pragma("unroll 4")
 #define SIMT_ROLLED _Pragma("unroll 1")
 
 extern __shared__ __align__(16) unsigned char dpcri_simt_shared[];
@@ -85,6 +86,10 @@ struct lane {
     SIMT int warp() const { return (int)(threadIdx.x / warp_size); }
     SIMT int64_t block() const { return blockIdx.x; }
     SIMT int64_t blocks() const { return gridDim.x; }
+    SIMT int opaque(int x) const {
+        asm volatile("" : "+r"(x));
+        return x;
+    }
 
     template <class T>
     SIMT shared<T> array(int64_t byte, int count) const {
@@ -112,6 +117,11 @@ struct lane {
     }
     SIMT bool any(bool condition) { return __any_sync(0xffffffffu, condition) != 0; }
 
+    SIMT int first(bool condition) {
+        const unsigned votes = __ballot_sync(0xffffffffu, condition);
+        return votes ? __ffs((int)votes) - 1 : warp_size;
+    }
+
     SIMT uint32_t ticket(uint32_t *counter) { return atomicAdd(counter, 1u); }
     SIMT void raise(uint32_t *to, uint32_t value) { atomicMax(to, value); }
     SIMT void publish(uint32_t *flag, uint32_t value) {
@@ -129,6 +139,37 @@ struct lane {
     SIMT void await(const uint32_t *flag, uint32_t value) {
         while (acquire(flag) != value) __nanosleep(20);
     }
+    SIMT void post(uint32_t *to, uint32_t v) {
+        asm volatile("st.relaxed.gpu.global.u32 [%0], %1;" ::"l"(to), "r"(v) : "memory");
+    }
+    SIMT void post(uint64_t *to, uint64_t v) {
+        asm volatile("st.relaxed.gpu.global.u64 [%0], %1;" ::"l"(to), "l"(v) : "memory");
+    }
+    SIMT pack<uint32_t, 2> look(const pack<uint32_t, 2> *from) {
+        pack<uint32_t, 2> v;
+        asm volatile("ld.relaxed.gpu.global.v2.u32 {%0, %1}, [%2];"
+                     : "=r"(v.at[0]), "=r"(v.at[1])
+                     : "l"(from)
+                     : "memory");
+        return v;
+    }
+    SIMT pack<uint32_t, 4> look(const pack<uint32_t, 4> *from) {
+        pack<uint32_t, 4> v;
+        asm volatile("ld.relaxed.gpu.global.v4.u32 {%0, %1, %2, %3}, [%4];"
+                     : "=r"(v.at[0]), "=r"(v.at[1]), "=r"(v.at[2]), "=r"(v.at[3])
+                     : "l"(from)
+                     : "memory");
+        return v;
+    }
+    SIMT pack<uint64_t, 2> look(const pack<uint64_t, 2> *from) {
+        pack<uint64_t, 2> v;
+        asm volatile("ld.relaxed.gpu.global.v2.u64 {%0, %1}, [%2];"
+                     : "=l"(v.at[0]), "=l"(v.at[1])
+                     : "l"(from)
+                     : "memory");
+        return v;
+    }
+    SIMT void look_again() { __nanosleep(20); }
     // Past the first-level caches, which do not see what other multiprocessors write.
     template <class T>
     SIMT T peer_load(const T *from) {
@@ -285,26 +326,36 @@ inline int launch(shape s, void *stream, typename K::arguments a) {
     return (int)error;
 }
 
-// Blocks of a cooperative launch at most; 0 where the device refuses them.
+// Blocks that the current device has room for at a time; 0 where it does not say.
 template <class K>
-inline int64_t cooperative_blocks(int threads, int64_t shared_bytes) {
-    int device = 0, processors = 0, each = 0, served = 0;
-    const bool known = cudaGetDevice(&device) == cudaSuccess &&
-                       cudaDeviceGetAttribute(&served, cudaDevAttrCooperativeLaunch, device) == cudaSuccess &&
-                       served != 0 && allow<K>(shared_bytes) == cudaSuccess &&
-                       cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device) == cudaSuccess &&
-                       cudaOccupancyMaxActiveBlocksPerMultiprocessor(&each, entries<K>::of(), threads,
-                                                                     (size_t)shared_bytes) == cudaSuccess;
+inline int64_t side_by_side(int threads, int64_t shared_bytes) {
+    int device = 0, processors = 0, each = 0;
+    const bool known =
+        cudaGetDevice(&device) == cudaSuccess && allow<K>(shared_bytes) == cudaSuccess && prefer<K>() == cudaSuccess &&
+        cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device) == cudaSuccess &&
+        cudaOccupancyMaxActiveBlocksPerMultiprocessor(&each, entries<K>::of(), threads, (size_t)shared_bytes) ==
+            cudaSuccess;
     if (!known) (void)cudaGetLastError();
     return known ? (int64_t)processors * each : 0;
 }
 
-// Zeros before what follows on the stream.
-inline int clear(void *memory, size_t bytes, void *stream) {
-    const cudaError_t error = cudaMemsetAsync(memory, 0, bytes, static_cast<cudaStream_t>(stream));
+// Blocks of a cooperative launch at most; 0 where the device refuses them.
+template <class K>
+inline int64_t cooperative_blocks(int threads, int64_t shared_bytes) {
+    int device = 0, served = 0;
+    const bool known = cudaGetDevice(&device) == cudaSuccess &&
+                       cudaDeviceGetAttribute(&served, cudaDevAttrCooperativeLaunch, device) == cudaSuccess;
+    if (!known) (void)cudaGetLastError();
+    return known && served != 0 ? side_by_side<K>(threads, shared_bytes) : 0;
+}
+
+// Bytes of one value before what follows on the stream.
+inline int fill(void *memory, int byte, size_t bytes, void *stream) {
+    const cudaError_t error = cudaMemsetAsync(memory, byte, bytes, static_cast<cudaStream_t>(stream));
     if (error != cudaSuccess) (void)cudaGetLastError();
     return (int)error;
 }
+inline int clear(void *memory, size_t bytes, void *stream) { return fill(memory, 0, bytes, stream); }
 
 }  // namespace simt
 

@@ -24,6 +24,7 @@
 #define SIMT_CALLED inline
 #define SIMT_BOTH inline
 #define SIMT_UNROLL
+#define SIMT_UNROLL_4
 #define SIMT_ROLLED
 
 namespace simt {
@@ -72,6 +73,10 @@ void write_shared(block *home, int64_t byte, const void *from, int bytes);
 
 void copy_close();
 void copy_wait_but(int groups, int line);
+// The lane has seen what was posted so far.
+void looked();
+// A word for who waits, late.
+void post(void *to, const void *from, size_t size, int line);
 
 typedef void kernel_body(const void *arguments);
 int launch(const shape &s, int most, kernel_body *body, const void *arguments);
@@ -126,6 +131,7 @@ struct lane {
     int warp() const;
     int64_t block() const;
     int64_t blocks() const;
+    int opaque(int x) const { return x; }
 
     template <class T>
     shared<T> array(int64_t byte, int count) const {
@@ -154,6 +160,7 @@ struct lane {
         return shuffle(value, in_warp() ^ n, line);
     }
     bool any(bool condition, int line = __builtin_LINE());
+    int first(bool condition, int line = __builtin_LINE());
 
     uint32_t ticket(uint32_t *counter, int line = __builtin_LINE());
     void publish(uint32_t *flag, uint32_t value, int line = __builtin_LINE());
@@ -161,6 +168,18 @@ struct lane {
     uint32_t acquire(const uint32_t *flag, int line = __builtin_LINE());
     void await(const uint32_t *flag, uint32_t value, int line = __builtin_LINE());
     void raise(uint32_t *to, uint32_t value, int line = __builtin_LINE());
+    template <class W>
+    void post(W *to, W value, int line = __builtin_LINE()) {
+        host::check_aligned<W>(to, line);
+        host::post(to, &value, sizeof(W), line);
+    }
+    template <class W, int N>
+    pack<W, N> look(const pack<W, N> *from, int line = __builtin_LINE()) {
+        host::check_aligned<pack<W, N>>(from, line);
+        host::looked();
+        return *from;
+    }
+    void look_again(int line = __builtin_LINE());
     template <class T>
     T peer_load(const T *from) {
         return *from;
@@ -225,15 +244,20 @@ inline int room_of_block(int64_t *bytes) {
 }
 
 template <class K>
+inline int64_t side_by_side(int threads, int64_t shared_bytes) {
+    return threads > K::most || shared_bytes > host::config.shared_bytes ? 0 : host::config.cooperative_blocks;
+}
+template <class K>
 inline int64_t cooperative_blocks(int threads, int64_t shared_bytes) {
     return threads > K::most || shared_bytes > host::config.shared_bytes ? 0 : host::config.cooperative_blocks;
 }
 
-inline int clear(void *memory, size_t bytes, void *stream) {
+inline int fill(void *memory, int byte, size_t bytes, void *stream) {
     (void)stream;
-    std::memset(memory, 0, bytes);
+    std::memset(memory, byte, bytes);
     return 0;
 }
+inline int clear(void *memory, size_t bytes, void *stream) { return fill(memory, 0, bytes, stream); }
 
 }  // namespace simt
 
