@@ -277,25 +277,45 @@ struct columns {
         if (cell && !begins(p, row, m)) o.cell = load_cell(me, p, item, u);
         return o;
     }
-    // h after it, and c.
-    SIMT static T pass(const problem<T> &p, int64_t u, const own &o, const T (&sum)[G], T h, T &c) {
+    // Gate q, but a GRU's last, from what goes into it and c, which peepholes see: after the step of the last gate,
+    // before it of the others.
+    SIMT static T gate(const problem<T> &p, int64_t u, int q, T in, T c) {
         if constexpr (G == 1) {
-            const T v = cut(p, o.g[0] + sum[0]);
+            const T v = cut(p, in);
             return p.relu ? (v <= 0 ? T(0) : v) : cells::gate_tanh(v);
-        }
-        if constexpr (G == 3) {
-            const T r = sigmoid_of(cut(p, o.g[0] + sum[0])), z = sigmoid_of(cut(p, o.g[1] + sum[1]));
-            const T n = cells::gate_tanh(cut(p, simt::fma(r, sum[2], o.g[2])));
-            return simt::fma(z, h - n, n);  // (1 - z) n + z h
         }
         if constexpr (G == 4) {
             const T *peephole = p.peephole ? p.peephole + u : nullptr;
-            const T i = sigmoid_of(cut(p, into_input(peephole, o.g[0] + sum[0], o.cell)));
-            const T f = p.coupled ? T(1) - i : sigmoid_of(cut(p, into_forget(p, peephole, o.g[1] + sum[1], o.cell)));
-            const T n = cells::gate_tanh(cut(p, o.g[2] + sum[2]));
-            c = simt::fma(f, o.cell, i * n);
-            const T out = sigmoid_of(cut(p, into_output(p, peephole, o.g[3] + sum[3], c)));
-            return out * cells::gate_tanh(cut(p, c));
+            if (q == 2) return cells::gate_tanh(cut(p, in));
+            in = q == 0   ? into_input(peephole, in, c)
+                 : q == 1 ? into_forget(p, peephole, in, c)
+                          : into_output(p, peephole, in, c);
+        }
+        return sigmoid_of(cut(p, in));
+    }
+    // What follows from a GRU's gates, and g and the sum of its last.
+    SIMT static T mixed(const problem<T> &p, T r, T z, T g, T sum, T h) {
+        const T n = cells::gate_tanh(cut(p, simt::fma(r, sum, g)));
+        return simt::fma(z, h - n, n);  // (1 - z) n + z h
+    }
+    // And from an LSTM's: c, and then h.
+    SIMT static T cell_after(const problem<T> &p, T i, T f, T n, T before) {
+        return simt::fma(p.coupled ? T(1) - i : f, before, i * n);
+    }
+    SIMT static T state_after(const problem<T> &p, T out, T c) { return out * cells::gate_tanh(cut(p, c)); }
+
+    // h after it, and c.
+    SIMT static T pass(const problem<T> &p, int64_t u, const own &o, const T (&sum)[G], T h, T &c) {
+        if constexpr (G == 1) return gate(p, u, 0, o.g[0] + sum[0], T(0));
+        if constexpr (G == 3) {
+            const T r = gate(p, u, 0, o.g[0] + sum[0], T(0)), z = gate(p, u, 1, o.g[1] + sum[1], T(0));
+            return mixed(p, r, z, o.g[2], sum[2], h);
+        }
+        if constexpr (G == 4) {
+            const T i = gate(p, u, 0, o.g[0] + sum[0], o.cell);
+            const T f = p.coupled ? T(0) : gate(p, u, 1, o.g[1] + sum[1], o.cell);
+            c = cell_after(p, i, f, gate(p, u, 2, o.g[2] + sum[2], T(0)), o.cell);
+            return state_after(p, gate(p, u, 3, o.g[3] + sum[3], c), c);
         }
         return h;
     }

@@ -212,6 +212,7 @@ struct homeward {
     typedef kept_backs<T, G> kept;
     template <class U, int Q, int I, int N>
     using tiled = tiled_backs<U, Q, I, N>;
+    static constexpr bool in_lanes = false;
     static problem<T> &layer(arguments &b) { return b.p; }
     static constexpr int64_t bytes() { return shared_bytes<T, 1>(); }
 };

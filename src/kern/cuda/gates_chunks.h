@@ -9,6 +9,8 @@
 #ifndef DPCRI_CUDA_GATES_CHUNKS_H
 #define DPCRI_CUDA_GATES_CHUNKS_H
 
+#include <type_traits>
+
 #include "kern/cuda/cells.h"
 #include "kern/device.h"
 
@@ -151,6 +153,16 @@ struct resting {
     }
 };
 
+// Threads of a step's blocks: `block_threads`, where it has that.
+template <class Step, class = void>
+struct threads_of {
+    static constexpr int value = threads;
+};
+template <class Step>
+struct threads_of<Step, std::void_t<decltype(Step::block_threads)>> {
+    static constexpr int value = Step::block_threads;
+};
+
 // Step, of the chain: arguments (derived from chunked<T>), cell (whether a state has c), load(me, p, item, u, turn),
 // store(...) of h, load_cell(me, p, item, u), store_cell(...), and run(me, p, stretch, turn), after which the thread
 // that is `self` modulo all threads for a number of the stretch has it; begin(me, p): what is done before. turn: of its
@@ -158,7 +170,7 @@ struct resting {
 template <class T, class Step>
 struct chunks {
     typedef typename Step::arguments arguments;
-    static constexpr int most = threads;
+    static constexpr int threads = threads_of<Step>::value, most = threads;
 
     SIMT static int64_t items(const arguments &p) { return p.chunks * p.rows; }
     SIMT static int64_t state(const arguments &p) { return Step::cell ? 2 * p.hidden : p.hidden; }

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: MIT
-// The launcher of gates.h, forward, and of gates_alone.h's, gates_kept.h's, gates_tiles.h's, gates_reset.h's and
-// gates_project.h's way forward: workspace and launches.
+// The launcher of gates.h, forward, and of gates_alone.h's, gates_lanes.h's, gates_kept.h's, gates_tiles.h's,
+// gates_reset.h's and gates_project.h's way forward: workspace and launches.
 #ifndef DPCRI_CUDA_GATES_RUN_H
 #define DPCRI_CUDA_GATES_RUN_H
 
 #include "kern/cuda/cells_run.h"
 #include "kern/cuda/gates_alone.h"
 #include "kern/cuda/gates_kept.h"
+#include "kern/cuda/gates_lanes.h"
 #include "kern/cuda/gates_project.h"
 #include "kern/cuda/gates_reset.h"
 #include "kern/cuda/gates_tiles.h"
@@ -163,6 +164,7 @@ struct onward {
     typedef gates::kept<T, G> kept;
     template <class U, int Q, int I, int N>
     using tiled = gates::tiled<U, Q, I, N>;
+    static constexpr bool in_lanes = most_in_lanes<T, G> > 0;  // of what goes alone
     static problem<T> &layer(arguments &a) { return a; }
     static constexpr int64_t bytes() { return shared_bytes<T, G>(); }  // of a block whose weights go past
 };
@@ -170,6 +172,7 @@ struct onward {
 // What goes on chip, one of them, or none: launches without blocks do not.
 struct on_chip {
     simt::shape alone, kept;
+    lanes_chosen lanes;  // in the place of `alone`, which has blocks then too
     tiles_chosen tiles;
     int64_t blocks() const { return alone.blocks > 0 ? 1 : tiles.shape.blocks + kept.blocks; }  // that share W_hh
 };
@@ -198,6 +201,8 @@ template <class T, int G, class On>
 int choose_on_chip(on_chip *way, typename On::arguments *a) {
     *way = {};
     int status = shape_alone<T, chunks<T, typename On::alone>>(&way->alone, *a, On::alone::bytes(*a));
+    if constexpr (On::in_lanes)
+        if (status == 0 && way->alone.blocks > 0) return choose_lanes<T, G>(*a, &way->lanes);
     if (status != 0 || way->alone.blocks > 0) return status;
     status = choose_tiles<T, On::template tiled, G>(*a, &way->tiles);
     if (status != 0 || way->tiles.shape.blocks > 0) return status;
@@ -211,6 +216,8 @@ int launch_chunks(typename On::arguments a, bool share, void *stream) {
     on_chip way = {};
     const int status = share ? choose_on_chip<T, G, On>(&way, &a) : 0;
     if (status != 0) return status;
+    if constexpr (On::in_lanes)
+        if (way.lanes.shape.blocks > 0) return launch_lanes<T, G>(way.lanes, a, stream);
     if (way.alone.blocks > 0) return simt::launch<chunks<T, typename On::alone>>(way.alone, stream, a);
     if constexpr (sizeof(T) == 4)
         if (way.tiles.shape.blocks > 0) {
