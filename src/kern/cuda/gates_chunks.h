@@ -153,14 +153,14 @@ struct resting {
     }
 };
 
-// Threads of a step's blocks: `block_threads`, where it has that.
+// A step's blocks, as simt.h has them: `block_threads` threads and room for `block_together` blocks, where it says so.
 template <class Step, class = void>
-struct threads_of {
-    static constexpr int value = threads;
+struct blocks_for {
+    static constexpr int most = threads;
 };
 template <class Step>
-struct threads_of<Step, std::void_t<decltype(Step::block_threads)>> {
-    static constexpr int value = Step::block_threads;
+struct blocks_for<Step, std::void_t<decltype(Step::block_threads)>> {
+    static constexpr int most = Step::block_threads, together = Step::block_together;
 };
 
 // Step, of the chain: arguments (derived from chunked<T>), cell (whether a state has c), load(me, p, item, u, turn),
@@ -168,9 +168,9 @@ struct threads_of<Step, std::void_t<decltype(Step::block_threads)>> {
 // that is `self` modulo all threads for a number of the stretch has it; begin(me, p): what is done before. turn: of its
 // buffers, by turns.
 template <class T, class Step>
-struct chunks {
+struct chunks : blocks_for<Step> {
     typedef typename Step::arguments arguments;
-    static constexpr int threads = threads_of<Step>::value, most = threads;
+    static constexpr int threads = blocks_for<Step>::most;
 
     SIMT static int64_t items(const arguments &p) { return p.chunks * p.rows; }
     SIMT static int64_t state(const arguments &p) { return Step::cell ? 2 * p.hidden : p.hidden; }

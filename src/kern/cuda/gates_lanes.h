@@ -23,6 +23,12 @@ struct lanes : columns<T, G> {
     typedef columns<T, G> plain;
     typedef problem<T> arguments;
     static constexpr int block_threads = G * Tall, last = G - 1;
+    // As many blocks of a multiprocessor, up to four, as leave a lane its column and what a step wants beside it; one
+    // may have to do with less.
+    static constexpr int registers = 65536, beside = 64, least_beside = 40;
+    static constexpr int fitting = registers / (block_threads * (Tall + beside));
+    static constexpr int block_together = fitting < 1 ? 1 : fitting < 4 ? fitting : 4;
+    static_assert(block_threads * (Tall + least_beside) <= registers, "a column stays in registers");
     static constexpr int ahead = 4;   // steps whose g is under way
     static constexpr int check = 16;  // numbers of h that are added or left out together
 
@@ -32,18 +38,25 @@ struct lanes : columns<T, G> {
                          given = made + I * last * Tall, pieces = given + ahead * I * block_threads,
                          piece = simt::warp_size * (simt::warp_size + 1),
                          numbers = pieces + block_threads / simt::warp_size * piece;
+    static constexpr int row = 0, start = 1, told = 2;  // and of each item its sequence and its first step
     static_assert(Tall % simt::warp_size == 0, "a warp has one gate");
-    static constexpr int64_t bytes() { return numbers * (int64_t)sizeof(T); }
+    static constexpr int64_t bytes() { return numbers * (int64_t)sizeof(T) + I * told * (int64_t)sizeof(int32_t); }
 
     // Who a lane is: gate q of unit u, if there is one.
     struct place {
         simt::shared<T> s;
+        simt::shared<int32_t> items;
         int q, u;
         bool there, ends;
     };
     SIMT static place place_of_lane(simt::lane &me, const problem<T> &p) {
         const int q = me.thread() / Tall, u = me.thread() % Tall;
-        return {me.template array<T>(0, numbers), q, u, u < p.hidden, q == last};
+        return {me.template array<T>(0, numbers),
+                me.template array<int32_t>(numbers * (int64_t)sizeof(T), I * told),
+                q,
+                u,
+                u < p.hidden,
+                q == last};
     }
 
     // This lane's column of W_hh, zeros beyond H: the warp reads along the rows, and each lane takes its own on chip.
@@ -80,18 +93,18 @@ struct lanes : columns<T, G> {
     // An item through a stretch: at steps low .. high - 1 of it it has one, m = start + n; `given`: this lane's g of
     // the step that is asked for next.
     struct course {
-        int row, start, low, high;
+        int low, high;
         const T *given;
     };
-    SIMT static course course_of(const problem<T> &p, const stretch &s, const place &b, int64_t item, bool open) {
+    SIMT static course course_of(const simt::lane &me, const problem<T> &p, const stretch &s, const place &b,
+                                 int64_t item, int i) {
         course c = {};
-        if (!open) return c;
-        c.row = (int)(item % p.rows);
-        c.start = (int)(item / p.rows * p.chunk + s.from);
-        c.low = c.start < 0 ? -c.start : 0;
-        c.high = (int)length_of<T>(p, c.row) - c.start;
+        const int r = (int)(item % p.rows), m = (int)(item / p.rows * p.chunk + s.from);
+        c.low = m < 0 ? -m : 0;
+        c.high = (int)length_of<T>(p, r) - m;
         if (c.high > (int)s.steps) c.high = (int)s.steps;
-        c.given = p.given + (place_of(p, c.row, c.start) * p.rows + c.row) * p.given_row + b.q * p.hidden + b.u;
+        c.given = p.given + (place_of(p, r, m) * p.rows + r) * p.given_row + b.q * p.hidden + b.u;
+        if (me.thread() == 0) b.items.set(i * told + row, r), b.items.set(i * told + start, m);
         return c;
     }
     SIMT static int given_at(const simt::lane &me, int n, int i) {
@@ -105,8 +118,9 @@ struct lanes : columns<T, G> {
         }
         me.copy_close();
     }
-    SIMT static bool begins_at(const problem<T> &p, const course &c, int n) {
-        return p.resets && n >= c.low && n < c.high && begins(p, c.row, c.start + n);
+    SIMT static bool begins_at(const problem<T> &p, const place &b, const course &c, int i, int n) {
+        if (!p.resets || n < c.low || n >= c.high) return false;
+        return begins(p, b.items.get(i * told + row), b.items.get(i * told + start) + n);
     }
 
     // A unit of an item where the step before has left it, kept by the last gate's lane.
@@ -147,7 +161,8 @@ struct lanes : columns<T, G> {
             const int64_t item = first + i * me.blocks();
             const bool open = item < s.first + s.count && me.peer_load(p.open + item) != 0;
             any = any || open;
-            c[i] = course_of(p, s, b, item, open);
+            c[i] = {};
+            if (open) c[i] = course_of(me, p, s, b, item, i);
             if (!open || !b.there || !b.ends) continue;
             at[i].h = plain::load(me, p, item, b.u, turn);
             if (plain::cell) at[i].cell = plain::load_cell(me, p, item, b.u);
@@ -157,12 +172,12 @@ struct lanes : columns<T, G> {
         take_weights(me, p, b, weight);
         const T bias = b.there && p.b_hh ? p.b_hh[b.q * H + b.u] : T(0);
         SIMT_UNROLL for (int i = 0; i < I; i++) {
-            fresh[i] = begins_at(p, c[i], 0);
             if (b.ends) show(p, b, i, 0, at[i]);
         }
         if (b.ends) b.s.set(zeros + b.u, T(0));
         for (int d = 0; d < ahead; d++) ask(me, p, b, c, d);
         me.barrier();
+        SIMT_UNROLL for (int i = 0; i < I; i++) fresh[i] = begins_at(p, b, c[i], i, 0);
         const int steps = (int)s.steps;
         SIMT_ROLLED for (int n = 0; n < steps; n++) {
             const int now = n % 2;
@@ -173,7 +188,7 @@ struct lanes : columns<T, G> {
                 goes[i] = n >= c[i].low && n < c[i].high;
                 some = some || goes[i];
                 anew[i] = fresh[i];
-                fresh[i] = begins_at(p, c[i], n + 1);
+                fresh[i] = begins_at(p, b, c[i], i, n + 1);
                 rows[i] = anew[i] ? zeros : states + (now * I + i) * Tall;
                 sum[i] = bias;
             }
@@ -193,8 +208,8 @@ struct lanes : columns<T, G> {
             }
             me.barrier();
             ask(me, p, b, c, n + ahead);
-            SIMT_UNROLL for (int i = 0; i < I; i++) if (b.ends && goes[i] && b.there)
-                plain::write(p, s, c[i].row, c[i].start + n, b.u, at[i].h, at[i].cell);
+            SIMT_UNROLL for (int i = 0; i < I; i++) if (b.ends && goes[i] && b.there) plain::write(
+                p, s, b.items.get(i * told + row), b.items.get(i * told + start) + n, b.u, at[i].h, at[i].cell);
         }
         me.copy_wait();
         SIMT_UNROLL for (int i = 0; i < I; i++) {
@@ -206,7 +221,7 @@ struct lanes : columns<T, G> {
     }
 
     SIMT static void run(simt::lane &me, const problem<T> &p, const stretch &s, int &turn) {
-        for (int64_t n = me.block(); n < s.count; n += me.blocks() * I) go(me, p, s, s.first + n, turn);
+        go(me, p, s, s.first + me.block(), turn);  // there are blocks for all items
         meet(me);
     }
 };
@@ -219,8 +234,8 @@ struct lanes_chosen {
     int items;          // of a block at once
 };
 
-// Units that are served: a lane has registers for its column of W_hh and about 40 numbers more. Of an RNN of up to a
-// warp's, gates_alone.h does the same.
+// Units that are served: those whose columns of W_hh registers hold. Of an RNN of up to a warp's, gates_alone.h does
+// the same.
 template <class T, int G>
 constexpr int most_in_lanes = sizeof(T) != 4 ? 0
                               : G == 4       ? 64
