@@ -10,14 +10,12 @@
 //               numbers: by copies that go on by themselves, of packs where those may go
 //     reduce    each thread its run, in order, to a summary (M, v): what it makes of a state, M z + v; the first warp
 //               makes the nodes' of the runs' and posts them, or the span's where the tile is one
-//     look back the state at the span's start is that at the start of some octet of spans, put through the octets
-//     since,
-//               one after the other, and then the spans; which octet's is known by then does not matter for the bits.
-//               Tiles that are parts of a span put it through the nodes to their left too, and the last of them posts
-//               the span's summary, before it waits
+//     look back the state at the span's start: that at the start of some octet of spans, put through the octets since,
+//               one after the other, and then through spans; which octet's is known by then does not matter for the
+//               bits. Tiles that are parts of a span put it through the nodes to their left too, and the last of them
+//               posts the span's summary, before it waits
 //     apply     the tile's nodes and runs to the left, then the run itself; the octet's last tile posts the state at
-//     its
-//               end; store. A block then takes the next tile that nobody has
+//               the octet's end; store. A block then takes the next tile that nobody has
 //
 // Only fixed pairs of nodes, pairs of those and so on up to spans are composed, and of spans up to octets; all else is
 // applied to states in the order of steps. So bits are those of n, K, items and teams: not of who came first, nor of
@@ -192,9 +190,9 @@ struct kernel {
         // Numbers lie here as they do there, where they go by packs.
         static constexpr bool flat = Alone && own % across == 0 && apart<T>(S::items, 1, Each) == own;
         simt::shared<T> numbers;
-        int lane, group, shift, wide_log, away,
-            base;          // numbers of a step, its logarithm; from run to run; the lane's run
-        int steps, count;  // of the warp, and how many are there
+        int lane, group, shift;
+        int wide_log, away, base;  // numbers of a step, their logarithm; from run to run; where the lane's run begins
+        int steps, count;          // of the warp, and how many are there
         int64_t first;
 
         SIMT staging(simt::lane &me, const problem<T> &p, const place &at, int byte)
