@@ -142,6 +142,16 @@ static inline void draw_device(void) {
     tell(" simt '%s'", text);
 }
 
+// One whose blocks have room for the tiles of narrow chains (src/kern/cuda/linear_stream.h), or one of those that have
+// not and serve such chains otherwise: no bits hang on anything else.
+static inline void draw_device_for_tiles(bool room) {
+    char text[128];
+    snprintf(text, sizeof text, "%d %d %d %d", (int)draw_between(1, 1 << 20), (int)draw_between(1, 9),
+             (int)draw_log(1, 40), (int)(room ? draw_between(112, 227) : draw_between(64, 87)) << 10);
+    setenv("DEEPPCR_SIMT", text, 1);
+    tell(" simt '%s'", text);
+}
+
 static inline void draw_same_device(void) { setenv("DEEPPCR_SIMT", "1 4 8 232448", 1); }
 
 // The arena's device, once. False: there is none, which is told.

@@ -2,7 +2,7 @@
 // Linear chains drawn at random on a device (random_chain.h): any structure, csr too, dtype, strides and scheme there
 // is, against the chain by its definition, exactly in the ring of uint32, else within what rounding explains; wide ones
 // by the loop against a plain loop with fma, a sequence alone against itself among others, and one device against
-// another that the simulator can be, bit for bit; nothing written but what is to be.
+// another like it that the simulator can be, bit for bit; nothing written but what is to be.
 #include "device_draws.h"
 #include "random_chain.h"
 
@@ -148,7 +148,7 @@ static void check_plain_loop(const drawn_chain *c, const void *z) {
 }
 
 // A sequence by itself has the bits that it has among others.
-static void check_alone(drawn_chain *c, const void *together, dpcr_scheme scheme) {
+static void check_alone(drawn_chain *c, const void *together, dpcr_scheme scheme, bool room) {
     drawn_chain one = *c;
     const int64_t row = draw_below(c->batch), w = c->w;
     const int used = drawn.used;
@@ -167,7 +167,7 @@ static void check_alone(drawn_chain *c, const void *together, dpcr_scheme scheme
             copy_number(c->dtype, one.b.view.data, l * w + i, c->lb, (l * c->batch + row) * w + i);
     }
     for (int64_t i = 0; c->has_z0 && i < w; i++) copy_number(c->dtype, one.z0.view.data, i, c->lz0, row * w + i);
-    draw_same_device();
+    draw_device_for_tiles(room);
     if (solve_there(&one, &one.options, &scheme))
         for (int64_t l = 0; l < c->length; l++)
             for (int64_t i = 0; i < w; i++) {
@@ -187,7 +187,8 @@ static void draw_one(void) {
     draw_shape(&c);
     draw_options(&c);
     draw_numbers(&c);
-    draw_device();
+    const bool room = draw_chance(70);
+    draw_device_for_tiles(room);
     if (!solve_there(&c, &c.options, &scheme)) {
         refused++;
         free(c.la), free(c.lb), free(c.lz0);
@@ -201,7 +202,7 @@ static void draw_one(void) {
     free_bounds(&s);
     void *one = packed_table(z);
     if (scheme == DPCR_SCHEME_SEQUENTIAL && c.dtype != DPCR_U32 && c.nan_row < 0) check_plain_loop(&c, one);
-    draw_device();
+    draw_device_for_tiles(room);
     dpcr_chain_options same_way = c.options;
     same_way.scheme = scheme;
     if (solve_there(&c, &same_way, &scheme)) {
@@ -209,7 +210,7 @@ static void draw_one(void) {
         if (c.nan_row < 0) same_bits(&c, one, other, "another device");
         free(other);
     }
-    if (c.batch > 1 && c.length > 0 && draw_chance(50)) check_alone(&c, one, scheme);
+    if (c.batch > 1 && c.length > 0 && draw_chance(50)) check_alone(&c, one, scheme, room);
     free(one);
     free(c.la), free(c.lb), free(c.lz0);
 }
