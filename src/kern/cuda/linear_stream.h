@@ -158,8 +158,8 @@ struct kernel {
         int64_t a, b, z0, z;
     };
     SIMT static offsets of_column(const problem<T> &p, const place &at, int column) {
-        const uint32_t c = (uint32_t)(at.number * at.group + column), parts = (uint32_t)p.parts;
-        const int64_t row = c / parts, part = c % parts;
+        const uint32_t c = (uint32_t)(at.number * at.group + column), beside = (uint32_t)p.parts;
+        const int64_t row = c / beside, part = c % beside;
         return {row * p.a_row + part * p.a_part, row * p.b_row + part * K, row * p.z0_row + part * K,
                 row * p.z_row + part * K};
     }
@@ -605,9 +605,9 @@ struct kernel {
         const int left = at.left();
         const int64_t begin = at.tile * at.each - left, next = (p.groups << at.shift) * N;
         // The first warp has other things to do.
-        const int most = me.threads() > simt::warp_size ? me.threads() - simt::warp_size : me.threads();
+        const int helpers = me.threads() > simt::warp_size ? me.threads() - simt::warp_size : me.threads();
         for (int f = me.threads() - 1 - me.thread();
-             f < (left + bundle - 1) / bundle << at.shift && me.thread() >= me.threads() - most; f += most) {
+             f < (left + bundle - 1) / bundle << at.shift && me.thread() >= me.threads() - helpers; f += helpers) {
             const int c = f & (at.group - 1), q = f >> at.shift;
             const int count = left - q * bundle < bundle ? left - q * bundle : bundle;
             const word *from = node_of(a, at, begin + q * bundle, c);
