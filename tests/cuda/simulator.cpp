@@ -613,14 +613,7 @@ void lane::barrier(int line) { host::meet_block(host::current, line); }
 void lane::warp_barrier(int line) { host::meet_warp(host::current, host::collective::warp_barrier, line); }
 void lane::grid_barrier(int line) { host::meet_grid(host::current, line); }
 
-bool lane::any(bool condition, int line) {
-    host::fiber *f = host::current;
-    f->value[0] = condition;
-    host::meet_warp(f, host::collective::vote, line);
-    uint32_t votes = 0;
-    std::memcpy(&votes, f->result, sizeof votes);
-    return votes != 0;
-}
+bool lane::any(bool condition, int line) { return first(condition, line) < warp_size; }
 
 int lane::first(bool condition, int line) {
     host::fiber *f = host::current;

@@ -240,6 +240,46 @@ void hazards_stay_where_they_are(void **) {
     }
 }
 
+// A NaN of all ones is what says that nothing is there yet: another one goes between blocks in its place.
+template <int K, class T>
+void all_ones(int64_t columns) {
+    typedef typename linear::stream::letter<T>::word word;
+    chain<T> c(K, 400, columns, 1, false, true);
+    const word ones = ~word(0);
+    std::memcpy(&c.b[(size_t)(90 * columns * K)], &ones, sizeof(T));
+    order((uint64_t)columns, 3);
+    stream<K, tiny, 32>(c);
+    for (int64_t m = 0; m < 400; m++)
+        for (int64_t row = 0; row < columns; row++)
+            assert_true(std::isnan(c.z[(size_t)((m * columns + row) * K)]) == (m >= 90 && row == 0));
+}
+
+void a_nan_of_all_ones_is_a_number_there(void **) {
+    for (const int64_t columns : {1, 3, 12}) {
+        all_ones<1, float>(columns);
+        all_ones<1, double>(columns);
+        all_ones<2, float>(columns);
+    }
+}
+
+// So many blocks at a time that a tile sees no state within its reach, and looks again until there is one.
+void states_beyond_reach(void **) {
+    const device d(90);
+    for (uint64_t seed = 0; seed < 6; seed++) {
+        chain<uint32_t> c(1, 220 * tiny::node * 32 + 5, 1, 1, false, seed % 2 == 0),
+            e(2, 150 * tiny::node * 32, 1, 1, true, true);
+        order(seed, 90);
+        stream<1, tiny, 32>(c);
+        c.assert_exact();
+        stream<2, tiny, 32>(e);
+        e.assert_exact();
+    }
+    const device none(0);
+    chain<float> c(1, 9, 1, 1, false, true);
+    assert_int_equal(
+        (linear::stream::run<float, 1, tiny, 32>(c.problem(), std::vector<unsigned char>(4096).data(), nullptr)), -1);
+}
+
 // The simulator stops at packs from addresses between; those have to be seen beforehand.
 template <int K, class T>
 void at_any_address(int64_t length, int64_t columns) {
@@ -374,6 +414,8 @@ int main() {
         cmocka_unit_test(bits_are_those_of_any_order),
         cmocka_unit_test(bits_are_those_of_any_batch),
         cmocka_unit_test(hazards_stay_where_they_are),
+        cmocka_unit_test(a_nan_of_all_ones_is_a_number_there),
+        cmocka_unit_test(states_beyond_reach),
         cmocka_unit_test(arrays_at_any_address),
         cmocka_unit_test(strides_of_any_size),
         cmocka_unit_test(shared_and_reversed_strides),

@@ -66,16 +66,16 @@ struct letters {  // lane t of each ticket adds t to the word that lane t of the
         const int t = me.in_warp();
         const uint32_t mine = me.shuffle(t == 0 ? me.ticket(a.counter) : 0u, 0);
         uint32_t *const own = a.words + mine * 32, *const before = own - 32;
-        simt::pack<uint32_t, 4> four = {{1, 1, 1, 1}};
+        simt::pack<uint32_t, 2> two = {{1, 1}};
         for (bool all = mine == 0; !all;) {
-            four = me.look(reinterpret_cast<const simt::pack<uint32_t, 4> *>(before + t / 4 * 4));
-            const bool there = four.at[t % 4] != UINT32_MAX;
+            two = me.look(reinterpret_cast<const simt::pack<uint32_t, 2> *>(before + t / 2 * 2));
+            const bool there = two.at[t % 2] != UINT32_MAX;
             if (me.first(!there) == 32)
                 all = true;
             else
                 me.look_again();
         }
-        me.post(own + t, four.at[t % 4] + (uint32_t)me.opaque(t));
+        me.post(own + t, two.at[t % 2] + (uint32_t)me.opaque(t));
         const int odd = me.first(t >= 5 && t % 2 == 1), none = me.first(t > 31);
         if (t == 0) a.found[mine] = (uint32_t)(odd * 100 + none);
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 // Linear chains on a device in one pass over memory: z_m = A_m z_{m-1} + b_m, m = 0 .. n-1, states of width K. Widths 1
-// and 2 whose numbers lie in memory go by linear_stream.h, but for 2 in double.
+// and 2 whose numbers lie in memory go by linear_stream.h, but for 2 in double, where a block has room for its tiles.
 //
 // Columns (sequences, components of an elementwise chain, blocks of a block-diagonal one) mix with no others. A tile is
 // `teams` x `items` steps of `group` columns and one block's work:

@@ -87,7 +87,8 @@ inline int launch(arguments_of<T> a, void *stream) {
     return simt::launch<k>({a.work < most ? a.work : most, S::threads, a.at.bytes, false}, stream, a);
 }
 
-// Has a block of the current device room for a tile? Some from before compute capability 8.0 and after 8.6 have not.
+// Has a block of the current device room for a tile, of whatever columns? Of compute capability 7.5 none has, of 8.6
+// and 8.9 for width 1 in float alone.
 template <class T, int K, class S, int Group>
 inline bool has_room() {
     int64_t room = 0;
@@ -95,8 +96,8 @@ inline bool has_room() {
            layout_of<T, K, S>(Group).bytes <= room;
 }
 
-// p->length and p->columns are positive. Status as simt::launch's, -1 where the grid, or
-// what levels of nodes take on chip, would be too large.
+// p->length and p->columns are positive. Status as simt::launch's, -1 where there would be too many tiles or columns,
+// or the device has no room for a block.
 template <class T, int K, class S, int Group>
 inline int run(problem<T> p, void *workspace, void *stream) {
     const sizes s = stream::plan<T, K, S, Group>(&p);

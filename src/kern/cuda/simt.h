@@ -37,7 +37,7 @@
 //     await(flag, v)                acquire until it gives v
 //     release(flag, v)              as publish, by the store's own order alone
 //     post(p, word)                 for who looks for it: it is seen whole, in no order with anything else
-//     look(p)                       a pack of words as they are by now
+//     look(p)                       two words as they are by now
 //     look_again()                  before a lane looks anew for what was not there
 //     peer_load(p) peer_store(p, v) numbers, and packs, that other blocks write or read in the same launch
 //     stream_load<N>(p) stream_store(p, v)

@@ -153,14 +153,6 @@ struct lane {
                      : "memory");
         return v;
     }
-    SIMT pack<uint32_t, 4> look(const pack<uint32_t, 4> *from) {
-        pack<uint32_t, 4> v;
-        asm volatile("ld.relaxed.gpu.global.v4.u32 {%0, %1, %2, %3}, [%4];"
-                     : "=r"(v.at[0]), "=r"(v.at[1]), "=r"(v.at[2]), "=r"(v.at[3])
-                     : "l"(from)
-                     : "memory");
-        return v;
-    }
     SIMT pack<uint64_t, 2> look(const pack<uint64_t, 2> *from) {
         pack<uint64_t, 2> v;
         asm volatile("ld.relaxed.gpu.global.v2.u64 {%0, %1}, [%2];"

@@ -173,9 +173,9 @@ struct lane {
         host::check_aligned<W>(to, line);
         host::post(to, &value, sizeof(W), line);
     }
-    template <class W, int N>
-    pack<W, N> look(const pack<W, N> *from, int line = __builtin_LINE()) {
-        host::check_aligned<pack<W, N>>(from, line);
+    template <class W>
+    pack<W, 2> look(const pack<W, 2> *from, int line = __builtin_LINE()) {
+        host::check_aligned<pack<W, 2>>(from, line);
         host::looked();
         return *from;
     }
@@ -249,7 +249,7 @@ inline int64_t side_by_side(int threads, int64_t shared_bytes) {
 }
 template <class K>
 inline int64_t cooperative_blocks(int threads, int64_t shared_bytes) {
-    return threads > K::most || shared_bytes > host::config.shared_bytes ? 0 : host::config.cooperative_blocks;
+    return side_by_side<K>(threads, shared_bytes);
 }
 
 inline int fill(void *memory, int byte, size_t bytes, void *stream) {
