@@ -116,10 +116,6 @@ static dpcr_status check_size(const dpcri_source *source, const char *name, cons
         return dpcri_source_bad(source, error,
                                 "safetensors tensor '%s': got %lld bytes of data, wanted %lld for its shape", name,
                                 (long long)(e->end - e->begin), (long long)bytes);
-    if (e->begin % element_bytes != 0)
-        return dpcri_source_bad(source, error,
-                                "safetensors tensor '%s': got data at byte %lld, wanted a multiple of %lld (unaligned)",
-                                name, (long long)e->begin, (long long)element_bytes);
     return DPCR_OK;
 }
 
