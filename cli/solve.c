@@ -424,6 +424,27 @@ static int refuse_ranks(solve *s) {
     return CLI_DONE;
 }
 
+// An option that the named scheme has not would be believed to count. auto may take chunks or overlap.
+static int refuse_options(const solve *s) {
+    const dpcr_scheme scheme = s->options.scheme;
+    const bool any = scheme == DPCR_SCHEME_AUTO, overlaps = any || scheme == DPCR_SCHEME_OVERLAP;
+    const struct {
+        const char *option, *wanted;
+        bool wrong;
+    } all[] = {
+        {"--chunk", "chunked, overlap or auto", s->options.chunk && !overlaps && scheme != DPCR_SCHEME_CHUNKED},
+        {"--run-up", "overlap or auto", s->options.warm_up && !overlaps},
+        {"--tolerance", "overlap or auto", s->options.tolerance > 0 && !overlaps},
+        {"--max-sweeps", "overlap or auto", s->options.max_sweeps && !overlaps},
+        {"--levels", "blelloch", s->options.levels && scheme != DPCR_SCHEME_BLELLOCH},
+    };
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        if (all[i].wrong)
+            return cli_fail(CLI_USAGE, "%s beside scheme %s, which has none; wanted --scheme %s", all[i].option,
+                            dpcr_scheme_name(scheme), all[i].wanted);
+    return CLI_DONE;
+}
+
 #define KINDS "linear, rnn, rnn-relu, gru, lstm, paragru, paralstm, mingru, biquads, selective and attention"
 static int refuse(solve *s, const char *kind) {
     if (!kind || strcmp(kind, "linear") != 0)
@@ -449,8 +470,10 @@ static int refuse(solve *s, const char *kind) {
     const cli_file read[] = {{"--input", s->input}, {"--A", s->a},           {"--b", s->b},
                              {"--z0", s->z0},       {"--indptr", s->indptr}, {"--indices", s->indices}};
     if (!cli_distinct(written, 2) || !cli_spares(written, 2, read, 6)) return CLI_USAGE;
-    const int status = refuse_ranks(s);
+    int status = refuse_ranks(s);
     if (status || s->distributed) return status;
+    status = refuse_options(s);
+    if (status) return status;
     if (!to_stdout && !cli_writable("the output", s->output)) return CLI_RESOURCES;
     return CLI_DONE;
 }

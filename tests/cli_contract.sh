@@ -145,6 +145,11 @@ refused 2 'no --A' solve linear
 refused 2 'no --b' solve linear --A x.npy
 refused 2 'no --output' solve linear --A x.npy --b y.npy
 refused 2 'both want standard output' solve linear --A x.npy --b y.npy --output - --json
+refused 2 '--chunk beside scheme sequential, which has none' solve linear --A x.npy --b y.npy --output z.npy --scheme sequential --chunk 4
+refused 2 '--run-up beside scheme chunked' solve linear --A x.npy --b y.npy --output z.npy --scheme chunked --chunk 4 --run-up 3
+refused 2 '--tolerance beside scheme pcr' solve linear --A x.npy --b y.npy --output z.npy --scheme pcr --tolerance 1e-3
+refused 2 '--max-sweeps beside scheme blelloch' solve linear --A x.npy --b y.npy --output z.npy --scheme blelloch --levels 2 --max-sweeps 2
+refused 2 'wanted --scheme blelloch' solve linear --A x.npy --b y.npy --output z.npy --levels 2
 refused 2 'both want standard output' info --json --csv -
 refused 2 'both want standard output' solve linear --A x.npy --b y.npy --output /dev/stdout --json
 refused 2 'both want standard output' info --json --csv /dev/stdout
