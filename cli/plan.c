@@ -30,6 +30,8 @@ enum {
     KEY_FLOPS,
     KEY_REGION,
     KEY_WAKE,
+    KEY_L2,
+    KEY_L3,
     KEY_LATENCY,
     KEY_RANKS,
     KEY_LINK_LATENCY,
@@ -86,12 +88,21 @@ static const struct argp_option machine_options[] = {
     {"fma-latency", KEY_LATENCY, "NS", 0, "where a dependent multiply-add takes so many nanoseconds", 0},
     {"region", KEY_REGION, "US", 0, "and handing work to all cores and back so many microseconds", 0},
     {"wake", KEY_WAKE, "US", 0, "and its threads at work so many microseconds after they slept", 0},
+    {"l2", KEY_L2, "BYTES", 0, "and a core's second-level cache of so many bytes (suffixes K, M, G)", 0},
+    {"l3", KEY_L3, "BYTES", 0, "and the third-level cache that all cores share", 0},
     {0},
 };
 
 static error_t read_rate(const char *option, const char *arg, double unit, double *rate) {
     if (!cli_read_double(option, arg, 1e-6, 1e12, rate)) return EINVAL;
     *rate *= unit;
+    return 0;
+}
+
+static error_t read_cache(const char *option, const char *arg, double *bytes) {
+    size_t number;
+    if (!cli_read_bytes(option, arg, &number)) return EINVAL;
+    *bytes = (double)number;
     return 0;
 }
 
@@ -157,6 +168,8 @@ static error_t parse_machine(int key, char *arg, struct argp_state *state) {
         case KEY_LATENCY: return read_rate("--fma-latency", arg, 1e-9, &m->latency);
         case KEY_REGION: return read_rate("--region", arg, 1e-6, &m->region);
         case KEY_WAKE: return read_rate("--wake", arg, 1e-6, &m->wake);
+        case KEY_L2: return read_cache("--l2", arg, &m->cache_bytes[1]);
+        case KEY_L3: return read_cache("--l3", arg, &m->cache_bytes[2]);
         default: return ARGP_ERR_UNKNOWN;
     }
 }
@@ -168,7 +181,8 @@ static const struct argp machine_argp = {machine_options, parse_machine, NULL, N
 
 bool cli_plan_is_elsewhere(const cli_plan *p) {
     const dpcr_machine *m = &p->machine;
-    return m->threads > 0 || m->bandwidth > 0 || m->flops > 0 || m->latency > 0 || m->region > 0 || m->wake > 0;
+    return m->threads > 0 || m->bandwidth > 0 || m->flops > 0 || m->latency > 0 || m->region > 0 || m->wake > 0 ||
+           m->cache_bytes[1] > 0 || m->cache_bytes[2] > 0;
 }
 
 // ---- what is told of every plan ----

@@ -21,6 +21,8 @@ int cli_plan_linear_refuse(const cli_plan *p) {
     if (p->transitions && cli_network_gives(&p->network, "dtype"))
         return cli_fail(CLI_USAGE, "--dtype beside --A: the file holds it");
     if (p->machine.wake > 0) return cli_fail(CLI_USAGE, "a linear chain takes no --wake: its threads are awake");
+    if (p->machine.cache_bytes[1] > 0)
+        return cli_fail(CLI_USAGE, "a linear chain takes no --l2: its kernels' times are this machine's; --l3 counts");
     return CLI_DONE;
 }
 

@@ -37,6 +37,10 @@ PYTHON
 "$program" plan logistic --length 3000 --batch 1 --json >"$folder/d.json" || complain "plan logistic failed"
 "$program" plan mlp --layers 65536 --width 2 --batch 1 --json --cores 1 --bandwidth 20 >"$folder/e.json" || complain "1 core"
 "$program" plan mlp --layers 65536 --width 2 --batch 1 --json --cores 4096 --region 2 >"$folder/f.json" || complain "4096 cores"
+for caches in "64K 128K" "64K 1G" "64M 1G"; do
+    set -- $caches
+    "$program" plan mlp --layers 256 --width 16 --batch 4 --json --cores 4 --l2 $1 --l3 $2 >"$folder/caches-$1-$2.json" || complain "caches of $caches"
+done
 python3 - "$folder" <<'PYTHON' || failed=1
 import json, sys
 a, b, c, d, e, f = (json.load(open(f"{sys.argv[1]}/{x}.json")) for x in "abcdef")
@@ -61,6 +65,10 @@ assert best(b, "forward")[0]["measured_seconds"] > 0 and best(b, "forward")[0]["
 assert c["method"] == b["method"] and c["backward"] == b["backward"] and c["pinned"] == b["pinned"] and "known" in c["sentence"]
 assert e["machine"]["cores"] == 1 and e["machine"]["bytes_per_second"] == 20e9 and e["machine"]["described"]
 assert f["machine"]["cores"] == 4096 and not a["machine"]["described"]
+small, third, second = (json.load(open(f"{sys.argv[1]}/caches-{x}.json")) for x in ("64K-128K", "64K-1G", "64M-1G"))
+far, near, nearest = ([x["seconds"] for x in best(p, "forward")[1] if x["method"] == "newton"][0] for p in (small, third, second))
+assert far > 1.2 * near and far > 1.2 * nearest, (far, near, nearest)  # Jacobians that memory, the third cache and the second hold
+assert [c["bytes"] for c in third["machine"]["caches"][1:]] == [64 << 10, 1 << 30] and third["machine"]["described"]
 one, many = best(e, "forward")[0]["seconds"], best(f, "forward")[0]["seconds"]
 assert many < one, (one, many)                          # 65536 steps that forget: thousands of cores help
 loops = [[x["seconds"] for x in p["candidates"] if x["method"] == "sequential" and x["direction"] == "forward"] for p in (e, f)]
@@ -110,6 +118,9 @@ refused 2 "wanted a file" "${small[@]}" --wisdom - --measure --json
 refused 2 "times this machine" "${small[@]}" --measure --cores 64
 refused 2 "was timed on it" "${small[@]}" --planning wisdom --wisdom "$folder/w" --cores 64
 refused 2 "--cores" "${small[@]}" --cores 0
+refused 2 "at least 1 byte" "${small[@]}" --l2 0
+refused 2 "times this machine" "${small[@]}" --measure --l3 64M
+refused 2 "takes no --l2" plan linear --length 64 --width 2 --batch 1 --l2 1M
 refused 2 "--planning" "${small[@]}" --planning guess
 cmp -s "$folder/w" <(cat "$folder/w") || complain "the wisdom was changed by a refusal"
 
@@ -165,9 +176,10 @@ assert ways["overlap"]["run_up"] > 0 and ways["pcr"]["run_up"] == ways["pcr"]["c
 CHECK
 for cores in 1 2 64; do "$program" plan linear --length 65536 --width 2 --batch 1 --cores $cores --json >"$folder/linear-$cores.json" || complain "a linear chain on $cores cores"; done
 "$program" plan linear --length 268435456 --width 2 --batch 1 --cores 64 --bandwidth 1 --json >"$folder/linear-far.json" || complain "a linear chain beyond the caches"
+"$program" plan linear --length 268435456 --width 2 --batch 1 --cores 64 --bandwidth 1 --l3 16G --json >"$folder/linear-near.json" || complain "a linear chain within a third-level cache that is described"
 python3 - "$folder" <<'CHECK' || complain "a linear chain on a machine that is described"
 import json, sys
-one, two, many, far = (json.load(open(f"{sys.argv[1]}/linear-{x}.json")) for x in ("1", "2", "64", "far"))
+one, two, many, far, near = (json.load(open(f"{sys.argv[1]}/linear-{x}.json")) for x in ("1", "2", "64", "far", "near"))
 def seconds(plan, scheme): return [c["seconds"] for c in plan["candidates"] if c["scheme"] == scheme]
 assert many["machine"]["described"] and many["machine"]["cores"] == 64 and "64 threads" in many["sentence"], many["sentence"]
 assert seconds(one, "sequential") == seconds(two, "sequential") == seconds(many, "sequential")
@@ -175,6 +187,8 @@ assert min(seconds(many, "chunked")) < min(seconds(two, "chunked")) < min(second
 assert len(seconds(many, "overlap")) == 2, seconds(many, "overlap")            # its own chunks, and eight for each core
 for plan in (one, two, many, far): assert [c["seconds"] for c in plan["candidates"]] == sorted(c["seconds"] for c in plan["candidates"])
 assert abs(seconds(far, "sequential")[0] / (268435456 * 32 / 1e9) - 1) < 1e-6, seconds(far, "sequential")  # its bytes at 1 GB/s
+assert near["machine"]["caches"][2]["bytes"] == 16 << 30 and near["machine"]["caches"][1] == far["machine"]["caches"][1], near["machine"]
+assert seconds(near, "sequential")[0] < seconds(far, "sequential")[0] / 2, seconds(near, "sequential")  # no memory in it
 CHECK
 for planning in measure wisdom; do refused 2 "times this machine" plan linear --length 4096 --width 2 --batch 1 --planning $planning --wisdom "$folder/w" --cores 64; done
 "$program" plan linear --structure csr --length 64 --width 2 --batch 1 >/dev/null 2>&1 && complain "a csr chain without a pattern is planned"
