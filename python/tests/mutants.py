@@ -72,6 +72,7 @@ MUTANTS = [
     ("_library.py", 'if not getattr(_local, "hosted", False):', "if True:", "test_jax.py::test_a_handler_of_ctrl_c"),
     ("nonlinear.py", "if self.interrupted and status:", "if False:", "test_nonlinear.py::test_a_handler_of_ctrl_c"),
     ("torch/recurrent.py", "if kind.endswith(\"_hooks\") and hooks", "if kind == \"_forward_hooks\" and hooks", "test_torch.py::test_hooks_are_not_lost"),
+    ("torch/recurrent.py", "*module._modules, ", "", "test_torch.py::test_what_a_module_has_of_its_own"),
     ("torch/recurrent.py", "parent._modules[name] = made[id(child)]", "parent._modules[name] = from_torch(child)", "test_torch.py::test_a_module_in_several"),
     ("_xla.py", "library.check(status, _abi.XlaCall.from_address(failed).error)", "pass", "test_jax.py::test_a_known_call_that_fails"),
     ("_xla.py", "            _lib.dpcr_xla_forget()\n", "", "test_jax.py::test_what_is_kept_is_let_go"),

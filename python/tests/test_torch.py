@@ -381,6 +381,30 @@ def test_hooks_are_not_lost(register):
         assert ours.replace_in(model) == 2
 
 
+@pytest.mark.parametrize("what", ["table", "inner", "scale", "forward"])
+def test_what_a_module_has_of_its_own_is_not_lost(what):
+    """Buffers, modules, parameters, methods: refused before anything is replaced; what tells nothing of the network, such as a note, is not."""
+    model = torch.nn.ModuleDict({"free": torch.nn.GRU(3, 4), "in": torch.nn.Sequential(torch.nn.GRU(4, 4))})
+    changed = model["in"][0]
+    changed.note = "kept by hand"
+    if what == "table":
+        changed.register_buffer("table", torch.zeros(2))
+    elif what == "inner":
+        changed.inner = torch.nn.Linear(2, 2)
+    elif what == "scale":
+        changed.scale = torch.nn.Parameter(torch.ones(1))
+    else:
+        changed.forward = lambda x: x
+    with pytest.raises(deeppcr.UnsupportedError, match=what) as caught:
+        ours.replace_in(model)
+    assert caught.value.what == "what in.0 has of its own" and caught.value.got == what
+    assert type(model["free"]) is type(changed) is torch.nn.GRU and model["in"][0] is changed
+    with pytest.raises(deeppcr.UnsupportedError, match=what):
+        ours.from_torch(changed)
+    delattr(changed, what)
+    assert ours.replace_in(model) == 2
+
+
 def test_a_module_in_several_places_is_replaced_in_all_of_them():
     class Twice(torch.nn.Module):
         def __init__(self):

@@ -761,11 +761,17 @@ class MinGRU(_Unmixed):
 _OURS: Dict[Any, Any] = {ours._theirs: ours for ours in (RNN, GRU, LSTM)}
 
 
-def _refuse_hooks(name: str, module: torch.nn.Module) -> None:
-    """All kinds that PyTorch has: of calls, of the way back, of state_dict and of its loading."""
+def _refuse_own(name: str, module: torch.nn.Module) -> None:
+    """What a module has beside its kind's: hooks of calls, of the way back, of state_dict and of its loading; buffers, modules, parameters and
+    methods that somebody gave it."""
     kinds = [kind.strip("_") for kind, hooks in vars(module).items() if kind.endswith("_hooks") and hooks]
     if kinds:
         raise UnsupportedError.of(f"the hooks of {name}", ", ".join(kinds), "none: register them on the new module")
+    known = {weight for names in module._all_weights for weight in names}  # type: ignore[union-attr]
+    methods = [own for own in vars(module) if callable(getattr(type(module), own, None))]
+    others = [*module._buffers, *module._modules, *(own for own in module._parameters if own not in known), *methods]
+    if others:
+        raise UnsupportedError.of(f"what {name} has of its own", ", ".join(sorted(others)), "nothing: give it to the new module")
 
 
 def from_torch(module: torch.nn.Module, *, method: str = "auto", fallback: bool = False) -> torch.nn.Module:
@@ -786,12 +792,12 @@ def from_torch(module: torch.nn.Module, *, method: str = "auto", fallback: bool 
     ArgumentError
         Of another module, or what is no method.
     UnsupportedError
-        Of a module with hooks of any kind, which are not taken over.
+        Of a module with hooks of any kind, or with buffers, modules, parameters or methods that its kind has not: they are not taken over.
     """
     ours = _OURS.get(type(module))
     if ours is None:
         raise ArgumentError.of("the module", type(module).__name__, "a torch.nn.RNN, GRU or LSTM")
-    _refuse_hooks("the module", module)
+    _refuse_own("the module", module)
     options = {"num_layers": module.num_layers, "bias": module.bias, "batch_first": module.batch_first,
                "dropout": module.dropout, "bidirectional": module.bidirectional, "method": method, "fallback": fallback}  # fmt: skip
     if ours is LSTM:
@@ -822,7 +828,7 @@ def replace_in(model: torch.nn.Module, *, method: str = "auto", fallback: bool =
     Raises
     ------
     UnsupportedError
-        Of modules with hooks of any kind, which are not taken over.
+        As `from_torch`.
     ArgumentError
         Of what is no such model, or no method. Whatever is raised, the model is as it was.
     """
@@ -832,7 +838,7 @@ def replace_in(model: torch.nn.Module, *, method: str = "auto", fallback: bool =
              if type(child) in _OURS]  # fmt: skip
     made: Dict[int, torch.nn.Module] = {}
     for path, _, name, child in found:
-        _refuse_hooks(f"{path}.{name}" if path else name, child)
+        _refuse_own(f"{path}.{name}" if path else name, child)
         if id(child) not in made:
             made[id(child)] = from_torch(child, method=method, fallback=fallback)
     for _, parent, name, child in found:
