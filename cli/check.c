@@ -223,7 +223,8 @@ static double solver_tolerance(const check *c) {
     const double full = c->network.options.dtype == DPCR_F64 ? DPCR_TOLERANCE_F64 : DPCR_TOLERANCE_F32;
     const bool unconfirmed = method == DPCR_METHOD_DIAGONAL || method == DPCR_METHOD_BLOCK ||
                              method == DPCR_METHOD_PICARD || method == DPCR_METHOD_JACOBI ||
-                             method == DPCR_METHOD_DAMPED;
+                             method == DPCR_METHOD_DAMPED || method == DPCR_METHOD_PARAREAL ||
+                             method == DPCR_METHOD_PARATAA;
     return unconfirmed ? DPCR_UNCONFIRMED * full : full;
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// eval: loss and accuracy of a trained network on the test images.
+// eval: loss and accuracy of a trained network on what was held out for tests.
 #include <errno.h>
 #include <string.h>
 
@@ -202,7 +202,7 @@ int cli_verb_eval(int argc, char **argv) {
     eval e = {.common = CLI_COMMON_DEFAULTS, .solver = CLI_SOLVER_DEFAULTS, .split = "t10k", .batch = 128};
     const cli_syntax syntax = {
         .arguments = "[MODEL]",
-        .doc = "Tells loss and accuracy of a network that 'deeppcr train --save' has left, on the test images.",
+        .doc = "Tells loss and accuracy of a network that 'deeppcr train --save' has left, on what was held out for tests.",
         .groups = {{&eval_argp, &e, "Evaluation:"},
                    {&cli_solver_argp, &e.solver, "Solver:"},
                    {&cli_common_argp, &e.common, "Output and resources:"}},

@@ -12,11 +12,11 @@
 static const cli_verb verbs[] = {
     {"info", "what this build and this machine offer", cli_verb_info},
     {"plan", "which method and scheme would be chosen, and why", cli_verb_plan},
-    {"solve", "solve a linear chain from npy or npz files", cli_verb_solve},
+    {"solve", "solve chains from files: linear, recurrent networks, filters, scans, attention", cli_verb_solve},
     {"check", "compare a parallel solve with the loop, forward and backward", cli_verb_check},
     {"gradcheck", "compare gradients with finite differences", cli_verb_gradcheck},
     {"convert", "recurrent nodes of an ONNX model as weights for solve; features of a recording", cli_verb_convert},
-    {"train", "train a network on images", cli_verb_train},
+    {"train", "train networks: images, texts, bit streams, recordings, diffusion", cli_verb_train},
     {"eval", "accuracy and loss of a trained network", cli_verb_eval},
     {"generate", "pictures by a diffusion model, its steps at once", cli_verb_generate},
     {"bench", "time a chain by the loop, in parallel and by auto", cli_verb_bench},

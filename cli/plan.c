@@ -62,8 +62,8 @@ static const struct argp_option linear_options[] = {
     {"ranks", KEY_RANKS, "P", 0,
      "What --scheme distributed and overlap would take on 1, 2, 4, ... P ranks, a core each", 0},
     {"link-latency", KEY_LINK_LATENCY, "US", 0, "where a message takes so many microseconds (default 2)", 0},
-    {"link-bandwidth", KEY_LINK_BANDWIDTH, "GB/S", 0, "and 10^9 bytes of it a second (default 10)", 0},
-    {"side-by-side", KEY_SIDE, "N", 0, "and only N of the ranks run at once (default: all)", 0},
+    {"link-bandwidth", KEY_LINK_BANDWIDTH, "GB/S", 0, "With --ranks: 10^9 bytes of a message a second (default 10)", 0},
+    {"side-by-side", KEY_SIDE, "N", 0, "With --ranks: only N of them run at once (default: all)", 0},
     {0},
 };
 
@@ -75,7 +75,7 @@ static const struct argp_option recurrent_options[] = {
      "safetensors of a trained network's state_dict(), as solve reads it: whether it forgets lies in its weights "
      "(default: weights as PyTorch draws them)",
      0},
-    {"prefix", KEY_PREFIX, "TEXT", 0, "What stands before the names in that file, such as 'rnn.'", 0},
+    {"prefix", KEY_PREFIX, "TEXT", 0, "What stands before the names in the file of --weights, such as 'rnn.'", 0},
     {"input", KEY_INPUT, "FILE", 0, "x [T][B][I] like those to come (default: normal numbers)", 0},
     {0},
 };
@@ -83,13 +83,13 @@ static const struct argp_option recurrent_options[] = {
 static const struct argp_option machine_options[] = {
     {"calibrate", KEY_CALIBRATE, NULL, 0, "Measure this machine's rates again instead of taking those of the cache", 0},
     {"cores", KEY_CORES, "N", 0, "Plan for a machine with N cores", 0},
-    {"bandwidth", KEY_BANDWIDTH, "GB/S", 0, "of so many 10^9 bytes a second from memory, all cores together", 0},
-    {"core-flops", KEY_FLOPS, "GFLOP/S", 0, "of so many 10^9 flops a second and core, in small products", 0},
-    {"fma-latency", KEY_LATENCY, "NS", 0, "where a dependent multiply-add takes so many nanoseconds", 0},
-    {"region", KEY_REGION, "US", 0, "and handing work to all cores and back so many microseconds", 0},
-    {"wake", KEY_WAKE, "US", 0, "and its threads at work so many microseconds after they slept", 0},
-    {"l2", KEY_L2, "BYTES", 0, "and a core's second-level cache of so many bytes (suffixes K, M, G)", 0},
-    {"l3", KEY_L3, "BYTES", 0, "and the third-level cache that all cores share", 0},
+    {"bandwidth", KEY_BANDWIDTH, "GB/S", 0, "For a machine of so many 10^9 bytes a second from memory, all cores together", 0},
+    {"core-flops", KEY_FLOPS, "GFLOP/S", 0, "For a machine of so many 10^9 flops a second and core, in small products", 0},
+    {"fma-latency", KEY_LATENCY, "NS", 0, "For a machine where a dependent multiply-add takes so many nanoseconds", 0},
+    {"region", KEY_REGION, "US", 0, "For a machine where handing work to all cores and back takes so many microseconds", 0},
+    {"wake", KEY_WAKE, "US", 0, "For a machine whose threads are at work so many microseconds after they slept", 0},
+    {"l2", KEY_L2, "BYTES", 0, "For a machine whose cores have second-level caches of so many bytes (suffixes K, M, G)", 0},
+    {"l3", KEY_L3, "BYTES", 0, "For a machine with a third-level cache of so many bytes, shared by all cores", 0},
     {0},
 };
 

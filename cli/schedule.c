@@ -41,7 +41,7 @@ static const struct argp_option schedule_options[] = {
      "gpipe, 1f1b (default), interleaved-1f1b, zb-h1, zb-h2, interleaved-zb, zb-v, dualpipe, dualpipev, pipedream, "
      "pipedream-2bw, ooo, layerpipe, best",
      0},
-    {"ranks", KEY_RANKS, "P", 0, "Processors, a row each (default 4); of compare a range such as 2-16", 0},
+    {"ranks", KEY_RANKS, "P", 0, "Processors, a row each (default 4; compare: a range, default 2-16)", 0},
     {"chunks", KEY_CHUNKS, "V", 0, "Stages a rank (default: what the schedule is made for)", 0},
     {"microbatches", KEY_MICROBATCHES, "M", 0, "Microbatches an iteration (default 8)", 0},
     {"accumulate", KEY_ACCUMULATE, "A", 0, "Microbatches an update, of pipedream-2bw (default: as many as ranks)", 0},
@@ -79,7 +79,7 @@ static const struct argp_option more_options[] = {
     {"transfers", KEY_TRANSFERS, NULL, 0, "partition: activations between stages take time", 0},
     {"fewer", KEY_FEWER, NULL, 0, "partition: leave ranks out where that is as fast", 0},
     {"svg", KEY_SVG, "FILE", 0, "draw: Gantt chart ('-': standard output, also the default)", 0},
-    {"png", KEY_PNG, "FILE", 0, "draw: the same as PNG (needs gnuplot)", 0},
+    {"png", KEY_PNG, "FILE", 0, "draw: Gantt chart as PNG (needs gnuplot)", 0},
     {"trace", KEY_TRACE, "FILE", 0, "draw: Chrome's trace, for chrome://tracing or Perfetto", 0},
     {0},
 };

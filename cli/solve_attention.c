@@ -23,7 +23,7 @@ static const struct argp_option attention_options[] = {
     {"output", CLI_SCAN_OUTPUT, "FILE", 0, "o [B][L][H][V]: .npy, .npz, or '-' for npy on standard output", 0},
     {"final", CLI_SCAN_FINAL, "FILE", 0, "Last states [B][H][K][V], the next piece's s0", 0},
     {"grad-output", CLI_SCAN_GRAD_OUTPUT, "FILE", 0, "A loss's gradient by o, in its shape: go back", 0},
-    {"grad-final", CLI_SCAN_GRAD_FINAL, "FILE", 0, "The same by the last states", 0},
+    {"grad-final", CLI_SCAN_GRAD_FINAL, "FILE", 0, "Gradient of the loss by the last states", 0},
     {"grads", CLI_SCAN_GRADS, "FILE", 0, "The gradients by the members' names: .npz, else safetensors", 0},
     {0},
 };

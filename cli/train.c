@@ -342,9 +342,10 @@ int cli_verb_train(int argc, char **argv) {
     const cli_syntax syntax = {
         .arguments = "mlp|resnet|rnn|rnn-relu|gru|lstm|paragru|paralstm|mingru|vae|denoiser|vgg11",
         .doc =
-            "Trains a classifier of images: an encoder, a chain of layers, a head; "
+            "mlp, resnet: trains a classifier of images: an encoder, a chain of layers, a head; "
             "cross-entropy. Defaults: 1024 layers, "
-            "width 32, batch 128, float32, method and backward auto.\vInterrupt (Ctrl-C) or "
+            "width 32, batch 128, float32, method and backward auto. The others' options: 'deeppcr train gru --help', "
+            "'train vae --help', 'train denoiser --help', 'train vgg11 --help'.\vInterrupt (Ctrl-C) or "
             "terminate: it stops after a "
             "checkpoint with exit status 130 or 143. A killed run resumes from its last "
             "checkpoint with the same options.",

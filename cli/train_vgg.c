@@ -74,11 +74,11 @@ static const struct argp_option vgg_options[] = {
      "fashion-mnist (default) or a folder of CIFAR-10's binary files or of IDX files, images of at most 32 x 32", 0},
     {"dense-steps", KEY_DENSE_STEPS, "N", 0,
      "Updates of the whole network, by dense products, before the pruning (default 400; 0: pruned as drawn)", 0},
-    {"dense-batch", KEY_DENSE_BATCH, "B", 0, "Images of one of those (default 32)", 0},
+    {"dense-batch", KEY_DENSE_BATCH, "B", 0, "Images of a dense update (default 32)", 0},
     {"prune-stages", KEY_STAGES, "N", 0,
      "Takes the weights out bit by bit, N times in their middle half (default 8; 1: all at their end)", 0},
     {"steps", KEY_STEPS, "N", 0, "Updates of the pruned network (default 200; 0: none)", 0},
-    {"batch", KEY_BATCH, "B", 0, "Images of one of those (default 4)", 0},
+    {"batch", KEY_BATCH, "B", 0, "Images of an update of the pruned network (default 4)", 0},
     {"prune", KEY_PRUNE, "F", 0,
      "Fraction of each layer's weights, but the first and the last one's, that is taken out, the smallest (default "
      "0.97)",

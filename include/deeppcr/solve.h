@@ -140,7 +140,7 @@ typedef struct dpcr_steps {
                    const dpcr_array *last, const dpcr_array *tape);
 
     // steps = 1: f[c] = f_l(in[c]), a[c] = J_l(in[c]) in `jacobian`'s layout [lanes][rows][values]. f or a may be NULL.
-    // May be absent (NULL): then only jacobi, picard, overlap and sequential can be used.
+    // May be absent (NULL): then only jacobi, picard, parareal, parataa, overlap and sequential can be used.
     int (*linearise)(void *user, const dpcr_span *span, const dpcr_array *in, const dpcr_array *f, const dpcr_array *a);
 
     // steps = 1: y[c] = J_l(in[c]) x[c]. May be NULL. All [lanes][rows][w].
@@ -319,7 +319,7 @@ typedef enum dpcr_lock {
 #define DPCR_TOLERANCE_F64 1e-10
 #define DPCR_UNCONFIRMED \
     0.1  // factor of the defaults where no error estimate confirms the residuals: diagonal, block,
-         // picard, jacobi, damped
+         // picard, jacobi, damped, parareal, parataa
 
 typedef struct dpcr_solve_options {
     size_t size;  // sizeof(dpcr_solve_options) of the caller; zero in a field means the default

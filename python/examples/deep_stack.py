@@ -74,7 +74,8 @@ def through(model, x, count):
 def train(middle, steps, width):
     torch.manual_seed(1)
     model = torch.nn.Sequential(torch.nn.Linear(2, width), middle, torch.nn.Linear(width, 2))
-    optimiser = torch.optim.AdamW(model.parameters(), lr=2e-3, fused=True)
+    fused = {"fused": True} if tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 4) else {}  # on the CPU since 2.4
+    optimiser = torch.optim.AdamW(model.parameters(), lr=2e-3, **fused)
     begin, losses = time.perf_counter(), []
     for _ in range(steps):
         x, label = spirals(128)
