@@ -199,6 +199,54 @@ static void few_rows_of_wide_products_keep_the_order(void **state) {
     }
 }
 
+// A large b with its rows far apart is copied in blocks of terms and columns: the order of the sums is the same, and
+// nothing beside c is written.
+static void large_products_keep_the_order(void **state) {
+    (void)state;
+    enum { M = 21, N = 205, DEPTH = 270, B_ROW = 1031, C_ROW = N + 5 };
+    variant list[6];
+    const int count = variants(list);
+    for (int q = 0; q < count; q++) {
+        const variant *v = &list[q];
+        void *a = random_numbers(v, 2 * M * DEPTH, 1), *b = random_numbers(v, DEPTH * B_ROW, 2),
+             *start = random_numbers(v, M * C_ROW, 3);
+        for (int form = 0; form < 3; form++)        // a by rows, transposed, odd strides
+            for (int from = 0; from < 3; from++) {  // from 0, added to c, a bias row
+                void *c = copy_of(v, start, M * C_ROW);
+                const dpcri_product p = {.m = M,
+                                         .n = N,
+                                         .depth = DEPTH,
+                                         .a = a,
+                                         .a_row = form == 1 ? 1 : (form == 2 ? 2 : 1) * DEPTH,
+                                         .a_col = form == 1   ? M
+                                                  : form == 2 ? 2
+                                                              : 1,
+                                         .b = b,
+                                         .b_row = B_ROW,
+                                         .init = from == 1   ? c
+                                                 : from == 2 ? start
+                                                             : NULL,
+                                         .init_row = from == 1 ? C_ROW : 0,
+                                         .c = c,
+                                         .c_row = C_ROW};
+                v->k->product(&p);
+                for (int64_t i = 0; i < M; i++)
+                    for (int64_t j = 0; j < C_ROW; j++) {
+                        double wanted = from == 0 ? 0 : get(v, start, from == 1 ? i * C_ROW + j : j);
+                        if (j >= N) wanted = get(v, start, i * C_ROW + j);
+                        for (int64_t k = 0; j < N && k < DEPTH; k++)
+                            wanted =
+                                multiply_add(v, get(v, a, i * p.a_row + k * p.a_col), get(v, b, k * B_ROW + j), wanted);
+                        if (get(v, c, i * C_ROW + j) != wanted)
+                            fail_msg("%s element %zu form %d from %d: c[%d][%d]", level_names[v->level], v->k->element,
+                                     form, from, (int)i, (int)j);
+                    }
+                free(c);
+            }
+        free(a), free(b), free(start);
+    }
+}
+
 // Layers in blocks of columns, and the gradients of few rows, against their parts.
 static void few_rows_of_wide_layers_equal_their_parts(void **state) {
     (void)state;
@@ -629,6 +677,7 @@ int main(void) {
         cmocka_unit_test(products_equal_the_loop),
         cmocka_unit_test(deep_transposed_products_keep_the_order),
         cmocka_unit_test(few_rows_of_wide_products_keep_the_order),
+        cmocka_unit_test(large_products_keep_the_order),
         cmocka_unit_test(few_rows_of_wide_layers_equal_their_parts),
         cmocka_unit_test(summing_products_equal_their_parts),
         cmocka_unit_test(transposes_move_every_element),

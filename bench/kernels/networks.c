@@ -544,6 +544,8 @@ void show_networks(dpcri_isa level, dpcr_dtype dtype) {
         {"nn_activate_sigmoid", NUMBERS, 1, FUNCTION_ERROR, activate_sigmoid},
         {"nn_activate_gelu", NUMBERS, 1, FUNCTION_ERROR, activate_gelu},
         {"nn_activate_silu", NUMBERS, 1, FUNCTION_ERROR, activate_silu},
+        {"nn_product", WIDE, 64, sums, product},
+        {"nn_product_summing", WIDE, 64, sums, product_summing},
         {"wide_product", WIDE, 1, sums, wide},
         {"wide_product", WIDE, 8, sums, wide},
         {"wide_product", WIDE, 64, sums, wide},

@@ -180,13 +180,16 @@ int64_t dpcri_back_block(const dpcr_steps *steps) {
     return mixes(steps) ? fair_block(steps, dpcri_rows_of_line(steps)) : dpcri_row_block(steps);
 }
 
-// What the gradients of a window read should lie in cache from its adjoint loop.
+// What the gradients of a window read should lie in cache from its adjoint loop. But weights' gradients that are made of
+// whole windows and that a core's caches do not hold pass once a window, which has rows enough for that.
 int64_t dpcri_loop_back_window(const dpcr_steps *steps) {
+    enum { LARGE = 1 << 20, ROWS = 256 };
     const int64_t numbers = steps->width + (steps->gradient_whole ? steps->tape_values : 0);
-    const int64_t bytes = steps->batch * numbers * (int64_t)dpcr_dtype_size(steps->dtype),
-                  state = bytes > 0 ? bytes : 1;
+    const int64_t real = (int64_t)dpcr_dtype_size(steps->dtype), batch = steps->batch > 0 ? steps->batch : 1;
+    const int64_t bytes = batch * numbers * real, state = bytes > 0 ? bytes : 1;
+    const bool large = steps->gradient_whole && mixes(steps) && steps->flops / 2 * (double)real > LARGE;
     const int64_t first_cache = (32 << 10) / state, most = first_cache > 256 ? first_cache : 256;
-    return clamp((256 << 10) / state, 1, clamp(steps->length, 1, most));
+    return clamp((256 << 10) / state, large ? (ROWS + batch - 1) / batch : 1, clamp(steps->length, 1, most));
 }
 
 dpcr_status dpcri_plan_derive(dpcr_solve_plan *plan, dpcr_error *error) {
