@@ -166,6 +166,55 @@ static void stretches_that_keep_their_past_are_seen(void **state) {
     }
 }
 
+// The last component mixes with no other. In a stretch where nobody has looked it grows from next to nothing, or
+// remembers what is small beside the others, or all do that are tiny there: its numbers are the loop's all the same.
+static void components_that_go_their_own_way_are_seen(void **state) {
+    (void)state;
+    const int64_t n = 2 * LENGTH, lo = 1500, hi = 9500;
+    for (int i = 0; i < 12; i++) {
+        const int kind = i / 4;
+        const bool is_double = i & 1, transposed = i & 2;
+        const int64_t w = is_double ? 5 : 8;
+        problem p = make(dpcr_transition_square(DPCR_DENSE, w, 0), is_double ? DPCR_F64 : DPCR_F32, n, 1, transposed,
+                         false, FILL_RANDOM, false, false);
+        const double little = is_double ? 1e-17 : 1e-8, large = is_double ? 1e15 : 1e6;
+        const double growth = exp(log(1 / little) / (double)(hi - lo));
+        for (int64_t m = 0; m < n;
+             m++) {  // along the recurrence; the transposed one's transition m lies one further on
+            const bool within = m > lo && m < hi;
+            const int64_t l = transposed ? n - m : m, step = transposed ? n - 1 - m : m;
+            for (int64_t k = 0; l < n && k < w * w; k++) {
+                const int64_t row = k / w, col = k % w;
+                double a = row != col ? (row < w - 1 && col < w - 1 ? 0.05 : 0) : 0.3;
+                if (within && kind == 2) a = row == col;
+                if (within && row == w - 1 && col == w - 1) a = kind == 0 ? growth : 1;
+                put(p.dtype, p.a, l * w * w + k, a);
+            }
+            for (int64_t k = 0; k < w; k++) {
+                const double drawn = get(p.dtype, p.b, step * w + k);
+                double b = kind == 1 ? large * drawn : drawn;
+                if (k == w - 1) b = kind == 0 ? (m == lo + 1 ? little : 0) : kind == 1 ? fabs(drawn) * 0.01 : drawn;
+                if (within && kind == 2) b = fabs(drawn) * little * 1e-3;
+                put(p.dtype, p.b, step * w + k, b);
+            }
+        }
+        const size_t bytes = (size_t)(n * w) * dpcr_dtype_size(p.dtype);
+        void *expected = malloc(bytes);
+        assert_non_null(expected);
+        solve(&p, &loop, 1, false);
+        memcpy(expected, p.z, bytes);
+        const dpcr_scheme ran = solve(&p, &automatic, 2, false).scheme;
+        for (int64_t l = 0; l < n; l++) {
+            const double x = get(p.dtype, p.z, l * w + w - 1), y = get(p.dtype, expected, l * w + w - 1);
+            if (!(fabs(x - y) <= 1e-3 * fabs(y)))
+                fail_msg("%s by %s, kind %d: step %lld is %g, the loop's %g", describe(&p, &automatic),
+                         dpcr_scheme_name(ran), kind, (long long)l, x, y);
+        }
+        free(expected);
+        drop(&p);
+    }
+}
+
 // What overflows and stays so, past many a boundary that starts from finite numbers.
 static void an_infinite_end_is_no_start(void **state) {
     (void)state;
@@ -223,6 +272,7 @@ int main(void) {
         cmocka_unit_test(dense_chains_that_forget_go_side_by_side),
         cmocka_unit_test(rotations_that_shrink_are_found_out),
         cmocka_unit_test(stretches_that_keep_their_past_are_seen),
+        cmocka_unit_test(components_that_go_their_own_way_are_seen),
         cmocka_unit_test(an_infinite_end_is_no_start),
         cmocka_unit_test(dense_chains_that_keep_their_past_are_not_cut),
         cmocka_unit_test(what_is_not_finite_stays),

@@ -94,7 +94,8 @@ typedef struct dpcr_chain_report {
 // DPCR_SCHEME_AUTO chooses from the cost model and dpcr_chain_plan_sentence tells why. Where it chooses without having
 // seen data and threads would idle, or a dense chain or one of a few blocks is better off, execute looks at the chain's
 // numbers and runs the loop in overlapped chunks if they forget their start, and the report says so: the loop's bits
-// (but for a NaN's own), or, of dense chains wider than 4, chunks that join within 8 eps, relative to states below 1.
+// (but for a NaN's own), or, of dense chains wider than 4, chunks whose every component joins within 8 roundings of the
+// sum |A_ij z_j| + |b_i| that it is, as far as the loop's own may be off.
 // What AUTO takes depends on the context's threads, or on the machine that dpcr_context_set_machine described, for
 // which it is estimated alone (else DPCR_ERROR_UNSUPPORTED), and where arrays do not lie step by step the loop may take
 // the place of chunks; a named scheme has the same bits for any number of threads and any strides.
@@ -106,7 +107,7 @@ DPCR_API dpcr_scheme dpcr_chain_plan_scheme(const dpcr_chain_plan *plan);
 DPCR_API const char *dpcr_chain_plan_sentence(const dpcr_chain_plan *plan);
 // Every option as the plan uses it: a plan made with these gives the same bits, unless AUTO's execute took another
 // scheme (the report's): overlapped chunks, where it found the numbers to forget, of w <= 4 the loop's bits, of wider
-// dense chains within 8 eps of them; or the loop, where arrays do not lie step by step.
+// dense chains joined within 8 roundings; or the loop, where arrays do not lie step by step.
 DPCR_API const dpcr_chain_options *dpcr_chain_plan_options(const dpcr_chain_plan *plan);
 
 // Bytes of workspace that each of the executes below needs: 64-byte aligned host memory, or, where the plan is of a

@@ -32,7 +32,9 @@ static const double least_gain = 5e-6;  // seconds that it shall gain, above wha
 static double epsilon(const dpcri_flow *f) { return f->size == sizeof(double) ? DBL_EPSILON : FLT_EPSILON; }
 
 // Runs of narrow chains come to the same bits. Sums of more products keep some ulp of distance for ever: ends of chunks
-// within eight of the states' size are the same state, and their error dies away with the chain.
+// are the same state where each component is within eight roundings of the sum that it is (overlap.c), which is what
+// the loop might have come to as well. Components that hardly mix are so told apart: a small one that remembers beside
+// large ones that forget, or that grows from next to nothing between the places.
 static bool keeps_a_distance(const dpcri_flow *f) { return f->form == DPCR_DENSE && f->w > 4; }
 
 // Steps of a place that looks may take, and nobody would do without.
@@ -126,11 +128,10 @@ static double probe_of(const dpcri_flow *f, int64_t apart) {
 typedef struct distance {
     double apart;     // the two runs' largest distance in a place
     double relative;  // to the place's states
-    double least;     // largest component, in the place where it is least
 } distance;
 
 static distance compare(const dpcri_flow *f, const void *x, const void *other) {
-    distance seen = {0, 0, HUGE_VAL};
+    distance seen = {0, 0};
     for (int64_t p = 0; p < PLACES; p++) {
         double apart = 0, size = 0;
         for (int64_t i = p * f->w; i < (p + 1) * f->w; i++) {
@@ -140,7 +141,6 @@ static distance compare(const dpcri_flow *f, const void *x, const void *other) {
         }
         seen.apart = fmax(seen.apart, apart);
         seen.relative = fmax(seen.relative, size > 0 ? apart / size : 0);
-        seen.least = fmin(seen.least, size);
     }
     return seen;
 }
@@ -195,6 +195,6 @@ void dpcri_chain_forgets(dpcr_context *context, const dpcr_chain_shape *shape, c
     options->scheme = DPCR_SCHEME_OVERLAP;
     options->warm_up = (int64_t)warm_up;
     options->chunk = dpcri_chain_overlap_chunk(f.n, options->warm_up, f.w);
-    if (options->tolerance == 0) options->tolerance = own * fmin(1, seen.least);
+    if (options->tolerance == 0) options->tolerance = -own;
     options->max_sweeps = 3;
 }

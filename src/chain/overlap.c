@@ -4,8 +4,11 @@
 //   sweep 1   chunk c > 0: s_c <- the state after the W steps before it, run from zero (nothing stored);
 //             then the chunk's own steps from s_c, stored. Chunk 0, and chunks whose warm-up reaches it, start from z0.
 //   check     chunk c stands if s_c equals the end of chunk c-1: within tolerance max(1, |z|), or bit for bit with
-//   tolerance 0 sweep k   chunks that do not stand run again from their neighbour's end, until they meet what is stored
-//   after max_sweeps: from the first bad chunk on in order, again until they meet
+//   tolerance 0; with a negative one, AUTO's own of wide dense chains (forgets.c), each component within so many times
+//   what its last sum rounds by, that is of sum_j |op(A)_ij z_j| + |b_i|: as much as the loop itself may be off there
+//   sweep k   chunks that do not stand run again from their neighbour's end, until they meet what is stored
+//   after max_sweeps: from the first bad chunk on in order, again until they meet, bit for bit (with a negative
+//   tolerance by that)
 //
 // Only boundaries can be wrong: inside a chunk every state is the loop's. With tolerance 0 the result is the loop's,
 // bit for bit, because the serial kernel's arithmetic does not depend on where a run starts. Each sequence decides for
@@ -38,6 +41,7 @@ typedef struct job {
     const void *b;  // what is read: the caller's, or the copy
     int64_t b_step, b_row;
     bool is_double, is_float;
+    double tolerance;
 } job;
 
 static int64_t groups_of(int64_t chunks) { return (chunks + DPCRI_SIDE - 1) / DPCRI_SIDE; }
@@ -191,12 +195,26 @@ static bool near_by(double x, double y, double distance) {
     return fabs(x - y) <= distance;
 }
 
-// Two NaN count as the same state: nothing that is run again could tell them apart.
-static bool same_state(const job *j, const void *x, const void *y) {
+// The sum of the magnitudes that component i of z_m, m > 0, is the sum of: dense transitions.
+static double terms_of(const job *j, int64_t m, int64_t row, int64_t i) {
+    const dpcri_flow *f = j->flow;
+    const void *const before = state_at(j, m - 1, row);
+    const void *const a = dpcri_at(f, f->a, m * f->a_step + row * f->a_row);
+    const int64_t first = f->transposed ? i : i * f->w, stride = f->transposed ? f->w : 1;
+    double sum = fabs(value_of(j, dpcri_at(f, j->b, m * j->b_step + row * j->b_row), i));
+    for (int64_t k = 0; k < f->w; k++) sum += fabs(value_of(j, a, first + k * stride) * value_of(j, before, k));
+    return sum;
+}
+
+// Whether x and y are the same state z_m. Two NaN count as the same: nothing that is run again could tell them apart.
+static bool same_state(const job *j, int64_t m, int64_t row, const void *x, const void *y) {
     const int64_t w = j->flow->w;
-    const double tolerance = j->options->tolerance;
+    const double tolerance = j->tolerance;
     if (memcmp(x, y, (size_t)w * j->flow->size) == 0) return true;
     if (!j->is_double && !j->is_float) return false;
+    for (int64_t i = 0; tolerance < 0 && i < w; i++)
+        if (!near_by(value_of(j, x, i), value_of(j, y, i), -tolerance * terms_of(j, m, row, i))) return false;
+    if (tolerance < 0) return true;
     double distance = 0;
     for (int64_t i = 0; i < w; i++) {
         const double xi = value_of(j, x, i), yi = value_of(j, y, i);
@@ -212,7 +230,7 @@ static bool same_state(const job *j, const void *x, const void *y) {
 static bool check(const job *j, int64_t c, int64_t row) {
     const dpcri_flow *f = j->flow;
     const void *end = state_at(j, dpcri_chunk_start(&j->p.chunks, c) - 1, row);
-    const bool bad = !same_state(j, end, start_of(j, c, row));
+    const bool bad = !same_state(j, dpcri_chunk_start(&j->p.chunks, c) - 1, row, end, start_of(j, c, row));
     if (bad) memcpy(start_of(j, c, row), end, (size_t)f->w * f->size);
     j->p.bad[c * f->rows + row] = bad;
     return bad;
@@ -222,9 +240,9 @@ static bool check(const job *j, int64_t c, int64_t row) {
 // that has met what is stored stays with it, so the last one tells.
 static bool meets(const job *j, int64_t m, int64_t n, int64_t row, const void *fresh) {
     const dpcri_flow *f = j->flow;
-    const bool met = same_state(j, dpcri_at(f, fresh, (n - 1) * f->w), state_at(j, m + n - 1, row));
+    const bool met = same_state(j, m + n - 1, row, dpcri_at(f, fresh, (n - 1) * f->w), state_at(j, m + n - 1, row));
     int64_t keep = met ? 0 : n;
-    while (met && !same_state(j, dpcri_at(f, fresh, keep * f->w), state_at(j, m + keep, row))) keep++;
+    while (met && !same_state(j, m + keep, row, dpcri_at(f, fresh, keep * f->w), state_at(j, m + keep, row))) keep++;
     dpcri_span span = dpcri_flow_span(f, keep, 1);
     span.r = fresh;
     span.r_step = f->w;
@@ -325,7 +343,7 @@ static void keep_b(job *j) {
 }
 
 static void run(const dpcri_flow *f, const dpcr_chain_options *options, dpcri_arena *arena, dpcr_chain_report *report) {
-    job j = {.flow = f, .options = options, .p = take(f, options, arena)};
+    job j = {.flow = f, .options = options, .p = take(f, options, arena), .tolerance = options->tolerance};
     j.is_double = f->kernels == dpcri_kernels_at(dpcri_isa_level(), DPCR_F64);
     j.is_float = f->kernels == dpcri_kernels_at(dpcri_isa_level(), DPCR_F32);
     const int64_t size = j.p.chunks.size;
@@ -342,6 +360,7 @@ static void run(const dpcri_flow *f, const dpcr_chain_options *options, dpcri_ar
     if (bad > 0) {
         report->finished_from = first_bad(&j);
         report->depth += f->n - report->finished_from;
+        if (j.tolerance > 0) j.tolerance = 0;  // what was near may have been carried on since
         dpcri_parallel(f->context, f->rows, finish, &j);
         for (int64_t row = 0; row < f->rows; row++) report->applications += j.p.row_steps[row];
     }

@@ -4,7 +4,8 @@
 //     s_c <- state after steps [cn - m, cn) from z0      (chunk 0 starts from z0 itself)
 //     z_l for l in [cn, cn + n) by the loop from s_c
 //     e_c <- |z_{cn-1} - s_c|;  chunks with e_c above the tolerance run again from their neighbour's end, until they
-//     meet what is stored; after max_sweeps the rest is done in order.
+//     meet what is stored; after max_sweeps the rest, from the first boundary that does not agree bit for bit on, is
+//     done in order, until it meets what is stored bit for bit: what comes out is the loop's.
 // With tolerance 0 boundaries must agree bit for bit, so the result has the loop's bits. Chunk c is exact after c + 1
 // sweeps at the latest. Work (1 + m/n) L evaluations, depth n + m.
 // Sources: Song et al. (arXiv 2002.03629), restricted additive Schwarz in time; docs/math/overlap.md.
@@ -35,11 +36,14 @@ typedef struct overlap {
     layout cut;
     int64_t parts;         // of a group, a task each in the first pass: a chunk's bits do not depend on those beside it
     void *starts, *ends;   // [K][B][w]: the state each chunk started from; scratch of the reruns
-    unsigned char *rerun;  // [K][B]: 1 where the chunk must run again
+    unsigned char *rerun;  // [K][B]: AGAIN where the chunk must run again, NEAR where a rerun met what was stored
+                           // within the tolerance alone, whose distance is then first in `ends`
     dpcri_looks looks;     // within a call, and of what runs again
     _Atomic int64_t rerun_steps;
     _Atomic int code;
 } overlap;
+
+enum { AGAIN = 1, NEAR = 2 };
 
 static int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
 static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
@@ -245,8 +249,38 @@ static void *at(const dpcr_array *array, int64_t first, int64_t row) {
            (first * array->strides[0] + row * array->strides[1]) * (int64_t)dpcr_dtype_size(array->dtype);
 }
 
-// Runs chunk c of sequence b again from starts[c], stopping where it meets what is stored.
-static void rerun_row(overlap *o, int64_t c, int64_t b) {
+// The same bits; narrow states without a call.
+static bool same_bits(const void *x, const void *y, size_t bytes) {
+    const char *a = x, *b = y;
+    if (bytes > 32) return memcmp(a, b, bytes) == 0;
+    uint32_t differ = 0;
+    for (size_t i = 0; i < bytes; i += 4) {
+        uint32_t u, v;
+        memcpy(&u, a + i, 4);
+        memcpy(&v, b + i, 4);
+        differ |= u ^ v;
+    }
+    return differ == 0;
+}
+
+// Chunk c of sequence b has met what was stored, which `ends` still holds, in the state z.
+static void note_meeting(overlap *o, int64_t c, int64_t b, const void *z) {
+    const dpcr_steps *steps = &o->plan->steps;
+    const dpcr_array stored = chunk_states(o, o->ends, c, 1, b, 1);
+    if (same_bits(z, stored.data, (size_t)steps->width * dpcr_dtype_size(steps->dtype))) return;
+    const double distance = o->ops->distance(z, stored.data, steps->width);
+    const unsigned char before = o->rerun[c * steps->batch + b];
+    o->rerun[c * steps->batch + b] = before | NEAR;
+    if (steps->dtype == DPCR_F64)
+        *(double *)stored.data = distance;
+    else
+        *(float *)stored.data = (float)distance;
+}
+
+typedef enum meeting { WITHIN_TOLERANCE, IN_BITS, NOWHERE } meeting;
+
+// Runs chunk c of sequence b again from starts[c], stopping where it meets what is stored, if it may.
+static void rerun_row(overlap *o, int64_t c, int64_t b, meeting stop) {
     const dpcr_steps *steps = &o->plan->steps;
     const size_t bytes = (size_t)steps->width * dpcr_dtype_size(steps->dtype);
     const dpcr_array ends = chunk_states(o, o->ends, c, 1, b, 1);
@@ -261,8 +295,13 @@ static void rerun_row(overlap *o, int64_t c, int64_t b) {
         memcpy(ends.data, at(&z, count - 1, 0), bytes);
         note(o, dpcri_advance(steps, &span, &in, &states, NULL, tape.data ? &tape : NULL));
         atomic_fetch_add_explicit(&o->rerun_steps, count, memory_order_relaxed);
-        if (o->ops->close(at(&z, count - 1, 0), ends.data, steps->width, o->plan->options.atol, o->plan->options.rtol))
+        const void *const now = at(&z, count - 1, 0);
+        if (stop == IN_BITS && same_bits(now, ends.data, bytes)) return;
+        if (stop == WITHIN_TOLERANCE &&
+            o->ops->close(now, ends.data, steps->width, o->plan->options.atol, o->plan->options.rtol)) {
+            note_meeting(o, c, b, now);
             return;
+        }
         in = dpcri_slice(&z, count - 1, 1, 0, 1);
     }
 }
@@ -295,7 +334,10 @@ static void rerun_lanes(overlap *o, int64_t group, int64_t b) {
         o->ops->copy(&last, &ends);
         run_lanes(o, group, first, lanes, b, 1, &in, k, count);
         atomic_fetch_add_explicit(&o->rerun_steps, count * lanes, memory_order_relaxed);
-        if (all_close(o, &last, &ends)) return;
+        if (all_close(o, &last, &ends)) {
+            for (int64_t c = 0; c < lanes; c++) note_meeting(o, first + c, b, at(&last, c, 0));
+            return;
+        }
         in = last;
     }
     if (group == o->cut.groups - 1) run_remainder(o, b, 1);
@@ -307,28 +349,14 @@ static void rerun_group(void *argument, int64_t group) {
     const int64_t batch = o->plan->steps.batch, first = group * o->cut.lanes, lanes = group_lanes(&o->cut, group);
     for (int64_t b = 0; b < batch; b++) {
         int64_t bad = 0;
-        for (int64_t c = first; c < first + lanes; c++) bad += o->rerun[c * batch + b];
+        for (int64_t c = first; c < first + lanes; c++) bad += o->rerun[c * batch + b] & AGAIN;
         if (bad * FEW > lanes) {
             rerun_lanes(o, group, b);
             continue;
         }
         for (int64_t c = first; c < first + lanes && bad > 0; c++)
-            if (o->rerun[c * batch + b]) rerun_row(o, c, b);
+            if (o->rerun[c * batch + b] & AGAIN) rerun_row(o, c, b, WITHIN_TOLERANCE);
     }
-}
-
-// The same bits; narrow states without a call.
-static bool same_bits(const void *x, const void *y, size_t bytes) {
-    const char *a = x, *b = y;
-    if (bytes > 32) return memcmp(a, b, bytes) == 0;
-    uint32_t differ = 0;
-    for (size_t i = 0; i < bytes; i += 4) {
-        uint32_t u, v;
-        memcpy(&u, a + i, 4);
-        memcpy(&v, b + i, 4);
-        differ |= u ^ v;
-    }
-    return differ == 0;
 }
 
 // Where the start of a chunk differs from its left neighbour's end the chunk must run again from there. The sequence's
@@ -342,12 +370,15 @@ static bool adopt(overlap *o, const void *end, void *start, int64_t b) {
     return false;
 }
 
-static bool check_boundary(overlap *o, int64_t c, int64_t b) {
+// Whether a chunk's start is its left neighbour's end bit for bit; the end becomes its start.
+static bool starts_there(overlap *o, int64_t c, int64_t b) {
     const dpcr_steps *steps = &o->plan->steps;
     const size_t bytes = (size_t)steps->width * dpcr_dtype_size(steps->dtype);
     const void *end = at(&o->run->t.z, chunk_start(&o->cut, c) - 1, b);
     void *start = (char *)o->starts + (size_t)(c * steps->batch + b) * bytes;
-    return same_bits(end, start, bytes) || adopt(o, end, start, b);
+    if (same_bits(end, start, bytes)) return true;
+    memcpy(start, end, bytes);
+    return false;
 }
 
 // The steps that sequence b has of its own.
@@ -375,7 +406,7 @@ static bool check_sequence(overlap *o, int64_t b) {
         for (int64_t c = 0, lanes = group_lanes(&o->cut, group); c < lanes; c++, own -= steps_of_chunk) {
             const bool good =
                 (group == 0 && c == 0) || own <= 0 || same_bits(z + end, start, bytes) || adopt(o, z + end, start, b);
-            *rerun = !good;
+            *rerun = (unsigned char)((*rerun & NEAR) | (good ? 0 : AGAIN));
             if (!good && !any) o->run->front[b] = chunk_start(&o->cut, group * o->cut.lanes + c);
             any = any || !good;
             rerun += steps->batch;
@@ -398,7 +429,8 @@ static bool check_boundaries(overlap *o) {
     return any;
 }
 
-// In order from the first bad chunk of sequence b; chunks that already meet are left as they are.
+// In order from the first chunk of sequence b on that does not join bit for bit: what was within the tolerance may have
+// been carried on since. Chunks that join are left as they are.
 static void finish_row(void *argument, int64_t b) {
     overlap *o = argument;
     int64_t unasked = 0;
@@ -407,18 +439,30 @@ static void finish_row(void *argument, int64_t b) {
         const int64_t begin = chunk_start(&o->cut, c);
         if (begin >= own_steps(o, b)) return;
         if (begin < o->run->front[b]) continue;
-        if (o->rerun[c * o->plan->steps.batch + b] || !check_boundary(o, c, b)) {
+        const unsigned char again = o->rerun[c * o->plan->steps.batch + b];
+        if (!starts_there(o, c, b) || again) {
             if (unasked >= o->looks.row_steps) {
                 if (dpcri_looks_stopped(&o->looks)) return;
                 unasked = 0;
             }
             unasked += chunk_end(o, c) - begin;
-            const dpcr_array end = dpcri_outputs(&o->run->t, begin - 1, 1, b, 1);
-            const dpcr_array start = chunk_states(o, o->starts, c, 1, b, 1);
-            o->ops->copy(&end, &start);
-            rerun_row(o, c, b);
+            rerun_row(o, c, b, again & NEAR ? NOWHERE : IN_BITS);
         }
     }
+}
+
+// The first step of sequence b whose chunk does not start with the bits of its neighbour's end.
+static int64_t first_apart(const overlap *o, int64_t b) {
+    const dpcr_steps *steps = &o->plan->steps;
+    const size_t bytes = (size_t)steps->width * dpcr_dtype_size(steps->dtype);
+    for (int64_t c = 1; c < o->cut.chunks; c++) {
+        const int64_t begin = chunk_start(&o->cut, c);
+        if (begin >= o->run->front[b]) break;
+        const void *start = (char *)o->starts + (size_t)(c * steps->batch + b) * bytes;
+        const bool near = o->rerun[c * steps->batch + b] & NEAR;
+        if (near || !same_bits(at(&o->run->t.z, begin - 1, b), start, bytes)) return begin;
+    }
+    return o->run->front[b];
 }
 
 // Sequences side by side. false: the caller stopped it.
@@ -428,6 +472,7 @@ static bool finish_rows(overlap *o, double flops) {
     const bool forbidden = o->plan->options.no_fallback;
     bool any = false;
     for (int64_t b = 0; b < batch; b++) {
+        if (run->front[b] < length && !forbidden) run->front[b] = first_apart(o, b);
         run->locked[b] = run->front[b];
         if (run->front[b] >= length) continue;
         run->reason[b] = forbidden ? DPCR_REASON_NOT_CONVERGED : DPCR_REASON_FALLBACK;
@@ -444,11 +489,16 @@ static bool finish_rows(overlap *o, double flops) {
 // forgotten.
 static double carried_error(const overlap *o, int64_t b) {
     const int64_t m = o->plan->options.warm_up;
-    const double defect = o->run->last_residual[b];
+    double defect = o->run->last_residual[b];
     const int64_t own = own_steps(o, b);
     const void *end = at(&o->run->t.z, own > 0 ? own - 1 : 0, b);
     double ratio = 0;
     if (o->ops->distance(end, end, o->plan->steps.width) != 0) return -1;  // not finite: no error is told of it
+    for (int64_t c = 1; c < o->cut.chunks; c++) {
+        const dpcr_array stored = chunk_states(o, o->ends, c, 1, b, 1);
+        if (!(o->rerun[c * o->plan->steps.batch + b] & NEAR)) continue;
+        defect = fmax(defect, stored.dtype == DPCR_F64 ? *(double *)stored.data : (double)*(float *)stored.data);
+    }
     if (defect == 0) return 0;
     if (o->cut.n < m) return -1;  // a chunk forgets less than the warm-up measured
     for (int64_t c = 1; c < o->cut.chunks; c++) {

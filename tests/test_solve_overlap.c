@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: MIT
+// Overlapped chunks that do not join within their sweeps: what is then done in order is the loop, bit for bit, also
+// where boundaries or reruns had come within the tolerance and the chain has carried that on.
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "solving.h"
+
+enum { LENGTH = 32768, CHUNK = 512, LATCH = 2300, LATCH_END = 4500, KEEPS = 10000, KEEPS_END = 20000 };
+
+// Component 0 forgets everywhere, 2 keeps its past in a late stretch, so that the budget is spent; 1 grows in an
+// earlier stretch from a kick far below any tolerance.
+static void step_latch(const chain *c, int64_t l, int64_t b, const double *in, double *out, double *j) {
+    (void)c, (void)b, (void)j;
+    const double u = sin(0.7 * (double)l);
+    out[0] = 0.5 * in[0] + 5 * u;
+    out[1] = tanh((l >= LATCH && l < LATCH_END ? 1.03 : 0.3) * in[1]) + (l == LATCH + 10 ? 1e-13 : 0);
+    out[2] = (l >= KEEPS && l < KEEPS_END ? 1 : 0.3) * in[2] + u;
+}
+
+// Every chunk's end is off by what its run-up does not see; component 1 forgets that to below the tolerance within the
+// first steps of a chunk, where a rerun stops, and what is left of it grows in the chunk's middle.
+static void step_meeting(const chain *c, int64_t l, int64_t b, const double *in, double *out, double *j) {
+    (void)c, (void)b, (void)j;
+    const int64_t at = l % CHUNK;
+    const double u = sin(0.7 * (double)l);
+    out[0] = 0.5 * in[0] + u;
+    out[1] = tanh((at < 64 ? 0.7 : at < 440 ? 1.05 : 0.5) * in[1]) + (at == CHUNK - 1 ? 1 : at == 0 ? -0.2 : 0);
+    out[2] = (l >= KEEPS && l < KEEPS_END ? 1 : 0.3) * in[2] + u;
+}
+
+static void what_is_finished_is_the_loop(void **state) {
+    (void)state;
+    static void (*const steps[])(const chain *, int64_t, int64_t, const double *, double *, double *) = {step_latch,
+                                                                                                         step_meeting};
+    for (int i = 0; i < 8; i++) {
+        const int64_t batch = i & 1 ? 3 : 1;
+        const int threads = i & 2 ? 2 : 1;
+        dpcr_context *context = solving_context(threads);
+        chain c = {.step = steps[i / 4], .length = LENGTH, .batch = batch, .width = 3, .dtype = DPCR_F64};
+        double z0[9] = {0};
+        const dpcr_solve_options options = {.size = sizeof options,
+                                            .method = DPCR_METHOD_OVERLAP,
+                                            .backward = DPCR_SCHEME_SEQUENTIAL,
+                                            .chunk = CHUNK,
+                                            .warm_up = i / 4 ? 8 : 64,
+                                            .atol = i / 4 ? 1e-6 : 0,
+                                            .rtol = i / 4 ? 1e-6 : 0};
+        solved r = solve(context, &c, z0, &options);
+        void *loop = loop_of(&c, z0);
+        assert_int_equal(r.report.reason, DPCR_REASON_FALLBACK);
+        assert_memory_equal(r.z, loop, (size_t)(LENGTH * batch * 3) * sizeof(double));
+        free(loop), solved_free(&r);
+        dpcr_context_destroy(context);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(what_is_finished_is_the_loop),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
