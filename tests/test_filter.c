@@ -485,6 +485,41 @@ static void slow_growth_is_right(void **state) {
     dpcr_filter_destroy(d.filter);
 }
 
+// Low passes far below the sampling rate make hundreds of times more of what seams are off: as near to the filter in
+// long double as the loop comes, but for a few times.
+static void slow_low_passes_are_as_near_as_the_loop(void **state) {
+    (void)state;
+    static const double corners[] = {100, 20, 1, 0.1};
+    static const int64_t lengths[] = {3000, 5000, 8000, 12000, 16000};
+    for (int i = 0; i < 4 * 5 * 2; i++) {
+        const double k = tan(acos(-1) * corners[i % 4] / 48000), q = sqrt(2), scale = 1 / (1 + k * q + k * k);
+        const double sos[6] = {k * k * scale,           2 * k * k * scale,          k * k * scale, 1,
+                               2 * (k * k - 1) * scale, (1 - k * q + k * k) * scale};
+        design d = {.sections = 1, .order = 2};
+        memcpy(d.b, sos, sizeof sos / 2), memcpy(d.a, sos + 3, sizeof sos / 2);
+        assert_int_equal(dpcr_filter_create_sos(context, 1, sos, &d.filter, NULL), DPCR_OK);
+        sound s = sound_make(&d, DPCR_F64, i < 20 ? 1 : 3, lengths[i / 4 % 5], false);
+        memset(s.zi.data, 0, (size_t)(s.channels * s.states) * 8);
+        run(&d, &s);
+        for (int64_t b = 0; b < s.channels; b++) {
+            long double z0 = 0, z1 = 0, most = 0, error = 0, own = 0;
+            double z[2] = {0};
+            for (int64_t l = 0; l < s.length; l++) {
+                const long double x = get(&s.x, b, l), y = sos[0] * x + z0;
+                z0 = sos[1] * x + z1 - sos[4] * y, z1 = sos[2] * x - sos[5] * y;
+                most = fmaxl(most, fabsl(y));
+                error = fmaxl(error, fabsl((long double)get(&s.y, b, l) - y));
+                own = fmaxl(own, fabsl((long double)loop_sample(&d, (double)x, z) - y));
+            }
+            if (!(error <= 8 * own + 1e-13L * most))
+                fail_msg("%g Hz, %lld samples: %Lg of the largest, the loop %Lg", corners[i % 4], (long long)s.length,
+                         error / most, own / most);
+        }
+        sound_free(&s);
+        dpcr_filter_destroy(d.filter);
+    }
+}
+
 static void what_is_not_finite_stays_in_its_channel(void **state) {
     (void)state;
     static const double bad[] = {NAN, HUGE_VAL, 1e308};
@@ -614,6 +649,7 @@ int main(void) {
         cmocka_unit_test(streaming_goes_on),
         cmocka_unit_test(unstable_filters_have_the_loops_bits),
         cmocka_unit_test(slow_growth_is_right),
+        cmocka_unit_test(slow_low_passes_are_as_near_as_the_loop),
         cmocka_unit_test(what_is_not_finite_stays_in_its_channel),
         cmocka_unit_test(tails_become_denormal),
         cmocka_unit_test(misuse_is_refused_in_words),

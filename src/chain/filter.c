@@ -15,7 +15,7 @@ enum {
     POWERS = 41,       // up to A^(2^40)
     BA_ORDER = 128
 };
-static const double FORGOTTEN = 1e-24, GROWN = 1e12;
+static const double FORGOTTEN = 1e-24, GROWN = 1e12, SLOW = 4;
 
 void dpcr_filter_destroy(dpcr_filter *filter) {
     if (!filter) return;
@@ -86,7 +86,7 @@ static int64_t memory_of(const dpcri_filter_stage *stage, double *at, double *ne
 
 dpcr_status dpcri_filter_measure(const dpcr_filter *f, dpcri_filter_stage *stage, dpcr_error *error) {
     const int64_t w = stage->width = stage->count * f->order, entries = w * w;
-    stage->memory = stage->limit = INT64_MAX;
+    stage->memory = stage->slow = stage->limit = INT64_MAX;
     if (!has_feedback(f)) {
         stage->memory = f->order * stage->count;
         return DPCR_OK;
@@ -108,6 +108,7 @@ dpcr_status dpcri_filter_measure(const dpcr_filter *f, dpcri_filter_stage *stage
     for (stage->powers = 1; stage->powers < POWERS; stage->powers++) {
         double *const last = stage->power + (stage->powers - 1) * entries;
         const double size = largest(last, entries);
+        if (size > SLOW && stage->slow == INT64_MAX) stage->slow = (int64_t)1 << (stage->powers - 1);
         if (size <= FORGOTTEN) break;
         if (size > GROWN) {
             stage->limit = (int64_t)1 << (stage->powers - 1);

@@ -12,6 +12,7 @@ typedef struct dpcri_filter_stage {
     int64_t powers;
     double *power;   // [powers][w][w]: A^(2^k)
     int64_t memory;  // |A^m| <= FORGOTTEN from here on; INT64_MAX: not found
+    int64_t slow;    // the least 2^k whose A^(2^k) has an entry above SLOW: it makes more of rounding; INT64_MAX: none
     int64_t limit;   // chains of this length and more grow too much, or are too wide, to be cut
 } dpcri_filter_stage;
 

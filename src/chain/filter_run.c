@@ -110,9 +110,12 @@ static void run_lanes(const filtering *f, int64_t lanes, const int64_t *b, const
     }
 }
 
-static void run_stretches(const filtering *f, int64_t group, bool store) {
+typedef enum stretch_pass { SUMMARISE, LOOK, STORE } stretch_pass;
+
+// From zero over what a seam remembers; from the starts, for the ends alone; and for the samples.
+static void run_stretches(const filtering *f, int64_t group, stretch_pass pass) {
     const int64_t w = f->stage->width, lanes = least(LANES, f->channels * f->stretches - group * LANES);
-    const int64_t steps = store ? f->n : f->seen, skipped = f->backward ? 0 : f->n - steps;
+    const int64_t steps = pass == SUMMARISE ? f->seen : f->n, skipped = f->backward ? 0 : f->n - steps;
     int64_t b[LANES], l0[LANES];
     double *state[LANES];
     for (int64_t i = 0; i < lanes; i++) {
@@ -121,15 +124,16 @@ static void run_stretches(const filtering *f, int64_t group, bool store) {
         state[i] = f->end + q * w;
     }
     double *from = f->end + group * LANES * w;
-    if (store)
+    if (pass != SUMMARISE)
         memcpy(from, f->start + group * LANES * w, (size_t)(lanes * w) * sizeof *from);
     else
         memset(from, 0, (size_t)(lanes * w) * sizeof *from);
-    run_lanes(f, lanes, b, l0, steps, state, store);
+    run_lanes(f, lanes, b, l0, steps, state, pass == STORE);
 }
 
-static void summarise(void *argument, int64_t group) { run_stretches(argument, group, false); }
-static void filter_stretches(void *argument, int64_t group) { run_stretches(argument, group, true); }
+static void summarise(void *argument, int64_t group) { run_stretches(argument, group, SUMMARISE); }
+static void look_at_ends(void *argument, int64_t group) { run_stretches(argument, group, LOOK); }
+static void filter_stretches(void *argument, int64_t group) { run_stretches(argument, group, STORE); }
 
 static void filter_rest(void *argument, int64_t group) {
     const filtering *f = argument;
@@ -166,6 +170,22 @@ static void chain_starts(const filtering *f, const double *power) {
     }
 }
 
+// Stretches have run from their starts; where one does not end where the next began, the next's start moves by that,
+// and all behind it by what they make of it.
+static void refine_starts(const filtering *f, const double *power, double *moved, double *next) {
+    const int64_t w = f->stage->width;
+    for (int64_t b = 0; b < f->channels; b++) {
+        memset(moved, 0, (size_t)w * sizeof *moved);
+        for (int64_t i = 1; i < f->stretches; i++) {
+            double *const start = nth(f, f->start, b, i), *const end = nth(f, f->end, b, i - 1);
+            for (int64_t s = 0; s < w; s++) end[s] -= start[s];
+            link(f, power, moved, end, next);
+            for (int64_t s = 0; s < w; s++) start[s] += next[s];
+            memcpy(moved, next, (size_t)w * sizeof *moved);
+        }
+    }
+}
+
 // Do all stretches of channel b end where the next ones began? Its last end goes to `state`.
 static bool seams_meet(const filtering *f, int64_t b) {
     const int64_t w = f->stage->width;
@@ -196,6 +216,11 @@ static void run_stage(filtering *f, double *power, double *scratch, unsigned cha
         if (!forgets) dpcri_filter_power(f->stage, f->n, power, scratch);
         dpcri_parallel(context, groups, summarise, f);
         chain_starts(f, forgets ? NULL : power);
+        if (!forgets &&
+            f->stage->slow <= f->n) {  // a slow mode makes up to 1 / (1 - |pole|) times more of the seams' rounding
+            dpcri_parallel(context, groups, look_at_ends, f);
+            refine_starts(f, power, scratch, scratch + f->stage->width);
+        }
         dpcri_parallel(context, groups, filter_stretches, f);
         for (int64_t b = 0; b < f->channels; b++)
             if (!seams_meet(f, b)) bad[b] = 1;
@@ -245,7 +270,7 @@ static size_t carve(job *j, dpcri_arena *arena) {
     if (!dpcri_mul(j->batch, f->sections * f->order, &count)) arena->overflow = true;
     j->states = dpcri_arena_take(arena, count, sizeof *j->states);
     j->power = dpcri_arena_take(arena, width * width, sizeof *j->power);
-    j->scratch = dpcri_arena_take(arena, width * width, sizeof *j->scratch);
+    j->scratch = dpcri_arena_take(arena, most(width, 2) * width, sizeof *j->scratch);
     j->bad = dpcri_arena_take(arena, j->batch, 1);
     return arena->used;
 }
