@@ -35,7 +35,7 @@ static double epsilon(const dpcri_flow *f) { return f->size == sizeof(double) ? 
 // are the same state where each component is within eight roundings of the sum that it is (overlap.c), which is what
 // the loop might have come to as well. Components that hardly mix are so told apart: a small one that remembers beside
 // large ones that forget, or that grows from next to nothing between the places.
-static bool keeps_a_distance(const dpcri_flow *f) { return f->form == DPCR_DENSE && f->w > 4; }
+static bool keeps_a_distance(const dpcri_flow *f) { return f->form == DPCR_DENSE && !f->csr && f->w > 4; }
 
 // Steps of a place that looks may take, and nobody would do without.
 static int64_t most_steps(int64_t length) { return length / (20 * 2 * PLACES); }
