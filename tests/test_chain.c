@@ -338,6 +338,57 @@ static void overlap_reports(void **state) {
     drop(&q);
 }
 
+// A sequence that keeps its past in a late stretch spends the sweeps, and is the loop's from then on, bit for bit, what
+// was within the tolerance before too: component 0 keeps, 1 grows in an earlier stretch from a kick below the
+// tolerance, or is pushed just before every run-up, forgets that in a chunk's first steps to below it, and grows from
+// what is left. Its neighbour, which joins within the tolerance everywhere, has the bits that it has alone.
+static void what_overlap_finishes_is_the_loop(void **state) {
+    (void)state;
+    enum { L = 16384, CHUNK = 512, W = 2 };
+    for (int kind = 0; kind < 4; kind++) {
+        const bool nears = kind & 1, transposed = kind & 2;
+        problem p = make(dpcr_transition_square(DPCR_DIAGONAL, W, 0), DPCR_F64, L, 2, transposed, false, FILL_RANDOM,
+                         false, false);
+        double *const a = p.a, *const b = p.b;
+        for (int64_t m = 0; m < L; m++)
+            for (int64_t row = 0; row < 2; row++) {
+                const int64_t l = transposed ? L - m : m, step = transposed ? L - 1 - m : m, at = m % CHUNK;
+                double *const values = a + (l * 2 + row) * W, *const right = b + (step * 2 + row) * W;
+                const bool kicked = m == 1310;
+                if (l < L) values[0] = row == 0 && m >= 8000 && m < 14000 ? 1 : 0.3;
+                if (l < L)
+                    values[1] = nears ? (at < 250 ? 0.93 : at < 440 ? 1.03 : 0.9) : m > 1300 && m < 3000 ? 1.005 : 0.3;
+                right[1] = nears ? at == CHUNK - 20 : kicked ? 1e-9 : 0;
+            }
+        const dpcr_chain_options loop = {.size = sizeof loop, .scheme = DPCR_SCHEME_SEQUENTIAL};
+        const dpcr_chain_options overlap = {
+            .size = sizeof overlap, .scheme = DPCR_SCHEME_OVERLAP, .chunk = CHUNK, .warm_up = 16, .tolerance = 1e-5};
+        double *const expected = malloc(2 * L * W * sizeof *expected), *const together =
+                                                                           malloc(2 * L * W * sizeof *together);
+        solve(&p, &loop, 1, false);
+        memcpy(expected, p.z, 2 * L * W * sizeof *expected);
+        const dpcr_chain_report r = solve(&p, &overlap, 2, false);
+        memcpy(together, p.z, 2 * L * W * sizeof *together);
+        assert_true(r.finished_from > 0 && r.finished_from < 8000);
+        bool neighbour_differs = false;
+        for (int64_t l = 0; l < L; l++) {
+            assert_memory_equal(together + l * 2 * W, expected + l * 2 * W, W * sizeof *together);
+            neighbour_differs |= memcmp(together + l * 2 * W + W, expected + l * 2 * W + W, W * sizeof *together) != 0;
+        }
+        assert_true(neighbour_differs);
+        // Sequence 0 made as the other one is.
+        for (int64_t l = 0; l < L; l++) {
+            memcpy(a + l * 2 * W, a + l * 2 * W + W, W * sizeof *a);
+            memcpy(b + l * 2 * W, b + l * 2 * W + W, W * sizeof *b);
+        }
+        assert_int_equal(solve(&p, &overlap, 2, false).finished_from, L);
+        for (int64_t l = 0; l < L; l++)
+            assert_memory_equal((double *)p.z + l * 2 * W + W, together + l * 2 * W + W, W * sizeof *together);
+        free(expected), free(together);
+        drop(&p);
+    }
+}
+
 // The driver's ranges: a row whose first steps have A = 0 and b = 0 has the same bits when the range starts after them.
 static void anchoring(void **state) {
     (void)state;
@@ -435,6 +486,7 @@ int main(void) {
         cmocka_unit_test(word_problem),
         cmocka_unit_test(counts),
         cmocka_unit_test(overlap_reports),
+        cmocka_unit_test(what_overlap_finishes_is_the_loop),
         cmocka_unit_test(anchoring),
     };
     cmocka_set_test_filter(getenv("DEEPPCR_TEST_FILTER"));  // a pattern picks tests by name

@@ -7,8 +7,8 @@
 //   tolerance 0; with a negative one, AUTO's own of wide dense chains (forgets.c), each component within so many times
 //   what its last sum rounds by, that is of sum_j |op(A)_ij z_j| + |b_i|: as much as the loop itself may be off there
 //   sweep k   chunks that do not stand run again from their neighbour's end, until they meet what is stored
-//   after max_sweeps: from the first bad chunk on in order, again until they meet, bit for bit (with a negative
-//   tolerance by that)
+//   after max_sweeps: each sequence with a bad chunk in order, again until they meet, from the first chunk on that does
+//   not join bit for bit, or whose rerun met what is stored within the tolerance alone; negative: as before
 //
 // Only boundaries can be wrong: inside a chunk every state is the loop's. With tolerance 0 the result is the loop's,
 // bit for bit, because the serial kernel's arithmetic does not depend on where a run starts. Each sequence decides for
@@ -28,11 +28,14 @@ typedef struct pieces {
     void *starts;        // s_c, [K][rows][w]
     void *copy;          // of b where z is b, [n][rows][w]
     void *stretch;       // [groups][DPCRI_SIDE][DPCRI_STRETCH][w]
-    unsigned char *bad;  // [K][rows]
+    unsigned char *bad;  // [K][rows]: AGAIN, NEAR
     int64_t *steps;      // applications so far, by chunk, [K]
     int64_t *row_steps;  // applications of the finish, by sequence, [rows]
     int64_t groups;
 } pieces;
+
+// A chunk that does not stand; one in which a rerun met what is stored within a positive tolerance, not bit for bit.
+enum { AGAIN = 1, NEAR = 2 };
 
 typedef struct job {
     const dpcri_flow *flow;
@@ -195,10 +198,9 @@ static bool near_by(double x, double y, double distance) {
     return fabs(x - y) <= distance;
 }
 
-// The sum of the magnitudes that component i of z_m, m > 0, is the sum of: dense transitions.
-static double terms_of(const job *j, int64_t m, int64_t row, int64_t i) {
+// The sum of the magnitudes that component i of z_m, m > 0, is the sum of, after the state `before`: dense transitions.
+static double terms_of(const job *j, int64_t m, int64_t row, const void *before, int64_t i) {
     const dpcri_flow *f = j->flow;
-    const void *const before = state_at(j, m - 1, row);
     const void *const a = dpcri_at(f, f->a, m * f->a_step + row * f->a_row);
     const int64_t first = f->transposed ? i : i * f->w, stride = f->transposed ? f->w : 1;
     double sum = fabs(value_of(j, dpcri_at(f, j->b, m * j->b_step + row * j->b_row), i));
@@ -206,14 +208,15 @@ static double terms_of(const job *j, int64_t m, int64_t row, int64_t i) {
     return sum;
 }
 
-// Whether x and y are the same state z_m. Two NaN count as the same: nothing that is run again could tell them apart.
-static bool same_state(const job *j, int64_t m, int64_t row, const void *x, const void *y) {
+// Whether x and y are the same state z_m, which comes after the state `before`. Two NaN count as the same: nothing that
+// is run again could tell them apart.
+static bool same_state(const job *j, int64_t m, int64_t row, const void *before, const void *x, const void *y) {
     const int64_t w = j->flow->w;
     const double tolerance = j->tolerance;
     if (memcmp(x, y, (size_t)w * j->flow->size) == 0) return true;
     if (!j->is_double && !j->is_float) return false;
     for (int64_t i = 0; tolerance < 0 && i < w; i++)
-        if (!near_by(value_of(j, x, i), value_of(j, y, i), -tolerance * terms_of(j, m, row, i))) return false;
+        if (!near_by(value_of(j, x, i), value_of(j, y, i), -tolerance * terms_of(j, m, row, before, i))) return false;
     if (tolerance < 0) return true;
     double distance = 0;
     for (int64_t i = 0; i < w; i++) {
@@ -226,23 +229,40 @@ static bool same_state(const job *j, int64_t m, int64_t row, const void *x, cons
     return true;
 }
 
+static unsigned char *mark_of(const job *j, int64_t c, int64_t row) { return &j->p.bad[c * j->flow->rows + row]; }
+
+// The state before a chunk, the end of its neighbour, and whether the chunk starts from that.
+static bool starts_there(const job *j, int64_t c, int64_t row, const void **end) {
+    const int64_t m = dpcri_chunk_start(&j->p.chunks, c) - 1;
+    *end = state_at(j, m, row);
+    return same_state(j, m, row, m > 0 ? state_at(j, m - 1, row) : *end, *end, start_of(j, c, row));
+}
+
 // Marks chunk c of a sequence when its start differs from its neighbour's end, which becomes its start.
 static bool check(const job *j, int64_t c, int64_t row) {
-    const dpcri_flow *f = j->flow;
-    const void *end = state_at(j, dpcri_chunk_start(&j->p.chunks, c) - 1, row);
-    const bool bad = !same_state(j, dpcri_chunk_start(&j->p.chunks, c) - 1, row, end, start_of(j, c, row));
-    if (bad) memcpy(start_of(j, c, row), end, (size_t)f->w * f->size);
-    j->p.bad[c * f->rows + row] = bad;
+    const void *end;
+    const bool bad = !starts_there(j, c, row, &end);
+    if (bad) memcpy(start_of(j, c, row), end, (size_t)j->flow->w * j->flow->size);
+    *mark_of(j, c, row) = (unsigned char)((*mark_of(j, c, row) & NEAR) | (bad ? AGAIN : 0));
     return bad;
 }
 
-// Stores n fresh states from step m on, [n][w], but for those that are there already; whether it came to such. A run
-// that has met what is stored stays with it, so the last one tells.
-static bool meets(const job *j, int64_t m, int64_t n, int64_t row, const void *fresh) {
+// Stores n fresh states from step m of chunk c on, [n][w], but for those that are there already; whether it came to
+// such. A run that has met what is stored stays with it, so the last one tells. The state before step m may be another
+// thread's, if it is not the chunk's own.
+static bool meets(const job *j, int64_t c, int64_t m, int64_t n, int64_t row, const void *fresh) {
     const dpcri_flow *f = j->flow;
-    const bool met = same_state(j, m + n - 1, row, dpcri_at(f, fresh, (n - 1) * f->w), state_at(j, m + n - 1, row));
+    const void *before = m == dpcri_chunk_start(&j->p.chunks, c) ? start_of(j, c, row) : state_at(j, m - 1, row);
+    const void *last = n > 1 ? dpcri_at(f, fresh, (n - 2) * f->w) : before;
+    const bool met =
+        same_state(j, m + n - 1, row, last, dpcri_at(f, fresh, (n - 1) * f->w), state_at(j, m + n - 1, row));
     int64_t keep = met ? 0 : n;
-    while (met && !same_state(j, m + keep, row, dpcri_at(f, fresh, keep * f->w), state_at(j, m + keep, row))) keep++;
+    for (; met && !same_state(j, m + keep, row, before, dpcri_at(f, fresh, keep * f->w), state_at(j, m + keep, row));
+         keep++)
+        before = dpcri_at(f, fresh, keep * f->w);
+    if (met && j->tolerance > 0 &&
+        memcmp(dpcri_at(f, fresh, keep * f->w), state_at(j, m + keep, row), (size_t)f->w * f->size) != 0)
+        *mark_of(j, c, row) |= NEAR;
     dpcri_span span = dpcri_flow_span(f, keep, 1);
     span.r = fresh;
     span.r_step = f->w;
@@ -253,13 +273,13 @@ static bool meets(const job *j, int64_t m, int64_t n, int64_t row, const void *f
 }
 
 // Runs `count` chunks from c on again, from their starts, side by side, until those among them that are bad have met
-// what is stored. Adds the steps that each took to `steps`.
-static void run_again(const job *j, int64_t c, int64_t count, int64_t row, void *states, int64_t *steps) {
+// what is stored, or, `whole`, to their ends. Adds the steps that each took to `steps`.
+static void run_again(const job *j, int64_t c, int64_t count, int64_t row, void *states, int64_t *steps, bool whole) {
     const dpcri_flow *f = j->flow;
     const int64_t start = dpcri_chunk_start(&j->p.chunks, c), length = dpcri_chunk_end(f, &j->p.chunks, c) - start;
     bool at_work[DPCRI_SIDE], any = true;
     int64_t last = 0;
-    for (int64_t i = 0; i < count; i++) at_work[i] = j->p.bad[(c + i) * f->rows + row] != 0;
+    for (int64_t i = 0; i < count; i++) at_work[i] = *mark_of(j, c + i, row) & AGAIN;
     for (int64_t t = 0; t < length && any; t += DPCRI_STRETCH) {
         dpcri_span span = steps_from(j, start + t, length - t < DPCRI_STRETCH ? length - t : DPCRI_STRETCH, count, row);
         span.x = t == 0 ? start_of(j, c, row) : dpcri_at(f, states, last * f->w);
@@ -273,11 +293,13 @@ static void run_again(const job *j, int64_t c, int64_t count, int64_t row, void 
         for (int64_t i = 0; i < count; i++) {
             if (!at_work[i]) continue;
             steps[i] += span.n;
-            at_work[i] =
-                !meets(j, start + i * j->p.chunks.size + t, span.n, row, dpcri_at(f, states, i * DPCRI_STRETCH * f->w));
+            const void *const fresh = dpcri_at(f, states, i * DPCRI_STRETCH * f->w);
+            at_work[i] = !meets(j, c + i, start + i * j->p.chunks.size + t, span.n, row, fresh) || whole;
             any |= at_work[i];
         }
     }
+    for (int64_t i = 0; i < count; i++)
+        if (at_work[i]) *mark_of(j, c + i, row) &= (unsigned char)~NEAR;  // all of it is one run
 }
 
 // All chunks of a group that have the same length side by side, where more than one is bad.
@@ -289,11 +311,11 @@ static void again_group(void *argument, int64_t group) {
     for (int64_t row = 0; row < rows; row++) {
         int64_t bad = 0, one = 0;
         for (int64_t c = first; c < past; c++)
-            if (j->p.bad[c * rows + row]) bad++, one = c;
-        if (bad == 1) run_again(j, one, 1, row, stretch_of(j, group), j->p.steps + one);
-        if (bad > 1) run_again(j, first, past - first, row, stretch_of(j, group), j->p.steps + first);
-        if (past < hi && past > 0 && j->p.bad[past * rows + row])
-            run_again(j, past, 1, row, stretch_of(j, group), j->p.steps + past);
+            if (*mark_of(j, c, row) & AGAIN) bad++, one = c;
+        if (bad == 1) run_again(j, one, 1, row, stretch_of(j, group), j->p.steps + one, false);
+        if (bad > 1) run_again(j, first, past - first, row, stretch_of(j, group), j->p.steps + first, false);
+        if (past < hi && past > 0 && *mark_of(j, past, row) & AGAIN)
+            run_again(j, past, 1, row, stretch_of(j, group), j->p.steps + past, false);
     }
 }
 
@@ -305,24 +327,37 @@ static int64_t check_all(const job *j) {
     return bad;
 }
 
-// What is left of a sequence, in order. A chunk is checked again even where it is known to be bad: its neighbour may
-// have moved since, and with it the start.
+static bool any_again(const job *j, int64_t row) {
+    bool any = false;
+    for (int64_t c = 1; c < j->p.chunks.count; c++) any |= *mark_of(j, c, row) & AGAIN;
+    return any;
+}
+
+// What is left of a sequence that has a bad chunk, in order. A chunk is checked again even where it is known to be bad:
+// its neighbour may have moved since, and with it the start.
 static void finish(void *argument, int64_t row) {
     const job *j = argument;
     j->p.row_steps[row] = 0;
+    if (!any_again(j, row)) return;
     for (int64_t c = 1; c < j->p.chunks.count; c++) {
-        const bool was_bad = j->p.bad[c * j->flow->rows + row] != 0, is_bad = check(j, c, row);
-        if (!was_bad && !is_bad) continue;
-        j->p.bad[c * j->flow->rows + row] = true;
-        run_again(j, c, 1, row, stretch_of(j, row), &j->p.row_steps[row]);
+        const unsigned char before = *mark_of(j, c, row);
+        if (!check(j, c, row) && !before) continue;
+        *mark_of(j, c, row) |= AGAIN;
+        run_again(j, c, 1, row, stretch_of(j, row), &j->p.row_steps[row], before & NEAR);
     }
 }
 
+// The step from which on they are finished.
 static int64_t first_bad(const job *j) {
-    for (int64_t c = 1; c < j->p.chunks.count; c++)
-        for (int64_t row = 0; row < j->flow->rows; row++)
-            if (j->p.bad[c * j->flow->rows + row]) return dpcri_chunk_start(&j->p.chunks, c);
-    return j->flow->n;
+    int64_t first = j->flow->n;
+    for (int64_t row = 0; row < j->flow->rows; row++) {
+        if (!any_again(j, row)) continue;
+        for (int64_t c = 1; c < j->p.chunks.count && dpcri_chunk_start(&j->p.chunks, c) < first; c++) {
+            const void *end;
+            if (*mark_of(j, c, row) || !starts_there(j, c, row, &end)) first = dpcri_chunk_start(&j->p.chunks, c);
+        }
+    }
+    return first;
 }
 
 static void keep_b(job *j) {
@@ -351,6 +386,7 @@ static void run(const dpcri_flow *f, const dpcr_chain_options *options, dpcri_ar
     dpcri_parallel(f->context, j.p.groups, first_group, &j);
     const int64_t run_up = options->warm_up < f->n ? options->warm_up : f->n;
     report->depth = j.p.chunks.count > 1 ? run_up + size : f->n;
+    memset(j.p.bad, 0, (size_t)(j.p.chunks.count * f->rows));
     int64_t bad = check_all(&j);
     for (; bad > 0 && report->sweeps < options->max_sweeps; report->sweeps++) {
         dpcri_parallel(f->context, j.p.groups, again_group, &j);
@@ -358,9 +394,9 @@ static void run(const dpcri_flow *f, const dpcr_chain_options *options, dpcri_ar
         bad = check_all(&j);
     }
     if (bad > 0) {
+        if (j.tolerance > 0) j.tolerance = 0;  // what was near may have been carried on since
         report->finished_from = first_bad(&j);
         report->depth += f->n - report->finished_from;
-        if (j.tolerance > 0) j.tolerance = 0;  // what was near may have been carried on since
         dpcri_parallel(f->context, f->rows, finish, &j);
         for (int64_t row = 0; row < f->rows; row++) report->applications += j.p.row_steps[row];
     }

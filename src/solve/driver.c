@@ -118,12 +118,11 @@ size_t dpcri_solve_bytes(const dpcr_solve_plan *plan, dpcr_error *error) {
     dpcri_run run = {.plan = plan};
     carve_run(&run, plan->steps.batch);
     dpcri_sweep_space sweep_space;
-    void *starts, *ends;
-    unsigned char *rerun;
+    dpcri_overlap_space overlap_space;
     if (plan->windows) return run.arena.overflow ? SIZE_MAX : run.arena.used;
     switch (plan->options.method) {
         case DPCR_METHOD_SEQUENTIAL: break;
-        case DPCR_METHOD_OVERLAP: dpcri_overlap_carve(plan, &run.arena, &starts, &ends, &rerun); break;
+        case DPCR_METHOD_OVERLAP: dpcri_overlap_carve(plan, &run.arena, &overlap_space); break;
         case DPCR_METHOD_SHOOTING: {
             const size_t more = dpcri_shooting_bytes(plan, error);
             if (more == SIZE_MAX) return SIZE_MAX;

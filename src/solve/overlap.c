@@ -9,6 +9,7 @@
 // With tolerance 0 boundaries must agree bit for bit, so the result has the loop's bits. Chunk c is exact after c + 1
 // sweeps at the latest. Work (1 + m/n) L evaluations, depth n + m.
 // Sources: Song et al. (arXiv 2002.03629), restricted additive Schwarz in time; docs/math/overlap.md.
+#include <float.h>
 #include <math.h>
 #include <stdatomic.h>
 #include <string.h>
@@ -34,16 +35,12 @@ typedef struct overlap {
     const dpcr_solve_plan *plan;
     const dpcri_row_ops *ops;
     layout cut;
-    int64_t parts;         // of a group, a task each in the first pass: a chunk's bits do not depend on those beside it
-    void *starts, *ends;   // [K][B][w]: the state each chunk started from; scratch of the reruns
-    unsigned char *rerun;  // [K][B]: AGAIN where the chunk must run again, NEAR where a rerun met what was stored
-                           // within the tolerance alone, whose distance is then first in `ends`
-    dpcri_looks looks;     // within a call, and of what runs again
+    int64_t parts;  // of a group, a task each in the first pass: a chunk's bits do not depend on those beside it
+    dpcri_overlap_space space;
+    dpcri_looks looks;  // within a call, and of what runs again
     _Atomic int64_t rerun_steps;
     _Atomic int code;
 } overlap;
-
-enum { AGAIN = 1, NEAR = 2 };
 
 static int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
 static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
@@ -139,15 +136,15 @@ int64_t dpcri_overlap_chunk(const dpcr_solve_plan *plan) {
     return cut.longer ? plan->steps.length / cut.chunks : cut.n;
 }
 
-void dpcri_overlap_carve(const dpcr_solve_plan *plan, dpcri_arena *arena, void **starts, void **ends,
-                         unsigned char **rerun) {
+void dpcri_overlap_carve(const dpcr_solve_plan *plan, dpcri_arena *arena, dpcri_overlap_space *space) {
     const int64_t chunks = layout_of(plan).chunks;
     int64_t rows = 0, numbers = 0;
     if (!dpcri_mul(chunks, plan->steps.batch, &rows) || !dpcri_mul(rows, plan->steps.width, &numbers))
         arena->overflow = true;
-    *starts = dpcri_arena_take(arena, numbers, dpcr_dtype_size(plan->steps.dtype));
-    *ends = dpcri_arena_take(arena, numbers, dpcr_dtype_size(plan->steps.dtype));
-    *rerun = dpcri_arena_take(arena, rows, 1);
+    space->starts = dpcri_arena_take(arena, numbers, dpcr_dtype_size(plan->steps.dtype));
+    space->ends = dpcri_arena_take(arena, numbers, dpcr_dtype_size(plan->steps.dtype));
+    space->met = dpcri_arena_take(arena, rows, sizeof *space->met);
+    space->rerun = dpcri_arena_take(arena, rows, 1);
 }
 
 // [count][B][w] of chunk-wise states, from chunk c.
@@ -166,7 +163,7 @@ static void warm_up(overlap *o, int64_t first, int64_t count, int64_t stride, in
     const dpcr_steps *steps = &o->plan->steps;
     dpcr_array guess = dpcri_inputs(&o->run->t, 0, count, 0, steps->batch);
     guess.strides[0] = 0;
-    const dpcr_array starts = chunk_states(o, o->starts, first, count, 0, steps->batch);
+    const dpcr_array starts = chunk_states(o, o->space.starts, first, count, 0, steps->batch);
     const dpcr_span span = dpcri_span(chunk_start(&o->cut, first) - m, count, stride, m, 0, steps->batch);
     note(o, dpcri_advance(steps, &span, &guess, NULL, &starts, NULL));
 }
@@ -177,7 +174,7 @@ static void start_chunks(overlap *o, int64_t first, int64_t end, int64_t stride)
         const int64_t begin = chunk_start(&o->cut, c);
         if (c == 0) {
             const dpcr_array z0 = dpcri_inputs(&o->run->t, 0, 1, 0, o->plan->steps.batch);
-            const dpcr_array start = chunk_states(o, o->starts, 0, 1, 0, o->plan->steps.batch);
+            const dpcr_array start = chunk_states(o, o->space.starts, 0, 1, 0, o->plan->steps.batch);
             o->ops->copy(&z0, &start);
         } else if (begin < m) {
             warm_up(o, c, 1, stride, begin);  // reaches back to z0: exact
@@ -233,7 +230,7 @@ static void first_pass(void *argument, int64_t task) {
     const int64_t first = group * o->cut.lanes + part * each, n = group_steps(&o->cut, group);
     if (lanes <= 0) return;
     start_chunks(o, first, first + lanes, n);
-    dpcr_array in = chunk_states(o, o->starts, first, lanes, 0, o->plan->steps.batch);
+    dpcr_array in = chunk_states(o, o->space.starts, first, lanes, 0, o->plan->steps.batch);
     for (int64_t k = 0, count = 0; k < n; k += count) {
         if (k > 0 && (o->code < 0 || dpcri_looks_stopped(&o->looks))) return;
         count = least(o->looks.steps, n - k);
@@ -263,18 +260,15 @@ static bool same_bits(const void *x, const void *y, size_t bytes) {
     return differ == 0;
 }
 
+static double *met_of(const overlap *o, int64_t c, int64_t b) { return &o->space.met[c * o->plan->steps.batch + b]; }
+
 // Chunk c of sequence b has met what was stored, which `ends` still holds, in the state z.
 static void note_meeting(overlap *o, int64_t c, int64_t b, const void *z) {
     const dpcr_steps *steps = &o->plan->steps;
-    const dpcr_array stored = chunk_states(o, o->ends, c, 1, b, 1);
+    const dpcr_array stored = chunk_states(o, o->space.ends, c, 1, b, 1);
     if (same_bits(z, stored.data, (size_t)steps->width * dpcr_dtype_size(steps->dtype))) return;
-    const double distance = o->ops->distance(z, stored.data, steps->width);
-    const unsigned char before = o->rerun[c * steps->batch + b];
-    o->rerun[c * steps->batch + b] = before | NEAR;
-    if (steps->dtype == DPCR_F64)
-        *(double *)stored.data = distance;
-    else
-        *(float *)stored.data = (float)distance;
+    const double distance = fmax(o->ops->distance(z, stored.data, steps->width), DBL_MIN);  // of two zeros, or NaN
+    *met_of(o, c, b) = fmax(*met_of(o, c, b), distance);
 }
 
 typedef enum meeting { WITHIN_TOLERANCE, IN_BITS, NOWHERE } meeting;
@@ -283,8 +277,8 @@ typedef enum meeting { WITHIN_TOLERANCE, IN_BITS, NOWHERE } meeting;
 static void rerun_row(overlap *o, int64_t c, int64_t b, meeting stop) {
     const dpcr_steps *steps = &o->plan->steps;
     const size_t bytes = (size_t)steps->width * dpcr_dtype_size(steps->dtype);
-    const dpcr_array ends = chunk_states(o, o->ends, c, 1, b, 1);
-    dpcr_array in = chunk_states(o, o->starts, c, 1, b, 1);
+    const dpcr_array ends = chunk_states(o, o->space.ends, c, 1, b, 1);
+    dpcr_array in = chunk_states(o, o->space.starts, c, 1, b, 1);
     const int64_t begin = chunk_start(&o->cut, c);
     for (int64_t l = begin; l < chunk_end(o, c); l += MEET_STEPS) {
         if (l > begin && (l - begin) % o->looks.row_steps == 0 && dpcri_looks_stopped(&o->looks)) return;
@@ -304,6 +298,7 @@ static void rerun_row(overlap *o, int64_t c, int64_t b, meeting stop) {
         }
         in = dpcri_slice(&z, count - 1, 1, 0, 1);
     }
+    *met_of(o, c, b) = 0;  // all of it is one run
 }
 
 // The states of sequence b that lie where step l of the group's first chunk does, one of each chunk.
@@ -325,8 +320,8 @@ static bool all_close(const overlap *o, const dpcr_array *x, const dpcr_array *y
 static void rerun_lanes(overlap *o, int64_t group, int64_t b) {
     const int64_t first = group * o->cut.lanes, n = group_steps(&o->cut, group), lanes = group_lanes(&o->cut, group);
     const int64_t begin = chunk_start(&o->cut, first);
-    const dpcr_array ends = chunk_states(o, o->ends, first, lanes, b, 1);
-    dpcr_array in = chunk_states(o, o->starts, first, lanes, b, 1);
+    const dpcr_array ends = chunk_states(o, o->space.ends, first, lanes, b, 1);
+    dpcr_array in = chunk_states(o, o->space.starts, first, lanes, b, 1);
     for (int64_t k = 0; k < n; k += MEET_STEPS) {
         if (k > 0 && k % o->looks.steps == 0 && dpcri_looks_stopped(&o->looks)) return;
         const int64_t count = least(MEET_STEPS, n - k);
@@ -341,6 +336,7 @@ static void rerun_lanes(overlap *o, int64_t group, int64_t b) {
         in = last;
     }
     if (group == o->cut.groups - 1) run_remainder(o, b, 1);
+    for (int64_t c = 0; c < lanes; c++) *met_of(o, first + c, b) = 0;
 }
 
 // Sequence by sequence, so that none depends on what the others need.
@@ -349,13 +345,13 @@ static void rerun_group(void *argument, int64_t group) {
     const int64_t batch = o->plan->steps.batch, first = group * o->cut.lanes, lanes = group_lanes(&o->cut, group);
     for (int64_t b = 0; b < batch; b++) {
         int64_t bad = 0;
-        for (int64_t c = first; c < first + lanes; c++) bad += o->rerun[c * batch + b] & AGAIN;
+        for (int64_t c = first; c < first + lanes; c++) bad += o->space.rerun[c * batch + b];
         if (bad * FEW > lanes) {
             rerun_lanes(o, group, b);
             continue;
         }
         for (int64_t c = first; c < first + lanes && bad > 0; c++)
-            if (o->rerun[c * batch + b] & AGAIN) rerun_row(o, c, b, WITHIN_TOLERANCE);
+            if (o->space.rerun[c * batch + b]) rerun_row(o, c, b, WITHIN_TOLERANCE);
     }
 }
 
@@ -375,7 +371,7 @@ static bool starts_there(overlap *o, int64_t c, int64_t b) {
     const dpcr_steps *steps = &o->plan->steps;
     const size_t bytes = (size_t)steps->width * dpcr_dtype_size(steps->dtype);
     const void *end = at(&o->run->t.z, chunk_start(&o->cut, c) - 1, b);
-    void *start = (char *)o->starts + (size_t)(c * steps->batch + b) * bytes;
+    void *start = (char *)o->space.starts + (size_t)(c * steps->batch + b) * bytes;
     if (same_bits(end, start, bytes)) return true;
     memcpy(start, end, bytes);
     return false;
@@ -392,8 +388,8 @@ static bool check_sequence(overlap *o, int64_t b) {
     const size_t real = dpcr_dtype_size(steps->dtype), bytes = (size_t)steps->width * real;
     const size_t chunk = (size_t)steps->batch * bytes, step = (size_t)o->run->t.z.strides[0] * real;
     const int64_t groups = o->cut.groups;
-    unsigned char *rerun = o->rerun + b;
-    char *start = (char *)o->starts + (size_t)b * bytes;
+    unsigned char *rerun = o->space.rerun + b;
+    char *start = (char *)o->space.starts + (size_t)b * bytes;
     const char *z = at(&o->run->t.z, 0, b);
     int64_t end = -(int64_t)step;   // in bytes: of the state before the chunk
     int64_t own = own_steps(o, b);  // to go, from the chunk on
@@ -406,7 +402,7 @@ static bool check_sequence(overlap *o, int64_t b) {
         for (int64_t c = 0, lanes = group_lanes(&o->cut, group); c < lanes; c++, own -= steps_of_chunk) {
             const bool good =
                 (group == 0 && c == 0) || own <= 0 || same_bits(z + end, start, bytes) || adopt(o, z + end, start, b);
-            *rerun = (unsigned char)((*rerun & NEAR) | (good ? 0 : AGAIN));
+            *rerun = !good;
             if (!good && !any) o->run->front[b] = chunk_start(&o->cut, group * o->cut.lanes + c);
             any = any || !good;
             rerun += steps->batch;
@@ -439,28 +435,27 @@ static void finish_row(void *argument, int64_t b) {
         const int64_t begin = chunk_start(&o->cut, c);
         if (begin >= own_steps(o, b)) return;
         if (begin < o->run->front[b]) continue;
-        const unsigned char again = o->rerun[c * o->plan->steps.batch + b];
-        if (!starts_there(o, c, b) || again) {
+        const bool near = *met_of(o, c, b) > 0;
+        if (!starts_there(o, c, b) || near || o->space.rerun[c * o->plan->steps.batch + b]) {
             if (unasked >= o->looks.row_steps) {
                 if (dpcri_looks_stopped(&o->looks)) return;
                 unasked = 0;
             }
             unasked += chunk_end(o, c) - begin;
-            rerun_row(o, c, b, again & NEAR ? NOWHERE : IN_BITS);
+            rerun_row(o, c, b, near ? NOWHERE : IN_BITS);
         }
     }
 }
 
-// The first step of sequence b whose chunk does not start with the bits of its neighbour's end.
+// The first step of sequence b whose chunk does not start with the bits of its neighbour's end, or is not one run.
 static int64_t first_apart(const overlap *o, int64_t b) {
     const dpcr_steps *steps = &o->plan->steps;
     const size_t bytes = (size_t)steps->width * dpcr_dtype_size(steps->dtype);
     for (int64_t c = 1; c < o->cut.chunks; c++) {
         const int64_t begin = chunk_start(&o->cut, c);
         if (begin >= o->run->front[b]) break;
-        const void *start = (char *)o->starts + (size_t)(c * steps->batch + b) * bytes;
-        const bool near = o->rerun[c * steps->batch + b] & NEAR;
-        if (near || !same_bits(at(&o->run->t.z, begin - 1, b), start, bytes)) return begin;
+        const void *start = (char *)o->space.starts + (size_t)(c * steps->batch + b) * bytes;
+        if (*met_of(o, c, b) > 0 || !same_bits(at(&o->run->t.z, begin - 1, b), start, bytes)) return begin;
     }
     return o->run->front[b];
 }
@@ -494,11 +489,7 @@ static double carried_error(const overlap *o, int64_t b) {
     const void *end = at(&o->run->t.z, own > 0 ? own - 1 : 0, b);
     double ratio = 0;
     if (o->ops->distance(end, end, o->plan->steps.width) != 0) return -1;  // not finite: no error is told of it
-    for (int64_t c = 1; c < o->cut.chunks; c++) {
-        const dpcr_array stored = chunk_states(o, o->ends, c, 1, b, 1);
-        if (!(o->rerun[c * o->plan->steps.batch + b] & NEAR)) continue;
-        defect = fmax(defect, stored.dtype == DPCR_F64 ? *(double *)stored.data : (double)*(float *)stored.data);
-    }
+    for (int64_t c = 1; c < o->cut.chunks; c++) defect = fmax(defect, *met_of(o, c, b));
     if (defect == 0) return 0;
     if (o->cut.n < m) return -1;  // a chunk forgets less than the warm-up measured
     for (int64_t c = 1; c < o->cut.chunks; c++) {
@@ -531,9 +522,10 @@ dpcr_status dpcri_solve_overlap(dpcri_run *run) {
     const dpcr_solve_plan *plan = run->plan;
     const dpcr_steps *steps = &plan->steps;
     overlap o = {.run = run, .plan = plan, .ops = dpcri_row_ops_of(steps->dtype), .cut = layout_of(plan)};
-    dpcri_overlap_carve(plan, &run->arena, &o.starts, &o.ends, &o.rerun);
+    dpcri_overlap_carve(plan, &run->arena, &o.space);
     const double flops = (double)steps->length * (double)steps->batch * steps->flops;
-    memset(o.rerun, 0, (size_t)(o.cut.chunks * steps->batch));
+    memset(o.space.rerun, 0, (size_t)(o.cut.chunks * steps->batch));
+    for (int64_t i = 0; i < o.cut.chunks * steps->batch; i++) o.space.met[i] = 0;
     const int64_t call = dpcri_overlap_lanes(steps, o.cut.chunks, dpcr_context_threads(plan->context));
     o.parts = (least(o.cut.lanes, o.cut.chunks) + call - 1) / call;
     dpcri_looks_begin(&o.looks, plan, call);

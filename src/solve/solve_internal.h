@@ -210,8 +210,14 @@ typedef struct dpcri_sweep_space {
     void *linear;
 } dpcri_sweep_space;
 void dpcri_sweep_carve(const dpcr_solve_plan *plan, dpcri_arena *arena, dpcri_sweep_space *space);
-void dpcri_overlap_carve(const dpcr_solve_plan *plan, dpcri_arena *arena, void **starts, void **ends,
-                         unsigned char **rerun);
+
+// K chunks.
+typedef struct dpcri_overlap_space {
+    void *starts, *ends;   // [K][B][w]: the state each chunk started from; scratch of the reruns
+    double *met;           // [K][B]: the largest distance at which reruns met what was stored, if not bit for bit; else 0
+    unsigned char *rerun;  // [K][B]: 1 where the chunk must run again
+} dpcri_overlap_space;
+void dpcri_overlap_carve(const dpcr_solve_plan *plan, dpcri_arena *arena, dpcri_overlap_space *space);
 // Chunks that a chain is cut into unless it is said: those of twice their warm-up, as many as groups of `lanes`, one
 // call each, take. Two groups at least where the chain is long enough, so that two threads find work; then a power of
 // two, which threads share evenly, with chunks of eight to sixteen warm-ups, longer ones where a call has few lanes:
