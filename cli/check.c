@@ -215,19 +215,6 @@ static int write_csv(const cli_common *common, const cli_solution *s) {
     return status;
 }
 
-// What the solver takes for atol and rtol: 0 is its default, a negative number none.
-static double solver_tolerance(const check *c) {
-    const double given = c->solver.options.atol;
-    const dpcr_method method = c->solver.options.method;
-    if (given != 0) return given > 0 ? given : 0;
-    const double full = c->network.options.dtype == DPCR_F64 ? DPCR_TOLERANCE_F64 : DPCR_TOLERANCE_F32;
-    const bool unconfirmed = method == DPCR_METHOD_DIAGONAL || method == DPCR_METHOD_BLOCK ||
-                             method == DPCR_METHOD_PICARD || method == DPCR_METHOD_JACOBI ||
-                             method == DPCR_METHOD_DAMPED || method == DPCR_METHOD_PARAREAL ||
-                             method == DPCR_METHOD_PARATAA;
-    return unconfirmed ? DPCR_UNCONFIRMED * full : full;
-}
-
 static int tell(const check *c, const verdict *v, const cli_solution *s) {
     const bool agrees = v->max_error <= c->tolerance && v->max_gradient_error <= c->gradient_tolerance;
     const bool gave_up = v->reason == DPCR_REASON_NOT_CONVERGED;
@@ -235,7 +222,7 @@ static int tell(const check *c, const verdict *v, const cli_solution *s) {
     cli_set_bool(&r, "agrees", agrees && !gave_up);
     cli_set_real(&r, "max_error", v->max_error);
     cli_set_real(&r, "tolerance", c->tolerance);
-    cli_set_real(&r, "solver_tolerance", solver_tolerance(c));
+    cli_set_real(&r, "solver_tolerance", s->tolerance);
     cli_set_real(&r, "max_gradient_error", v->max_gradient_error);
     cli_set_real(&r, "gradient_tolerance", c->gradient_tolerance);
     cli_set_real(&r, "end_to_end_gradient_error", v->end_to_end_error);

@@ -200,13 +200,14 @@ static int run(const eval *e) {
 
 int cli_verb_eval(int argc, char **argv) {
     eval e = {.common = CLI_COMMON_DEFAULTS, .solver = CLI_SOLVER_DEFAULTS, .split = "t10k", .batch = 128};
-    const cli_syntax syntax = {
-        .arguments = "[MODEL]",
-        .doc = "Tells loss and accuracy of a network that 'deeppcr train --save' has left, on what was held out for tests.",
-        .groups = {{&eval_argp, &e, "Evaluation:"},
-                   {&cli_solver_argp, &e.solver, "Solver:"},
-                   {&cli_common_argp, &e.common, "Output and resources:"}},
-        .most = 1};
+    const cli_syntax syntax = {.arguments = "[MODEL]",
+                               .doc =
+                                   "Tells loss and accuracy of a network that 'deeppcr train --save' has left, on what "
+                                   "was held out for tests.",
+                               .groups = {{&eval_argp, &e, "Evaluation:"},
+                                          {&cli_solver_argp, &e.solver, "Solver:"},
+                                          {&cli_common_argp, &e.common, "Output and resources:"}},
+                               .most = 1};
     const char *positional[CLI_MAX_POSITIONAL];
     int status;
     e.common.serves_devices = true;

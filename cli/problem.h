@@ -41,9 +41,10 @@ enum { CLI_HISTORY = 4096 };  // sweeps that a report remembers
 typedef struct cli_solution {
     dpcr_method method;
     dpcr_scheme backward;
-    dpcr_array z;     // [L][B][w]
-    dpcr_array dz0;   // [B][w]
-    void *gradients;  // copy of the model's gradient vector; NULL for a map
+    double tolerance;  // absolute, of the solve; 0: none
+    dpcr_array z;      // [L][B][w]
+    dpcr_array dz0;    // [B][w]
+    void *gradients;   // copy of the model's gradient vector; NULL for a map
     int64_t gradient_count;
     size_t workspace;
     double seconds, forward_seconds, backward_seconds;

@@ -99,6 +99,7 @@ static int plan_and_solve(dpcr_context *context, const dpcr_solve_options *optio
     r->plan = plan;
     s->method = dpcr_solve_plan_method(plan);
     s->backward = dpcr_solve_plan_backward(plan);
+    s->tolerance = fmax(0, dpcr_solve_plan_options(plan)->atol);
     snprintf(s->sentence, sizeof s->sentence, "%s", dpcr_solve_plan_sentence(plan));
     const int status = allocate_and_solve(r, at);
     cli_array_destroy(&r->tape);

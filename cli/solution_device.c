@@ -56,6 +56,7 @@ static dpcr_status make_plan(there *t, dpcr_context *context, const dpcr_solve_o
     if (status == DPCR_OK) status = dpcr_solve_plan_create(context, &steps, options, &t->plan, &t->error);
     if (status != DPCR_OK) return status;
     s->method = dpcr_solve_plan_method(t->plan);
+    s->tolerance = fmax(0, dpcr_solve_plan_options(t->plan)->atol);
     s->workspace = t->bytes = dpcr_solve_plan_workspace(t->plan);
     snprintf(s->sentence, sizeof s->sentence, "%s", dpcr_solve_plan_sentence(t->plan));
     return dpcr_device_allocate(t->device, t->bytes, &t->workspace, &t->error);

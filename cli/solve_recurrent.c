@@ -56,7 +56,7 @@ static const struct argp_option recurrent_options[] = {
     {"recompute", KEY_RECOMPUTE, NULL, 0, "Going back, make again what the gates were instead of storing it", 0},
     {"output", KEY_OUTPUT, "FILE", 0, "y [T][B][directions H]: .npy, .npz, or '-' for npy on standard output", 0},
     {"final", KEY_FINAL, "FILE", 0, "Last states [layers directions][B][H]", 0},
-    {"final-c", KEY_FINAL_C, "FILE", 0, "The same of an LSTM's cells", 0},
+    {"final-c", KEY_FINAL_C, "FILE", 0, "Last cells of an LSTM [layers directions][B][hidden]", 0},
     {"grad-output", KEY_GRAD_OUTPUT, "FILE", 0, "A loss's gradient by y, in its shape: go back", 0},
     {"grad-final", KEY_GRAD_FINAL, "FILE", 0, "Gradient of the loss by the last states", 0},
     {"grad-final-c", KEY_GRAD_FINAL_C, "FILE", 0, "Gradient of the loss by the last cells of an LSTM", 0},

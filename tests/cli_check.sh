@@ -25,10 +25,15 @@ assert (told["method"], told["scheme"], told["backward"], told["reason"]) == ("n
 assert told["sweeps"] <= 6 and told["max_error"] <= told["tolerance"] == 1e-4, told
 assert len(told["residual_history"]) == len(told["locked_history"]) > 0 and told["locked_history"][-1] == 1024, told
 
-for method in ("sequential", "newton", "diagonal", "block", "picard", "jacobi", "damped", "overlap", "shooting", "auto"):
+unconfirmed = ("diagonal", "block", "picard", "jacobi", "damped", "parareal", "parataa")
+for method in ("sequential", "newton", "overlap", "shooting", "auto") + unconfirmed:
     for dtype in ("float32", "float64"):
         for network in ("mlp --activation tanh", "resnet"):
-            run("check %s --layers 48 --width 6 --batch 3 --method %s --dtype %s" % (network, method, dtype))
+            told = run("check %s --layers 48 --width 6 --batch 3 --method %s --dtype %s" % (network, method, dtype))
+            full = {"float32": 1e-5, "float64": 1e-10}[dtype]
+            assert abs(told["solver_tolerance"] / (0.1 * full if method in unconfirmed else full) - 1) < 1e-9, told
+assert run("check mlp --layers 48 --width 6 --batch 3 --method newton --tolerance 1e-7")["solver_tolerance"] == 1e-7
+assert run("check mlp --layers 48 --width 6 --batch 3 --method newton --tolerance 0")["solver_tolerance"] == 0
 for scheme in ("sequential", "pcr", "blelloch", "chunked", "overlap", "auto"):
     for network in ("mlp", "resnet --branch two-layer", "resnet --layer-norm", "mlp --activation gelu --layer-norm"):
         told = run("check %s --layers 100 --width 6 --batch 2 --dtype float64 --scheme %s" % (network, scheme))
