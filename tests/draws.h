@@ -104,11 +104,11 @@ static inline unsigned long long draw_setting(const char *name, unsigned long lo
     return text && *text ? strtoull(text, NULL, 0) : otherwise;
 }
 
-// `count` draws, fewer under sanitizers; the first failures end the rest.
-static inline void run_draws(const char *kind, unsigned long long count, void (*draw)(void)) {
+// `usual` draws, fewer under sanitizers; the first failures end the rest.
+static inline void run_draws(const char *kind, unsigned long long usual, void (*draw)(void)) {
     enum { ENOUGH = 10 };
     const unsigned long long only = draw_setting("DEEPPCR_TEST_DRAW", UINT64_MAX);
-    count = draw_setting("DEEPPCR_TEST_DRAWS", count / TESTS_ONE_OF + 1);
+    const unsigned long long count = draw_setting("DEEPPCR_TEST_DRAWS", usual / TESTS_ONE_OF + 1);
     drawn.kind = kind;
     drawn.seed = draw_setting("DEEPPCR_TEST_SEED", 1);
     drawn.failures = 0;

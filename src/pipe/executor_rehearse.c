@@ -92,7 +92,7 @@ done:
 
 static dpcr_status run_rows(dpcri_rank *rank, const dpcri_rows_source *source, void (*next)(void *), samples *x,
                             dpcr_error *error) {
-    dpcr_status status;
+    dpcr_status status = DPCR_OK;
     const int64_t stages = rank->table->schedule->stages;
     const double began = dpcri_seconds();
     bool enough = false;
