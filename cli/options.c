@@ -25,6 +25,7 @@ enum {
     KEY_CHUNK,
     KEY_BACKWARD_CHUNK,
     KEY_BACKWARD_RUN_UP,
+    KEY_JOIN_TOLERANCE,
     KEY_BLOCK,
     KEY_DAMPING,
     KEY_RUN_UP,
@@ -123,6 +124,8 @@ static const struct argp_option solver_options[] = {
      0},
     {"run-up", KEY_RUN_UP, "N", 0, "Steps that a chunk of overlap runs before its first (default 64)", 0},
     {"backward-run-up", KEY_BACKWARD_RUN_UP, "N", 0, "The same of the backward pass by overlap (default: --run-up)", 0},
+    {"join-tolerance", KEY_JOIN_TOLERANCE, "T", 0,
+     "Chunks of overlap join within T + T |z| going forward, whatever --tolerance is (0: bit for bit)", 0},
     {"block", KEY_BLOCK, "K", 0, "Block size of the method block (default 2)", 0},
     {"damping", KEY_DAMPING, "S", 0, "Factor of the Jacobian in the method damped, up to 1 (default 0.7)", 0},
     {"max-sweeps", KEY_SWEEPS, "N", 0, "Budget in sweeps over the chain (default 100; overlap 3)", 0},
@@ -143,6 +146,12 @@ static error_t read_tolerance(const char *arg, dpcr_solve_options *o) {
     if (!cli_read_double("--tolerance", arg, 0, HUGE_VAL, &o->atol)) return EINVAL;
     if (o->atol == 0) o->atol = -1;  // in the library 0 asks for the default and a negative number for none
     o->rtol = o->atol;
+    return 0;
+}
+
+static error_t read_join_tolerance(const char *arg, dpcr_solve_options *o) {
+    if (!cli_read_double("--join-tolerance", arg, 0, HUGE_VAL, &o->join_tolerance)) return EINVAL;
+    if (o->join_tolerance == 0) o->join_tolerance = -1;
     return 0;
 }
 
@@ -168,6 +177,7 @@ static error_t parse_solver_option(int key, char *arg, cli_solver *s) {
         case KEY_RUN_UP: return taken(cli_read_int64("--run-up", arg, 1, INT64_MAX, &o->warm_up));
         case KEY_BACKWARD_RUN_UP:
             return taken(cli_read_int64("--backward-run-up", arg, 1, INT64_MAX, &o->backward_warm_up));
+        case KEY_JOIN_TOLERANCE: return read_join_tolerance(arg, o);
         case KEY_BLOCK: return taken(cli_read_int64("--block", arg, 1, INT64_MAX, &o->block));
         case KEY_DAMPING: return read_damping(arg, o);
         case KEY_SWEEPS: return taken(cli_read_int("--max-sweeps", arg, 1, INT32_MAX, &o->max_sweeps));

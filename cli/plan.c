@@ -266,6 +266,9 @@ static void tell_pinned(cli_result *r, const cli_plan *p, const dpcr_solve_plan 
     if (o->window) used += snprintf(text + used, sizeof text - (size_t)used, " --window %lld", (long long)o->window);
     if (o->method == DPCR_METHOD_OVERLAP || o->backward == DPCR_SCHEME_OVERLAP)
         used += snprintf(text + used, sizeof text - (size_t)used, " --run-up %lld", (long long)o->warm_up);
+    if (o->join_tolerance != 0)
+        used +=
+            snprintf(text + used, sizeof text - (size_t)used, " --join-tolerance %.17g", fmax(o->join_tolerance, 0));
     if (o->backward == DPCR_SCHEME_OVERLAP && o->backward_warm_up != o->warm_up)
         snprintf(text + used, sizeof text - (size_t)used, " --backward-run-up %lld", (long long)o->backward_warm_up);
     cli_set_text(r, "pinned", text);

@@ -255,6 +255,7 @@ static const field solve_fields[] = {
     FIELD(dpcr_solve_options, order, WIDE),          FIELD(dpcr_solve_options, mixed, INT),
     FIELD(dpcr_solve_options, confirm, REAL),        FIELD(dpcr_solve_options, device.type, INT),
     FIELD(dpcr_solve_options, backward_chunk, WIDE), FIELD(dpcr_solve_options, backward_warm_up, WIDE),
+    FIELD(dpcr_solve_options, join_tolerance, REAL),
 };
 
 // Not what the callbacks take on trust: width and the Jacobian's form.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 // Overlapped chunks that do not join within their sweeps: what is then done in order is the loop, bit for bit, also
 // where boundaries or reruns had come within the tolerance and the chain has carried that on.
+#include <float.h>
 #include <math.h>
 #include <stdbool.h>
 #include <stdlib.h>
@@ -91,9 +92,52 @@ static void what_met_within_the_tolerance_is_told(void **state) {
     dpcr_context_destroy(context);
 }
 
+// A stretch, between the places that a plan looks at, that keeps a kick below any tolerance and lets it grow; all else
+// forgets at once.
+static void step_kept(const chain *c, int64_t l, int64_t b, const double *in, double *out, double *j) {
+    (void)c, (void)b, (void)j;
+    out[0] = 0.5 * in[0] + sin(0.7 * (double)l);
+    out[1] = tanh((l >= 4900 && l < 7400 ? 1.03 : 0) * in[1]) + (l == 5080 ? 1e-13 : 0);
+}
+
+// Where starts were seen to agree bit for bit soon, AUTO joins chunks within rounding, whatever the tolerance is, and
+// says it in the options that make the same plan again; a run-up of the caller's that is shorter than that is left to
+// the tolerance.
+static void auto_joins_closely_what_meets_soon(void **state) {
+    (void)state;
+    dpcr_context *context = solving_context(1);
+    chain c = {.step = step_kept, .length = 65536, .batch = 1, .width = 2, .dtype = DPCR_F64};
+    double z0[2] = {0};
+    void *loop = loop_of(&c, z0);
+    for (int i = 0; i < 3; i++) {
+        dpcr_steps steps = chain_steps(&c);
+        steps.linearise = NULL, steps.lanes = 16, steps.latency = 1e-6, steps.lane_seconds = 1e-9;
+        dpcr_solve_options options = {.size = sizeof options, .backward = DPCR_SCHEME_SEQUENTIAL, .chunk = 1024};
+        if (i == 2) options.warm_up = 36;
+        dpcr_solve_plan *plan = NULL;
+        assert_int_equal(dpcr_solve_plan_create(context, &steps, &options, &plan, NULL), DPCR_OK);
+        const dpcr_solve_options chosen = *dpcr_solve_plan_options(plan);
+        dpcr_solve_plan_destroy(plan);
+        assert_int_equal(chosen.method, DPCR_METHOD_OVERLAP);
+        assert_true(i < 2 ? chosen.join_tolerance == 16 * DBL_EPSILON : chosen.join_tolerance == 0);
+        assert_true(chosen.atol == DPCR_TOLERANCE_F64 && chosen.rtol == DPCR_TOLERANCE_F64);
+        solved r = solve_steps(context, &steps, &c, z0, i == 1 ? &chosen : &options, NULL, 0);
+        assert_int_equal(r.report.method, DPCR_METHOD_OVERLAP);
+        const bool same = memcmp(r.z, loop, (size_t)(c.length * c.width) * sizeof(double)) == 0;
+        assert_int_equal(same, i < 2);  // by the tolerance the kick is lost
+        if (i == 2) assert_int_equal(r.report.reason, DPCR_REASON_RESIDUAL_ONLY);
+        assert_true(i != 2 || r.report.error_estimate < 0);  // a component kept what it began with
+        assert_true(i == 2 || r.report.reason == DPCR_REASON_EXACT || r.report.reason == DPCR_REASON_FALLBACK);
+        solved_free(&r);
+    }
+    free(loop);
+    dpcr_context_destroy(context);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(what_is_finished_is_the_loop),
+        cmocka_unit_test(auto_joins_closely_what_meets_soon),
         cmocka_unit_test(what_met_within_the_tolerance_is_told),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

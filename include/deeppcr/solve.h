@@ -376,6 +376,9 @@ typedef struct dpcr_solve_options {
     dpcr_device device;
     int64_t backward_chunk;    // backward by overlap: steps a chunk; default: chunk, or AUTO's choice
     int64_t backward_warm_up;  // the same: steps before a chunk's first; default: warm_up, or AUTO's choice
+    // overlap, going forward: chunks join within join_tolerance (1 + |z|); negative: bit for bit; 0: within atol + rtol
+    // |z|, as the way back always. AUTO sets 16 roundings where it saw two starts agree bit for bit soon.
+    double join_tolerance;
 } dpcr_solve_options;
 
 typedef struct dpcr_solve_plan dpcr_solve_plan;

@@ -53,7 +53,12 @@ const char *dpcri_memory_name(dpcri_memory memory) {
     return names[memory];
 }
 
-int64_t dpcri_contraction_soon(int64_t within) { return 2 * within + 16; }
+// Until when starts that are within the tolerance after so many steps agree bit for bit, if that is to be soon.
+static int64_t soon(int64_t within) { return 2 * within + 16; }
+
+bool dpcri_meets_soon(const dpcri_contraction *contraction) {
+    return contraction->to_bits && contraction->to_bits <= soon(contraction->within);
+}
 
 static double epsilon(dpcr_dtype dtype) { return dtype == DPCR_F64 ? 0x1p-52 : 0x1p-23; }
 
@@ -142,9 +147,7 @@ static int64_t block_of(int64_t done) { return done < FEW_STEPS ? 4 : 16; }
 
 // Whether starts that were within the tolerance after so many steps may still agree bit for bit so soon that it is of
 // use to a chain that does not ask for bits.
-static bool bits_are_near(const probe *p, int64_t within) {
-    return p->bits || within == 0 || p->done < dpcri_contraction_soon(within);
-}
+static bool bits_are_near(const probe *p, int64_t within) { return p->bits || within == 0 || p->done < soon(within); }
 
 // Follows the pair that is O(1) apart. False: the callback aborts.
 static bool follow(probe *p, double tolerance, int64_t most, dpcri_contraction *c) {

@@ -31,8 +31,8 @@ typedef struct dpcri_contraction {
 // `seconds`.
 dpcri_contraction dpcri_contraction_of(dpcr_context *context, const dpcr_steps *steps, const dpcr_array *z0,
                                        double tolerance, bool bits, int64_t most, dpcri_watch *watch);
-// Until when starts that are within the tolerance after so many steps agree bit for bit, if that is to be soon.
-int64_t dpcri_contraction_soon(int64_t within);
+// Whether the starts agreed bit for bit hardly later than within the tolerance.
+bool dpcri_meets_soon(const dpcri_contraction *contraction);
 
 // "forgets", "keeps its past", "is chaotic", "unknown".
 const char *dpcri_memory_name(dpcri_memory memory);

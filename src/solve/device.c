@@ -45,7 +45,8 @@ dpcr_status dpcri_device_check_options(const dpcr_solve_options *o, bool sweeps,
         !(swept && sweeps))
         return dpcri_fail(error, DPCR_ERROR_UNSUPPORTED, "solve: %s on a device; %s work there", dpcr_method_name(m),
                           sweeps ? "auto, sequential, picard and parataa" : "auto, sequential, overlap and newton");
-    if (isnan(o->atol) || isnan(o->rtol) || o->chunk < 0 || o->warm_up < 0 || o->max_sweeps < 0 || o->window < 0)
+    if (isnan(o->atol) || isnan(o->rtol) || isnan(o->join_tolerance) || o->chunk < 0 || o->warm_up < 0 ||
+        o->max_sweeps < 0 || o->window < 0)
         return dpcri_fail(error, DPCR_ERROR_ARGUMENT,
                           "solve: chunk, warm_up, window and max_sweeps must not be negative, tolerances not NaN");
     if (o->max_sweeps > 100 && !swept)
@@ -94,14 +95,16 @@ void dpcri_device_defaults(dpcr_solve_options *o, dpcr_dtype dtype, int64_t leng
 
 static dpcr_launch launch_of(const dpcr_solve_plan *plan, int backward) {
     const dpcr_solve_options *o = &plan->options;
+    double atol = o->atol, rtol = o->rtol;
+    if (!backward && o->method == DPCR_METHOD_OVERLAP) dpcri_join_within(o, &atol, &rtol);
     return (dpcr_launch){.size = sizeof(dpcr_launch),
                          .device = o->device,
                          .method = o->method,
                          .backward = backward,
                          .chunk = o->chunk,
                          .warm_up = o->warm_up,
-                         .atol = o->atol,
-                         .rtol = o->rtol,
+                         .atol = atol,
+                         .rtol = rtol,
                          .max_sweeps = o->max_sweeps,
                          .no_fallback = o->no_fallback,
                          .guess = (int)o->guess,
@@ -349,7 +352,9 @@ done:
 // ---- the report ----
 
 static dpcr_reason reason_of(const dpcr_solve_options *o, const dpcr_device_outcome *outcome, int64_t length) {
-    const bool exact = o->method == DPCR_METHOD_OVERLAP && o->atol == 0 && o->rtol == 0;
+    double atol, rtol;
+    dpcri_join_within(o, &atol, &rtol);
+    const bool exact = o->method == DPCR_METHOD_OVERLAP && atol == 0 && rtol == 0;
     if (o->method == DPCR_METHOD_SEQUENTIAL) return DPCR_REASON_SEQUENTIAL;
     if (is_sweeps(o) && outcome->locked < length)
         return outcome->non_finite ? DPCR_REASON_NONFINITE

@@ -40,12 +40,14 @@ static bool key_of(const dpcr_solve_plan *plan, const dpcr_device_info *info, ch
     const dpcr_solve_options *o = &plan->options;
     const int used = dpcri_text_print(
         key, DPCRI_WISDOM_KEY,
-        "device %.100s %d.%d solve %s L%lld B%lld w%lld %s%lld flops %.9g tol %.9g %.9g chunk %lld warm-up %lld sweeps "
+        "device %.100s %d.%d solve %s L%lld B%lld w%lld %s%lld flops %.9g tol %.9g %.9g joins %.9g chunk %lld warm-up "
+        "%lld "
+        "sweeps "
         "%d%s limit %zu chain %016" PRIx64,
         info->name, info->major, info->minor, dpcr_dtype_name(s->dtype), (long long)s->length, (long long)s->batch,
         (long long)s->width, dpcr_structure_name(s->jacobian.structure), (long long)s->jacobian.block, s->flops,
-        o->atol, o->rtol, (long long)o->chunk, (long long)o->warm_up, o->max_sweeps, o->no_fallback ? " left open" : "",
-        o->memory_limit, s->identity);
+        o->atol, o->rtol, o->join_tolerance, (long long)o->chunk, (long long)o->warm_up, o->max_sweeps,
+        o->no_fallback ? " left open" : "", o->memory_limit, s->identity);
     return used > 0 && used < DPCRI_WISDOM_KEY;
 }
 
@@ -95,10 +97,17 @@ static double device_clock(void *argument) { return ((const trial *)argument)->n
 // How many ways are served; what they need at most.
 static int make_plans(trial *t, const dpcr_solve_plan *plan) {
     int served = 0;
+    double atol, rtol;
+    dpcri_join_within(&plan->options, &atol, &rtol);
+    const bool bits = atol == 0 && rtol == 0;
     for (int i = 0; i < WAYS; i++) {
         dpcr_solve_options o = plan->options;
+        if (bits && methods[i] == DPCR_METHOD_NEWTON) continue;
         o.method = methods[i];
         o.planning = DPCR_PLANNING_ESTIMATE;
+        // Here 0 means none, in a call the default.
+        if (o.atol == 0) o.atol = -1;
+        if (o.rtol == 0) o.rtol = -1;
         if (dpcr_solve_plan_create(plan->context, &plan->steps, &o, &t->plans[i], NULL) != DPCR_OK) continue;
         const size_t bytes = dpcr_solve_plan_workspace(t->plans[i]);
         if (bytes > t->bytes) t->bytes = bytes;

@@ -6,9 +6,9 @@
 //     e_c <- |z_{cn-1} - s_c|;  chunks with e_c above the tolerance run again from their neighbour's end, until they
 //     meet what is stored; after max_sweeps the rest, from the first boundary that does not agree bit for bit on, is
 //     done in order, until it meets what is stored bit for bit: what comes out is the loop's.
-// With tolerance 0 boundaries must agree bit for bit, so the result has the loop's bits. Chunk c is exact after c + 1
-// sweeps at the latest. Work (1 + m/n) L evaluations, depth n + m.
-// Sources: Song et al. (arXiv 2002.03629), restricted additive Schwarz in time; docs/math/overlap.md.
+// With tolerance 0 boundaries must agree bit for bit, so the result has the loop's bits. Chunk c is exact
+// after c + 1 sweeps at the latest. Work (1 + m/n) L evaluations, depth n + m. Sources: Song et al. (arXiv 2002.03629),
+// restricted additive Schwarz in time; docs/math/overlap.md.
 #include <float.h>
 #include <math.h>
 #include <stdatomic.h>
@@ -35,7 +35,8 @@ typedef struct overlap {
     const dpcr_solve_plan *plan;
     const dpcri_row_ops *ops;
     layout cut;
-    int64_t parts;  // of a group, a task each in the first pass: a chunk's bits do not depend on those beside it
+    double atol, rtol;  // within which chunks join; both 0: bit for bit
+    int64_t parts;      // of a group, a task each in the first pass: a chunk's bits do not depend on those beside it
     dpcri_overlap_space space;
     dpcri_looks looks;  // within a call, and of what runs again
     _Atomic int64_t rerun_steps;
@@ -134,6 +135,12 @@ static int64_t chunk_end(const overlap *o, int64_t c) {
 int64_t dpcri_overlap_chunk(const dpcr_solve_plan *plan) {
     const layout cut = layout_of(plan);
     return cut.longer ? plan->steps.length / cut.chunks : cut.n;
+}
+
+void dpcri_join_within(const dpcr_solve_options *options, double *atol, double *rtol) {
+    const double within = options->join_tolerance;
+    *atol = within == 0 ? options->atol : fmax(within, 0);
+    *rtol = within == 0 ? options->rtol : fmax(within, 0);
 }
 
 void dpcri_overlap_carve(const dpcr_solve_plan *plan, dpcri_arena *arena, dpcri_overlap_space *space) {
@@ -291,8 +298,7 @@ static void rerun_row(overlap *o, int64_t c, int64_t b, meeting stop) {
         atomic_fetch_add_explicit(&o->rerun_steps, count, memory_order_relaxed);
         const void *const now = at(&z, count - 1, 0);
         if (stop == IN_BITS && same_bits(now, ends.data, bytes)) return;
-        if (stop == WITHIN_TOLERANCE &&
-            o->ops->close(now, ends.data, steps->width, o->plan->options.atol, o->plan->options.rtol)) {
+        if (stop == WITHIN_TOLERANCE && o->ops->close(now, ends.data, steps->width, o->atol, o->rtol)) {
             note_meeting(o, c, b, now);
             return;
         }
@@ -310,8 +316,7 @@ static dpcr_array across(const overlap *o, int64_t group, int64_t l, int64_t b) 
 
 static bool all_close(const overlap *o, const dpcr_array *x, const dpcr_array *y) {
     for (int64_t c = 0; c < x->shape[0]; c++)
-        if (!o->ops->close(at(x, c, 0), at(y, c, 0), x->shape[2], o->plan->options.atol, o->plan->options.rtol))
-            return false;
+        if (!o->ops->close(at(x, c, 0), at(y, c, 0), x->shape[2], o->atol, o->rtol)) return false;
     return true;
 }
 
@@ -361,7 +366,7 @@ static bool adopt(overlap *o, const void *end, void *start, int64_t b) {
     const dpcr_steps *steps = &o->plan->steps;
     const size_t bytes = (size_t)steps->width * dpcr_dtype_size(steps->dtype);
     o->run->last_residual[b] = fmax(o->run->last_residual[b], o->ops->distance(end, start, steps->width));
-    if (o->ops->close(end, start, steps->width, o->plan->options.atol, o->plan->options.rtol)) return true;
+    if (o->ops->close(end, start, steps->width, o->atol, o->rtol)) return true;
     memcpy(start, end, bytes);
     return false;
 }
@@ -479,6 +484,31 @@ static bool finish_rows(overlap *o, double flops) {
     return true;
 }
 
+static double number(const dpcr_array *row, int64_t i) {
+    return row->dtype == DPCR_F64 ? ((const double *)row->data)[i] : (double)((const float *)row->data)[i];
+}
+
+// What run-ups left of a component: its largest defect over the largest distance that it began with. One that mixes
+// with no other may keep what the others forget. Of defects beyond rounding.
+static double kept_of_component(const overlap *o, int64_t b, int64_t i) {
+    enum { ROUNDINGS = 32 };
+    const int64_t m = o->plan->options.warm_up, own = own_steps(o, b);
+    const double eps = o->plan->steps.dtype == DPCR_F64 ? DBL_EPSILON : FLT_EPSILON;
+    const dpcr_array guess = dpcri_inputs(&o->run->t, 0, 1, b, 1);
+    double defect = 0, distance = 0;
+    for (int64_t c = 1; c < o->cut.chunks && chunk_start(&o->cut, c) < own; c++) {
+        const int64_t begin = chunk_start(&o->cut, c);
+        if (begin <= m) continue;
+        const dpcr_array end = dpcri_outputs(&o->run->t, begin - 1, 1, b, 1),
+                         before = dpcri_outputs(&o->run->t, begin - m - 1, 1, b, 1),
+                         start = chunk_states(o, o->space.starts, c, 1, b, 1);
+        const double z = number(&end, i), apart = fabs(z - number(&start, i));
+        if (apart > ROUNDINGS * eps * fmax(1, fabs(z))) defect = fmax(defect, apart);
+        distance = fmax(distance, fabs(number(&guess, i) - number(&before, i)));
+    }
+    return defect > 0 ? defect / distance : 0;
+}
+
 // How much of an error at a chunk's start is left at its end, at most: the warm-up took the distance between the guess
 // and the chain down to the defect. Gives the sum of all defects of the sequence carried on; negative when nothing was
 // forgotten.
@@ -501,18 +531,19 @@ static double carried_error(const overlap *o, int64_t b) {
         const double distance = o->ops->distance(guess.data, before.data, o->plan->steps.width);
         if (distance > 0) ratio = fmax(ratio, defect / distance);
     }
+    for (int64_t i = 0; i < o->plan->steps.width && ratio < 1; i++) ratio = fmax(ratio, kept_of_component(o, b, i));
     return ratio < 1 ? defect / (1 - ratio) : -1;
 }
 
 static void judge(overlap *o) {
     dpcri_run *run = o->run;
-    const bool exact = o->plan->options.atol == 0 && o->plan->options.rtol == 0;
-    const double allowed = o->plan->options.atol + o->plan->options.rtol;
+    const bool exact = o->atol == 0 && o->rtol == 0;
+    const double allowed = fmax(o->atol + o->rtol, o->plan->options.atol + o->plan->options.rtol);
     for (int64_t b = 0; b < o->plan->steps.batch; b++) {
         if (run->reason[b]) continue;
         const double estimate = exact ? 0 : carried_error(o, b);
         run->estimate = fmax(run->estimate, estimate);
-        run->reason[b] = exact                                  ? DPCR_REASON_EXACT
+        run->reason[b] = estimate == 0                          ? DPCR_REASON_EXACT  // all of it is one run
                          : estimate >= 0 && estimate <= allowed ? DPCR_REASON_CONVERGED
                                                                 : DPCR_REASON_RESIDUAL_ONLY;
     }
@@ -522,6 +553,7 @@ dpcr_status dpcri_solve_overlap(dpcri_run *run) {
     const dpcr_solve_plan *plan = run->plan;
     const dpcr_steps *steps = &plan->steps;
     overlap o = {.run = run, .plan = plan, .ops = dpcri_row_ops_of(steps->dtype), .cut = layout_of(plan)};
+    dpcri_join_within(&plan->options, &o.atol, &o.rtol);
     dpcri_overlap_carve(plan, &run->arena, &o.space);
     const double flops = (double)steps->length * (double)steps->batch * steps->flops;
     memset(o.space.rerun, 0, (size_t)(o.cut.chunks * steps->batch));

@@ -180,8 +180,8 @@ int64_t dpcri_back_block(const dpcr_steps *steps) {
     return mixes(steps) ? fair_block(steps, dpcri_rows_of_line(steps)) : dpcri_row_block(steps);
 }
 
-// What the gradients of a window read should lie in cache from its adjoint loop. But weights' gradients that are made of
-// whole windows and that a core's caches do not hold pass once a window, which has rows enough for that.
+// What the gradients of a window read should lie in cache from its adjoint loop. But weights' gradients that are made
+// of whole windows and that a core's caches do not hold pass once a window, which has rows enough for that.
 int64_t dpcri_loop_back_window(const dpcr_steps *steps) {
     enum { LARGE = 1 << 20, ROWS = 256 };
     const int64_t numbers = steps->width + (steps->gradient_whole ? steps->tape_values : 0);
@@ -249,7 +249,7 @@ static dpcr_status set_defaults(dpcr_solve_plan *plan, dpcr_error *error) {
                           "solve: method %d, scheme %d, backward %d or guess %d is none of the named ones",
                           (int)o->method, (int)o->scheme, (int)o->backward, (int)o->guess);
     if (o->window < 0 || o->chunk < 0 || o->backward_chunk < 0 || o->warm_up < 0 || o->backward_warm_up < 0 ||
-        o->block < 0 || o->max_sweeps < 0 || isnan(o->atol) || isnan(o->rtol))
+        o->block < 0 || o->max_sweeps < 0 || isnan(o->atol) || isnan(o->rtol) || isnan(o->join_tolerance))
         return dpcri_fail(error, DPCR_ERROR_ARGUMENT,
                           "solve: window, chunk, backward_chunk, warm_up, backward_warm_up, block and max_sweeps must "
                           "not be negative, tolerances not NaN");

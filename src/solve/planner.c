@@ -6,6 +6,7 @@
 #include "rt/rates.h"
 #include "solve/planner.h"
 
+#include <float.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -58,7 +59,11 @@ static bool can_run_beside(const dpcri_outlook *o) {
 }
 
 // The loop's, which only chunks of the loop have: sweeps of any other method would go on to the end of their budget.
-static bool wants_bits(const dpcri_outlook *o) { return o->options->atol == 0 && o->options->rtol == 0; }
+static bool wants_bits(const dpcri_outlook *o) {
+    double atol, rtol;
+    dpcri_join_within(o->options, &atol, &rtol);
+    return atol == 0 && rtol == 0;
+}
 
 // Whether Jacobians are dense and so wide that composing them costs more than all threads together make up for.
 static bool is_wide(const dpcri_outlook *o) {
@@ -78,14 +83,22 @@ static bool is_left_to_the_loop(const dpcri_outlook *o) {
 
 // ---- overlap ----
 
+double dpcri_join_tolerance(const dpcri_outlook *o, const dpcr_candidate *c) {
+    enum { ROUNDINGS = 16 };
+    const dpcr_solve_options *asked = o->options;
+    const double rounding = ROUNDINGS * (o->steps->dtype == DPCR_F64 ? DBL_EPSILON : FLT_EPSILON);
+    const bool soon = dpcri_meets_soon(&o->contraction), enough = c->warm_up >= o->contraction.to_bits;
+    const bool own = asked->join_tolerance != 0 || asked->atol <= rounding || asked->rtol <= rounding;
+    return c->method == DPCR_METHOD_OVERLAP && soon && enough && !own ? rounding : asked->join_tolerance;
+}
+
 // The warm-up that the contraction wants: until the starts agree bit for bit where that was seen soon (nothing is then
 // left to doubt), else until they are within the tolerance; a quarter more for places that were not tried. 0: never.
 static int64_t wanted_warm_up(const dpcri_outlook *o, bool exact) {
     const dpcri_contraction *c = &o->contraction;
     if (o->options->warm_up) return o->options->warm_up;
     // Wide chains renew the last bits' noise at every step and agree late: the tolerance is enough then.
-    const bool soon = c->to_bits && c->to_bits <= dpcri_contraction_soon(c->within);
-    const int64_t seen = exact || soon ? c->to_bits : c->within;
+    const int64_t seen = exact || dpcri_meets_soon(c) ? c->to_bits : c->within;
     if (seen == 0) return 0;
     const int64_t m = seen + seen / 4 + 8;
     return m < o->steps->length ? m : 0;
@@ -120,7 +133,7 @@ static int64_t most_groups(const dpcri_outlook *o, bool variants) {
 
 static void list_overlap(const dpcri_outlook *o, dpcri_list *l, int64_t warm_up, bool variants) {
     int64_t n = 0;
-    const int64_t m = warm_up > 0 ? warm_up : wanted_warm_up(o, o->options->atol == 0 && o->options->rtol == 0);
+    const int64_t m = warm_up > 0 ? warm_up : wanted_warm_up(o, wants_bits(o));
     if (m == 0 || o->options->step_scale || (o->failed & 1u << DPCR_METHOD_OVERLAP)) return;
     add_overlap(o, l, o->options->chunk, m);
     if (o->options->chunk) return;
@@ -370,6 +383,7 @@ static void take_forward(dpcr_solve_plan *plan, const dpcri_outlook *o, dpcri_kn
     if (c->scheme) options->scheme = c->scheme;
     if (c->chunk) options->chunk = c->chunk;
     if (c->warm_up) options->warm_up = c->warm_up;
+    options->join_tolerance = dpcri_join_tolerance(o, c);
     if (options->max_sweeps > 0 || c->method == DPCR_METHOD_OVERLAP) return;
     if (known->max_sweeps == 0) known->max_sweeps = (int)fmin(fmax(ceil(afforded(o, c, loop)), 1), 1000);
     options->max_sweeps = known->max_sweeps;

@@ -42,6 +42,9 @@ typedef struct dpcri_outlook {
     dpcri_watch *watch;       // whether the caller wants it to end, or NULL
 } dpcri_outlook;
 
+// Within what a candidate's chunks join, going forward: rounding, where that was seen to cost next to nothing.
+double dpcri_join_tolerance(const dpcri_outlook *o, const dpcr_candidate *c);
+
 // ---- cost.c: seconds ----
 
 double dpcri_cost_step(const dpcri_outlook *o);  // of one step of one sequence, nothing beside it

@@ -49,7 +49,9 @@ void dpcri_wisdom_key(const dpcri_outlook *o, char *key) {
     const dpcr_solve_options *p = o->options;
     char memory[32], told[64] = "", back[64] = "", elsewhere[32] = "";
     size_t used = 0;
+    char joins[32] = "";
     const char *scaled = p->step_scale ? " scaled" : "";
+    if (p->join_tolerance != 0) dpcri_text_print(joins, sizeof joins, " joins %.9g", p->join_tolerance);
     dpcr_machine given;
     if (dpcri_is_described(o->context, &given))
         snprintf(elsewhere, sizeof elsewhere, " elsewhere %016" PRIx64,
@@ -64,12 +66,12 @@ void dpcri_wisdom_key(const dpcri_outlook *o, char *key) {
     dpcri_text_print(
         key, DPCRI_WISDOM_KEY,
         "solve %s L%lld B%lld w%lld %s%lld flops %.9g %.9g lanes %lld tape %lld%s calls %d%d%d%d threads %g%s %s tol "
-        "%.9g %.9g window %lld chunk %lld%s warm-up %lld scheme %d limit %zu guess %d sweeps %d%s%s",
+        "%.9g %.9g%s window %lld chunk %lld%s warm-up %lld scheme %d limit %zu guess %d sweeps %d%s%s",
         dpcr_dtype_name(s->dtype), (long long)s->length, (long long)s->batch, (long long)s->width,
         dpcr_structure_name(s->jacobian.structure), (long long)s->jacobian.block, s->flops, s->jacobian_flops,
         (long long)s->lanes, (long long)s->tape_values, p->consume_tape ? " used" : "", s->concurrent != 0,
         s->linearise != NULL, s->adjoint != NULL, s->window != NULL, o->machine.threads, elsewhere, memory, p->atol,
-        p->rtol, (long long)p->window, (long long)p->chunk, back, (long long)p->warm_up, (int)p->scheme,
+        p->rtol, joins, (long long)p->window, (long long)p->chunk, back, (long long)p->warm_up, (int)p->scheme,
         p->memory_limit, (int)p->guess, p->max_sweeps, scaled, told);
 }
 

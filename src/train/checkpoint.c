@@ -59,6 +59,7 @@ static void add_solve(dpcri_strings *s, const dpcr_solve_options *o) {
     if (o->backward_chunk) add_integer(s, "solve.backward_chunk", o->backward_chunk);  // older checkpoints have none
     add_integer(s, "solve.warm_up", o->warm_up);
     if (o->backward_warm_up) add_integer(s, "solve.backward_warm_up", o->backward_warm_up);  // nor this
+    if (o->join_tolerance != 0) dpcri_strings_add_number(s, "solve.join_tolerance", o->join_tolerance);
     add_integer(s, "solve.block", o->block);
     dpcri_strings_add_number(s, "solve.damping", o->damping);
     add_integer(s, "solve.max_sweeps", o->max_sweeps);
@@ -102,6 +103,8 @@ void dpcri_choices_add_options(dpcri_strings *strings, int size, const dpcr_solv
     add_integer(strings, choice_key(key, size, "warm_up"), o->warm_up);
     if (o->backward == DPCR_SCHEME_OVERLAP)
         add_integer(strings, choice_key(key, size, "backward_warm_up"), o->backward_warm_up);
+    if (o->join_tolerance != 0)
+        dpcri_strings_add_number(strings, choice_key(key, size, "join_tolerance"), o->join_tolerance);
     add_integer(strings, choice_key(key, size, "max_sweeps"), o->max_sweeps);  // AUTO's follows from timings
 }
 
@@ -324,6 +327,9 @@ dpcr_status dpcri_saved_choices(const dpcri_saved *saved, int size, dpcr_solve_o
     if (string_of(saved, choice_key(key, size, "warm_up"))) DPCR_TRY(read_integer(saved, key, &solve->warm_up, error));
     if (string_of(saved, choice_key(key, size, "backward_warm_up")))
         DPCR_TRY(read_integer(saved, key, &solve->backward_warm_up, error));
+    const char *joins = string_of(saved, choice_key(key, size, "join_tolerance"));
+    if (joins && !dpcri_number_parse(joins, &solve->join_tolerance))
+        DPCR_TRY(bad_string(saved, key, joins, "a number", error));
     int64_t sweeps = solve->max_sweeps;
     if (string_of(saved, choice_key(key, size, "max_sweeps"))) DPCR_TRY(read_integer(saved, key, &sweeps, error));
     solve->max_sweeps = sweeps < INT_MAX ? (int)sweeps : INT_MAX;
