@@ -156,10 +156,54 @@ static void whole_or_not_there(void **state) {
     dpcr_npy_rows_destroy(context, NULL);
 }
 
+// A caller that is wrong about the file: its type, a shape of as many numbers, a longer one; a file that is none.
+static void another_file_stays_as_it_is(void **state) {
+    (void)state;
+    double numbers[12] = {0}, wrong[12];
+    for (int i = 0; i < 12; i++) wrong[i] = -1 - i;
+    const dpcr_array whole = dpcr_array_make(numbers, DPCR_F64, 2, (const int64_t[]){6, 2});
+    const struct {
+        dpcr_array whole, part;
+    } calls[] = {
+        {dpcr_array_make(NULL, DPCR_F64, 2, (const int64_t[]){4, 3}),
+         dpcr_array_make(wrong, DPCR_F64, 2, (const int64_t[]){2, 3})},
+        {dpcr_array_make(NULL, DPCR_F64, 2, (const int64_t[]){7, 2}),
+         dpcr_array_make(wrong, DPCR_F64, 2, (const int64_t[]){2, 2})},
+        {dpcr_array_make(NULL, DPCR_F32, 2, (const int64_t[]){6, 2}),
+         dpcr_array_make(wrong, DPCR_F32, 2, (const int64_t[]){2, 2})},
+        {dpcr_array_make(NULL, DPCR_F64, 1, (const int64_t[]){12}),
+         dpcr_array_make(wrong, DPCR_F64, 1, (const int64_t[]){3})},
+    };
+    char path[640];
+    snprintf(path, sizeof path, "%s", path_of("other.npy"));
+    dpcr_error error = {0};
+    if (dpcr_npy_write(path, &whole, &error) != DPCR_OK) fail_msg("%s", error.text);
+    const int64_t size = size_of(path);
+    for (size_t i = 0; i < sizeof calls / sizeof *calls; i++) {
+        const int64_t last = calls[i].whole.shape[0] - calls[i].part.shape[0];
+        assert_int_equal(dpcr_npy_rows_write(path, &calls[i].whole, last, &calls[i].part, &error), DPCR_ERROR_ARGUMENT);
+        assert_non_null(strstr(error.text, "type and shape"));
+    }
+    assert_int_equal(size_of(path), size);
+    dpcr_tensors got;
+    assert_int_equal(dpcr_npy_read(context, path, &got, &error), DPCR_OK);
+    assert_memory_equal(got.items[0].array.data, numbers, sizeof numbers);
+    dpcr_tensors_free(context, &got);
+    const dpcr_array two = dpcr_array_make(wrong, DPCR_F64, 2, (const int64_t[]){2, 2});
+    FILE *file = fopen(path, "wb");
+    assert_non_null(file);
+    assert_int_equal(fclose(file), 0);
+    assert_int_equal(dpcr_npy_rows_write(path, &whole, 0, &two, &error), DPCR_ERROR_ARGUMENT);
+    assert_int_equal(size_of(path), 0);
+    unlink(path);
+    assert_int_equal(dpcr_npy_rows_write("/dev/null", &whole, 0, &two, &error), DPCR_OK);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_part_is_that_of_the_whole),
         cmocka_unit_test(whole_or_not_there),
+        cmocka_unit_test(another_file_stays_as_it_is),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

@@ -99,7 +99,8 @@ typedef struct dpcr_npy_rows dpcr_npy_rows;
 DPCR_API dpcr_status dpcr_npy_rows_create(dpcr_context *context, const char *path, const dpcr_array *array,
                                           dpcr_npy_rows **rows, dpcr_error *error);
 DPCR_API const char *dpcr_npy_rows_name(const dpcr_npy_rows *rows);
-// Rows first .. of a file like `whole`: `part` has as many rows as are written, and reach the disk before it returns.
+// Rows first .. of a file like `whole`: `part` has as many rows as are written, and reach the disk before it returns. A
+// file that is not of `whole`'s type and shape stays as it is (DPCR_ERROR_ARGUMENT).
 DPCR_API dpcr_status dpcr_npy_rows_write(const char *name, const dpcr_array *whole, int64_t first,
                                          const dpcr_array *part, dpcr_error *error);
 DPCR_API dpcr_status dpcr_npy_rows_commit(dpcr_npy_rows *rows, dpcr_error *error);
@@ -108,8 +109,8 @@ DPCR_API void dpcr_npy_rows_destroy(dpcr_context *context, dpcr_npy_rows *rows);
 // safetensors: F32, F64, U32 tensors, F16 and BF16, which come as float32, and string metadata. Tensors of I64, I32,
 // I16, I8, U64, U16, U8, BOOL, F8_* and C64 are checked like the others and only named (dpcr_tensors_other). Reads
 // refuse overlapping, out-of-range offsets, duplicate names, gaps, and headers over 100 MB; a tensor may begin at any
-// byte, as the format has it. Writes are atomic (temporary file, sync, rename, sync of the folder), here and as npz; they refuse what was read without some of
-// its tensors, which would be lost (DPCR_ERROR_UNSUPPORTED).
+// byte, as the format has it. Writes are atomic (temporary file, sync, rename, sync of the folder), here and as npz;
+// they refuse what was read without some of its tensors, which would be lost (DPCR_ERROR_UNSUPPORTED).
 DPCR_API dpcr_status dpcr_safetensors_read(dpcr_context *context, const char *path, dpcr_tensors *tensors,
                                            dpcr_error *error);
 DPCR_API dpcr_status dpcr_safetensors_write(const char *path, const dpcr_tensors *tensors, dpcr_error *error);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 // Rows of npy files: read and written by processes that each hold some of them.
 #include <string.h>
+#include <sys/stat.h>
 
 #include "data/npy.h"
 
@@ -159,6 +160,27 @@ done:
 
 const char *dpcr_npy_rows_name(const dpcr_npy_rows *rows) { return rows ? dpcri_writer_name(&rows->writer) : ""; }
 
+// Whether the file begins with the header of `whole`, and has its `bytes` of data behind. What is no regular file (a
+// device that takes anything) is not read.
+static dpcr_status check_file(const char *name, const char *header, size_t head, int64_t bytes, dpcr_error *error) {
+    char found[DPCRI_NPY_HEADER];
+    size_t got = 0;
+    struct stat about;
+    if (stat(name, &about) == 0 && !S_ISREG(about.st_mode)) return DPCR_OK;
+    dpcri_source source;
+    dpcr_status status = dpcri_source_open(&source, name, true, error);
+    if (status != DPCR_OK) return status;
+    DPCR_TRY(dpcri_source_read_some(&source, 0, found, head, &got, error));
+    if (got < head || memcmp(found, header, head) != 0 || source.size - (int64_t)head != bytes)
+        DPCR_TRY(dpcri_fail(error, DPCR_ERROR_ARGUMENT,
+                            "npy_rows_write: the file is none of whole's type and shape; wanted whole as it was given "
+                            "to npy_rows_create; file %s",
+                            name));
+done:
+    dpcri_source_close(&source);
+    return status;
+}
+
 dpcr_status dpcr_npy_rows_write(const char *name, const dpcr_array *whole, int64_t first, const dpcr_array *part,
                                 dpcr_error *error) {
     char header[DPCRI_NPY_HEADER];
@@ -170,7 +192,7 @@ dpcr_status dpcr_npy_rows_write(const char *name, const dpcr_array *whole, int64
     for (int32_t d = 1; like && d < part->ndim; d++) like = whole->shape[d] == part->shape[d];
     if (!like || !dpcri_shape_bytes(whole->dtype, whole->ndim, whole->shape, &count, &all))
         return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "npy_rows_write: the rows do not fit those of the file");
-    const dpcr_status status = dpcri_array_check_writable(part, "", &bytes, error);
+    dpcr_status status = dpcri_array_check_writable(part, "", &bytes, error);
     if (status != DPCR_OK || bytes == 0) return status;
     dpcr_array packed = dpcr_array_make(NULL, part->dtype, part->ndim, part->shape);
     if (memcmp(packed.strides, part->strides, (size_t)part->ndim * sizeof *part->strides) != 0 ||
@@ -178,7 +200,10 @@ dpcr_status dpcr_npy_rows_write(const char *name, const dpcr_array *whole, int64
         return dpcri_fail(
             error, DPCR_ERROR_UNSUPPORTED,
             "npy_rows_write: rows with strides, or a host of the other byte order; wanted contiguous ones");
-    const int64_t at = (int64_t)dpcri_npy_header(whole, header) + first * (all / whole->shape[0]);
+    const size_t head = dpcri_npy_header(whole, header);
+    status = check_file(name, header, head, all, error);
+    if (status != DPCR_OK) return status;
+    const int64_t at = (int64_t)head + first * (all / whole->shape[0]);
     return dpcri_file_put(name, at, part->data, (size_t)bytes, error);
 }
 
