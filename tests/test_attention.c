@@ -313,6 +313,8 @@ static void refuses_shapes(dpcr_context *context, problem *p) {
         }
         p->at[GRADIENTS + use].strides[0] = 0;
         refused(context, p, true, DPCR_ERROR_ARGUMENT, "has a stride of 0");
+        p->at[GRADIENTS + use].strides[0] = p->at[GRADIENTS + use].strides[1];
+        refused(context, p, true, DPCR_ERROR_ARGUMENT, "its strides make it overlap itself");
         a->strides[0] = INT64_MAX / 2;
         refused(context, p, false, DPCR_ERROR_OVERFLOW, "beyond the address space");
         p->at[GRADIENTS + use].strides[0] = INT64_MIN;

@@ -298,6 +298,7 @@ static void misuse_is_refused_in_words(void **state) {
     o.weight.strides[0] = 3, refused(&f, &o, DPCR_ERROR_ARGUMENT, "rows"), o = f.o;
     o.input.shape[1] = B + 1, refused(&f, &o, DPCR_ERROR_ARGUMENT, "input"), o = f.o;
     o.input_gradient.dtype = DPCR_F64, refused(&f, &o, DPCR_ERROR_ARGUMENT, "input_gradient"), o = f.o;
+    o.input_gradient.strides[0] = 1, refused(&f, &o, DPCR_ERROR_ARGUMENT, "input_gradient is written"), o = f.o;
     float own[L * 4] = {0};
     const int64_t shape[3] = {L, 2, 2};
     o.weight_gradient = dpcr_array_make(own, DPCR_F32, 3, shape);

@@ -601,6 +601,20 @@ static void misuse_is_refused_in_words(void **state) {
     refused(dpcr_filter_execute(d.filter, &s.zi, NULL, &s.y, NULL, &e), &e, "[channels][samples]");
     refused(dpcr_filter_execute(d.filter, &s.x, &s.x, &s.y, NULL, &e), &e, "zi");
     refused(dpcr_filter_adjoint(d.filter, &s.x, NULL, &s.y, &s.x, &e), &e, "gzi");
+    sound g = sound_make(&d, DPCR_F64, 2, 10, false);
+    double gb[6] = {0}, ga[6] = {0};
+    for (int k = 0; k < 2; k++) {  // one channel for both, and channels one sample apart
+        dpcr_array y = s.y, zf = s.zf;
+        y.strides[0] = k, zf.strides[0] = k;
+        assert_int_equal(dpcr_filter_execute(d.filter, &y, &zf, &s.x, NULL, NULL), DPCR_OK);
+        refused(dpcr_filter_execute(d.filter, &s.x, NULL, &y, NULL, &e), &e, "y is written, but its strides");
+        refused(dpcr_filter_execute(d.filter, &s.x, NULL, &s.y, &zf, &e), &e, "zf is written, but its strides");
+        refused(dpcr_filter_adjoint(d.filter, &s.x, NULL, &y, NULL, &e), &e, "gx is written, but its strides");
+        refused(dpcr_filter_adjoint(d.filter, &s.x, NULL, &s.y, &zf, &e), &e, "gzi is written, but its strides");
+        refused(dpcr_filter_gradient(d.filter, &s.x, NULL, &g.x, NULL, gb, ga, &y, NULL, &e), &e, "gx is written");
+        refused(dpcr_filter_gradient(d.filter, &s.x, NULL, &g.x, NULL, gb, ga, NULL, &zf, &e), &e, "gzi is written");
+    }
+    sound_free(&g);
     sound_free(&s), sound_free(&t);
     dpcr_filter_destroy(d.filter);
     dpcr_filter_destroy(NULL);

@@ -196,6 +196,12 @@ static void bad_arguments_are_refused_in_words(void **state) {
     assert_int_equal(dpcr_loss_cross_entropy(NULL, two, &loss, NULL, NULL, NULL), DPCR_ERROR_ARGUMENT);
     assert_int_equal(dpcr_loss_mean_square(&logits, &narrow, &loss, NULL, &error), DPCR_ERROR_ARGUMENT);
     assert_int_equal(dpcr_loss_mean_square(&logits, NULL, &loss, NULL, &error), DPCR_ERROR_ARGUMENT);
+    dpcr_array folded = dlogits;
+    folded.strides[0] = 1;
+    assert_int_equal(dpcr_loss_cross_entropy(&logits, two, &loss, &folded, NULL, &error), DPCR_ERROR_ARGUMENT);
+    assert_non_null(strstr(error.text, "dlogits is written, but its strides make it overlap itself"));
+    assert_int_equal(dpcr_loss_mean_square(&logits, &logits, &loss, &folded, &error), DPCR_ERROR_ARGUMENT);
+    assert_non_null(strstr(error.text, "dy is written"));
     assert_true(loss == 5);
 }
 

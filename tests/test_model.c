@@ -592,6 +592,20 @@ static void refusals_name_what_is_wrong(void **state) {
     assert_int_equal(dpcr_model_head(m, &a, &a, &error), DPCR_ERROR_ARGUMENT);
     assert_non_null(strstr(error.text, "logits is [2][3]"));
     dpcr_model_destroy(m);
+    // outputs whose rows share memory, which as inputs they may
+    m = make(&(dpcr_model_options){.architecture = DPCR_MLP, .layers = 1, .width = 3, .inputs = 3, .outputs = 3});
+    float y[6] = {0};
+    dpcr_array b = array2(y, DPCR_F32, 2, 3);
+    for (b.strides[0] = 0; b.strides[0] < 3; b.strides[0] += 2) {
+        assert_int_equal(dpcr_model_encode(m, &b, &a, &error), DPCR_OK);
+        assert_int_equal(dpcr_model_encode(m, &a, &b, &error), DPCR_ERROR_ARGUMENT);
+        assert_non_null(strstr(error.text, "z0 is written"));
+        assert_int_equal(dpcr_model_head(m, &a, &b, &error), DPCR_ERROR_ARGUMENT);
+        assert_non_null(strstr(error.text, "logits is written"));
+        assert_int_equal(dpcr_model_head_backward(m, &a, &a, &b, &error), DPCR_ERROR_ARGUMENT);
+        assert_non_null(strstr(error.text, "dz is written"));
+    }
+    dpcr_model_destroy(m);
     dpcr_model_destroy(NULL);
     dpcr_activation activation;
     assert_int_equal(dpcr_activation_find("gelu", &activation, NULL), DPCR_OK);

@@ -407,6 +407,37 @@ static void rates_are_plausible(void **state) {
     dpcr_context_destroy(context);
 }
 
+// Every small shape and stride of three dimensions: refused where two elements share a place, and only there.
+static void what_is_written_lies_apart(void **state) {
+    (void)state;
+    enum { MIDDLE = 64, PLACES = 2 * MIDDLE, SHAPES = 64, STRIDES = 13 };
+    float x[PLACES];
+    for (int c = 0; c < SHAPES * STRIDES * STRIDES * STRIDES; c++) {
+        const int64_t shape[3] = {1 + c % 4, 1 + c / 4 % 4, 1 + c / 16 % 4};
+        dpcr_array a = dpcr_array_make(x + MIDDLE, DPCR_F32, 3, shape);
+        for (int d = 0, at = c / SHAPES; d < 3; d++, at /= STRIDES) a.strides[d] = at % STRIDES - STRIDES / 2;
+        bool taken[PLACES] = {false}, shared = false;
+        for (int64_t i = 0; i < shape[0] * shape[1] * shape[2]; i++) {
+            bool *place = &taken[MIDDLE + i / shape[2] / shape[1] * a.strides[0] +
+                                 i / shape[2] % shape[1] * a.strides[1] + i % shape[2] * a.strides[2]];
+            shared |= *place;
+            *place = true;
+        }
+        assert_int_equal(dpcri_check_written("test", "x", &a, NULL), shared ? DPCR_ERROR_ARGUMENT : DPCR_OK);
+    }
+    dpcr_error error = {0};
+    dpcr_array a = dpcr_array_make(x, DPCR_F32, 6, (const int64_t[]){1000000, 1, 1000, 20, 3, 1000});
+    assert_int_equal(dpcri_check_written("test", "x", &a, &error), DPCR_OK);
+    a.strides[2]--;
+    assert_int_equal(dpcri_check_written("test", "x", &a, &error), DPCR_ERROR_ARGUMENT);
+    assert_string_equal(error.text, "test: x is written, but its strides make it overlap itself");
+    a.strides[0] = INT64_MAX / 4;
+    assert_int_equal(dpcri_check_written("test", "x", &a, &error), DPCR_ERROR_OVERFLOW);
+    a.shape[3] = 0;
+    assert_int_equal(dpcri_check_written("test", "x", &a, &error), DPCR_OK);
+    assert_int_equal(dpcri_check_written("test", "x", NULL, &error), DPCR_OK);
+}
+
 static void checked_sizes(void **state) {
     (void)state;
     int64_t x = 0;
@@ -442,6 +473,7 @@ int main(void) {
         cmocka_unit_test(without_memory_the_caller_does_it),
         cmocka_unit_test(refusals),
         cmocka_unit_test(rates_are_plausible),
+        cmocka_unit_test(what_is_written_lies_apart),
         cmocka_unit_test(checked_sizes),
 #if defined(HAS_MODES)
         cmocka_unit_test(denormals_are_the_callers),

@@ -109,6 +109,13 @@ static void refusals_are_in_words(void **state) {
     assert_int_equal(dpcr_sampler_start(sampler, NULL, &narrow, NULL), DPCR_ERROR_ARGUMENT);
     assert_int_equal(dpcr_sampler_start(sampler, &narrow, &known, NULL), DPCR_ERROR_ARGUMENT);
     assert_int_equal(dpcr_sampler_noise(sampler, &narrow, NULL), DPCR_ERROR_ARGUMENT);
+    dpcr_array folded = dpcr_array_make((double[B *W]){0}, DPCR_F64, 2, (const int64_t[]){B, W});
+    folded.strides[0] = W - 1;
+    assert_int_equal(dpcr_sampler_start(sampler, &folded, &known, &error), DPCR_OK);
+    assert_int_equal(dpcr_sampler_start(sampler, &known, &folded, &error), DPCR_ERROR_ARGUMENT);
+    assert_non_null(strstr(error.text, "z0 is written, but its strides make it overlap itself"));
+    assert_int_equal(dpcr_sampler_noise(sampler, &folded, &error), DPCR_ERROR_ARGUMENT);
+    assert_non_null(strstr(error.text, "x is written"));
     dpcr_sampler_destroy(sampler);
 
     denoiser.predict = abort_predict;

@@ -380,6 +380,14 @@ static void refuses(void **state) {
         if (!strstr(error.text, names[use]) || !strstr(error.text, "stride of 0"))
             fail_msg("%s: '%s'", names[use], error.text);
     }
+    fill(&p, false);  // a gradient that is summed over one axis has to lie apart along the others
+    p.at[GRADIENTS + A_].strides[0] = 0;
+    assert_int_equal(dpcr_selective_adjoint(context, &p.in, &p.at[GY], NULL, NULL, &p.out, &error), DPCR_OK);
+    fill(&p, false);
+    p.at[GRADIENTS + A_].strides[0] = p.at[GRADIENTS + A_].strides[1];
+    assert_int_equal(dpcr_selective_adjoint(context, &p.in, &p.at[GY], NULL, NULL, &p.out, &error),
+                     DPCR_ERROR_ARGUMENT);
+    assert_non_null(strstr(error.text, "its strides make it overlap itself"));
     for (int use = 0; use < KEPT; use++) {  // the farthest number's place, there or back, is beyond what memory has
         const int what = use % GRADIENTS, steps = what == B_ || what == C_ ? 3 : use == Y || use == GY ? 2 : 0;
         for (int k = 0; k < 2; k++) {

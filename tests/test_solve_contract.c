@@ -363,6 +363,44 @@ static void a_lane_outside_its_domain_spoils_no_other(void **state) {
     dpcr_context_destroy(context);
 }
 
+// What is written may not overlap itself: states, the adjoint states, the gradient by z0.
+static void outputs_do_not_overlap_themselves(void **state) {
+    (void)state;
+    dpcr_context *context = solving_context(1);
+    chain c = tanh_chain(8, 2, 3, DPCR_F64);
+    const dpcr_steps steps = chain_steps(&c);
+    const dpcr_solve_options options = {.size = sizeof options, .method = DPCR_METHOD_SEQUENTIAL};
+    dpcr_solve_plan *plan = NULL;
+    assert_int_equal(dpcr_solve_plan_create(context, &steps, &options, &plan, NULL), DPCR_OK);
+    double numbers[4][48] = {{0}};
+    const int64_t shape[3] = {8, 2, 3};
+    dpcr_array z0 = dpcr_array_make(numbers[0], DPCR_F64, 2, shape + 1),
+               z = dpcr_array_make(numbers[1], DPCR_F64, 3, shape),
+               lambda = dpcr_array_make(numbers[2], DPCR_F64, 3, shape),
+               dz0 = dpcr_array_make(numbers[3], DPCR_F64, 2, shape + 1);
+    const size_t bytes = dpcr_solve_plan_workspace(plan);
+    void *workspace = solving_workspace(bytes);
+    z0.strides[0] = 0;  // one start for all is read
+    assert_int_equal(dpcr_solve_execute(plan, &z0, &z, NULL, workspace, bytes, NULL, NULL), DPCR_OK);
+    for (int i = 0; i < 4; i++) {
+        dpcr_array *array = i < 2 ? &z : i < 3 ? &lambda : &dz0;
+        const dpcr_array right = *array;
+        dpcr_error error = {0};
+        array->strides[i == 1] = i == 2 ? 5 : 0;  // a step of 6 numbers is 5 from the next
+        const dpcr_status status =
+            i < 2 ? dpcr_solve_execute(plan, &z0, &z, NULL, workspace, bytes, NULL, &error)
+                  : dpcr_solve_backward(plan, &z0, &z, NULL, NULL, NULL, &lambda, &dz0, workspace, bytes, NULL, &error);
+        assert_int_equal(status, DPCR_ERROR_ARGUMENT);
+        assert_non_null(strstr(error.text, i < 2 ? " z is written" : i < 3 ? "lambda is written" : "dz0 is written"));
+        *array = right;
+    }
+    assert_int_equal(dpcr_solve_backward(plan, &z0, &z, NULL, NULL, NULL, &lambda, &dz0, workspace, bytes, NULL, NULL),
+                     DPCR_OK);
+    free(workspace);
+    dpcr_solve_plan_destroy(plan);
+    dpcr_context_destroy(context);
+}
+
 // With no_fallback every step is written: where no sweep came, the state before it.
 static void what_is_left_open_is_written(void **state) {
     (void)state;
@@ -679,6 +717,7 @@ int main(void) {
         cmocka_unit_test(plans_are_shared),
         cmocka_unit_test(refusals),
         cmocka_unit_test(a_lane_outside_its_domain_spoils_no_other),
+        cmocka_unit_test(outputs_do_not_overlap_themselves),
         cmocka_unit_test(what_is_left_open_is_written),
         cmocka_unit_test(callbacks_abort),
         cmocka_unit_test(steps_check_catches),

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT
 // A view of numbers that somebody else owns: pointer, type, device, shape, strides (in elements). Field for field
-// convertible to and from DLPack's DLTensor. A stride of 0 shares one value over that dimension.
+// convertible to and from DLPack's DLTensor. A stride of 0 shares one value over that dimension; an array that a call
+// writes is refused where its strides make it overlap itself, unless the call says what that means. Host data lie on a
+// multiple of the dtype's size, which is taken on trust; a device's are looked at.
 #ifndef DEEPPCR_ARRAY_H
 #define DEEPPCR_ARRAY_H
 

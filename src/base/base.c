@@ -156,10 +156,53 @@ bool dpcri_reaches_too_far(const dpcr_array *array) {
     return !dpcri_mul(reach, (int64_t)dpcr_dtype_size(array->dtype), &reach);
 }
 
-// A dimension's places: `count` of them, `stride` bytes apart, from 0 on.
+// A dimension's places: `count` of them, `stride` apart, from 0 on.
 typedef struct places {
     int64_t count, stride;
 } places;
+
+// Whether indices that differ by d, one d not 0, lead to places `at` apart: sum of d stride = at. Without a d so far
+// the first one is positive, for -d says the same. The axes go from the longest stride down.
+static bool meets(const places *axis, int axes, int64_t at, bool moved, int *tries) {
+    if (axes == 0) return moved && at == 0;
+    if (--*tries < 0) return true;
+    int64_t reach = 0;
+    for (int k = 1; k < axes; k++) reach += (axis[k].count - 1) * axis[k].stride;
+    const int64_t stride = axis->stride, least = at - reach, most = at + reach;
+    int64_t from = least > 0 ? (least - 1) / stride + 1 : least / stride;
+    int64_t to = most < 0 ? (most + 1) / stride - 1 : most / stride;
+    if (from < (moved ? 1 - axis->count : 0)) from = moved ? 1 - axis->count : 0;
+    if (to > axis->count - 1) to = axis->count - 1;
+    for (int64_t d = from; d <= to; d++)
+        if (meets(axis + 1, axes - 1, at - d * stride, moved || d != 0, tries)) return true;
+    return false;
+}
+
+static bool meets_itself(const dpcr_array *array) {
+    places axis[DPCR_MAX_DIMS];
+    int axes = 0, tries = 1 << 16;
+    for (int32_t d = 0; d < array->ndim; d++) {
+        const places new = {array->shape[d], llabs(array->strides[d])};
+        if (new.count < 2) continue;
+        if (new.stride == 0) return true;
+        int k = axes++;
+        for (; k > 0 && axis[k - 1].stride < new.stride; k--) axis[k] = axis[k - 1];
+        axis[k] = new;
+    }
+    return meets(axis, axes, 0, false, &tries);
+}
+
+dpcr_status dpcri_check_written(const char *call, const char *name, const dpcr_array *array, dpcr_error *error) {
+    for (int32_t d = 0; array && d < array->ndim; d++)
+        if (array->shape[d] == 0) return DPCR_OK;
+    if (!array) return DPCR_OK;
+    if (dpcri_reaches_too_far(array))
+        return dpcri_fail(error, DPCR_ERROR_OVERFLOW, "%s: the strides of %s reach beyond the address space", call,
+                          name);
+    if (!meets_itself(array)) return DPCR_OK;
+    return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "%s: %s is written, but its strides make it overlap itself", call,
+                      name);
+}
 
 static places places_of(int64_t count, int64_t stride, size_t size) {
     return (places){count, count > 1 ? llabs(stride) * (int64_t)size : 0};

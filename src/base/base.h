@@ -65,6 +65,12 @@ const char *dpcri_array_text(const dpcr_array *array, char *buffer, size_t bytes
 // say nothing, for they are multiplied by 0.
 bool dpcri_reaches_too_far(const dpcr_array *array);
 
+// Refuses an array that is written and has two elements at one place (a stride of 0 where there are several, strides
+// that make indices meet), and one that reaches beyond the address space; NULL and empty ones pass. Its dtype and ndim
+// have been checked. Exact for dimensions that lie one in another; of others, some that would take a long search are
+// refused too.
+dpcr_status dpcri_check_written(const char *call, const char *name, const dpcr_array *array, dpcr_error *error);
+
 // Refuses a z0, [B][w], with a row that shares memory with one of z, [L][B][w]; both have been checked for shape, and
 // z's rows share nothing with one another (where they do, as solve allows, some may be missed).
 dpcr_status dpcri_check_start(const char *call, const dpcr_array *z0, const dpcr_array *z, dpcr_error *error);

@@ -127,6 +127,8 @@ dpcr_status dpcr_filter_gradient(const dpcr_filter *filter, const dpcr_array *x,
     if (!gb || !ga) return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "filter_gradient: gb or ga is NULL");
     DPCR_TRY(dpcri_filter_check(filter, "filter_gradient", x, zi, gy, gzf, error));
     DPCR_TRY(dpcri_filter_check(filter, "filter_gradient", x, gzi, gx ? gx : gy, NULL, error));
+    DPCR_TRY(dpcri_check_written("filter_gradient", "gx", gx, error));
+    DPCR_TRY(dpcri_check_written("filter_gradient", "gzi", gzi, error));
     gradient d = {.filter = filter, .length = x->shape[1]};
     dpcri_arena arena = {0};
     void *memory = NULL;

@@ -389,7 +389,9 @@ dpcr_status dpcri_filter_check(const dpcr_filter *filter, const char *function, 
 
 static dpcr_status execute(const char *function, const dpcr_array *x, const dpcr_array *zi, const dpcr_array *y,
                            const dpcr_array *zf, job *j, dpcr_error *error) {
-    const dpcr_status status = prepare(function, x, zi, y, zf, j, error);
+    dpcr_status status = prepare(function, x, zi, y, zf, j, error);
+    if (status == DPCR_OK) status = dpcri_check_written(function, j->backward ? "gx" : "y", y, error);
+    if (status == DPCR_OK) status = dpcri_check_written(function, j->backward ? "gzi" : "zf", zf, error);
     if (status != DPCR_OK || j->batch == 0) return status;
     dpcri_arena count = {0};
     const size_t bytes = carve(j, &count);

@@ -32,7 +32,11 @@ dpcr_status dpcri_operand_check(const char *call, dpcr_dtype dtype, const char *
     if (!a->data) return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "%s: %s has no data", call, name);
     if (role == DPCRI_WRITTEN && dpcri_shares_places(a))
         return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "%s: %s has a stride of 0, and is written", call, name);
-    return DPCR_OK;
+    if (role == DPCRI_READ) return DPCR_OK;
+    dpcr_array places = *a;  // of what is summed, one of each axis of stride 0
+    for (int32_t d = 0; d < ndim; d++)
+        if (places.strides[d] == 0) places.shape[d] = 1;
+    return dpcri_check_written(call, name, &places, error);
 }
 
 static bool is_there(const dpcri_operand *o) { return o->array && o->array->data && !is_empty(o->array); }

@@ -129,6 +129,7 @@ dpcr_status dpcr_model_encode(const dpcr_model *m, const dpcr_array *x, const dp
     dpcr_status status = check_end(m, call, "encoder", m ? m->options.inputs : 0, error);
     if (status == DPCR_OK) status = dpcri_model_check_rows(m, call, "x", x, -1, m->options.inputs, &rows, error);
     if (status == DPCR_OK) status = dpcri_model_check_rows(m, call, "z0", z0, rows, m->options.width, NULL, error);
+    if (status == DPCR_OK) status = dpcri_check_written(call, "z0", z0, error);
     if (status != DPCR_OK) return status;
     affine a = make(m, m->encoder, m->options.inputs, m->options.width, rows, x, z0, NULL);
     dpcri_parallel(m->context, blocks(rows), forward_block, &a);
@@ -154,6 +155,7 @@ dpcr_status dpcr_model_head(const dpcr_model *m, const dpcr_array *z, const dpcr
     if (status == DPCR_OK) status = dpcri_model_check_rows(m, call, "z", z, -1, m->options.width, &rows, error);
     if (status == DPCR_OK)
         status = dpcri_model_check_rows(m, call, "logits", logits, rows, m->options.outputs, NULL, error);
+    if (status == DPCR_OK) status = dpcri_check_written(call, "logits", logits, error);
     if (status != DPCR_OK) return status;
     affine a = make(m, m->head, m->options.width, m->options.outputs, rows, z, logits, NULL);
     dpcri_parallel(m->context, blocks(rows), forward_block, &a);
@@ -169,6 +171,7 @@ dpcr_status dpcr_model_head_backward(dpcr_model *m, const dpcr_array *z, const d
     if (status == DPCR_OK)
         status = dpcri_model_check_rows(m, call, "dlogits", dlogits, rows, m->options.outputs, NULL, error);
     if (status == DPCR_OK) status = dpcri_model_check_rows(m, call, "dz", dz, rows, m->options.width, NULL, error);
+    if (status == DPCR_OK) status = dpcri_check_written(call, "dz", dz, error);
     if (status != DPCR_OK) return status;
     affine a = make(m, m->head, m->options.width, m->options.outputs, rows, z, dlogits, dz);
     weight_backward(&a);

@@ -518,10 +518,13 @@ static dpcr_status check_options(const dpcr_cell_options *o, dpcr_error *error) 
         return dpcri_fail(error, DPCR_ERROR_UNSUPPORTED,
                           "%s: gradients of a cell on a device; wanted none: they follow from lambda on the host",
                           call);
-    if (o->input_gradient.data)
+    if (o->input_gradient.data) {
         DPCR_TRY(dpcri_check_array(call, "options.input_gradient", &o->input_gradient, o->dtype, 3, states, error));
+        DPCR_TRY(dpcri_check_written(call, "options.input_gradient", &o->input_gradient, error));
+    }
     if (o->weight_gradient.data) {
         DPCR_TRY(check_weights(o, "weight_gradient", &o->weight_gradient, true, error));
+        DPCR_TRY(dpcri_check_written(call, "options.weight_gradient", &o->weight_gradient, error));
         if (o->weight.ndim != o->weight_gradient.ndim)
             return dpcri_fail(error, DPCR_ERROR_ARGUMENT,
                               "%s: options.weight_gradient is a step's own, but options.weight is one for all steps",

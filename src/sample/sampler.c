@@ -560,6 +560,8 @@ dpcr_status dpcr_sampler_start(const dpcr_sampler *sampler, const dpcr_array *x,
     if (x && !is_matrix(x, s->denoiser.dtype, s->batch, s->width)) return refuse_matrix("x", x, s, s->width, error);
     if (!is_matrix(z0, s->denoiser.dtype, s->batch, s->chain.width))
         return refuse_matrix("z0", z0, s, s->chain.width, error);
+    const dpcr_status status = dpcri_check_written("sampler_start", "z0", z0, error);
+    if (status != DPCR_OK) return status;
     for (int64_t b = 0; b < s->batch; b++) {
         char *to = (char *)z0->data + b * z0->strides[0] * real;
         const void *from = x ? (const char *)x->data + b * x->strides[0] * real : row_of(s, s->start, b);
@@ -574,6 +576,8 @@ dpcr_status dpcr_sampler_noise(const dpcr_sampler *sampler, const dpcr_array *x,
     const dpcr_sampler *s = sampler;
     const int64_t real = (int64_t)real_of(s);
     if (!is_matrix(x, s->denoiser.dtype, s->batch, s->width)) return refuse_matrix("x", x, s, s->width, error);
+    const dpcr_status status = dpcri_check_written("sampler_noise", "x", x, error);
+    if (status != DPCR_OK) return status;
     double abar[DPCRI_MOST_TIMES];
     dpcri_noise_fill(&s->options.noise, NULL, abar);
     const dpcri_place at = dpcri_place_at(&s->options.noise, abar, s->steps[0].first.time);

@@ -376,6 +376,8 @@ static dpcr_status check_arguments(const dpcr_solve_plan *plan, const dpcr_array
     if (lambda) DPCR_TRY(dpcri_check_array("backward", "lambda", lambda, steps->dtype, 3, state, error));
     if (last) DPCR_TRY(dpcri_check_array("backward", "last", last, steps->dtype, 2, state + 1, error));
     if (dz0) DPCR_TRY(dpcri_check_array("backward", "dz0", dz0, steps->dtype, 2, state + 1, error));
+    DPCR_TRY(dpcri_check_written("backward", "lambda", lambda, error));
+    DPCR_TRY(dpcri_check_written("backward", "dz0", dz0, error));
     if (!steps->adjoint && !steps->linearise)
         return dpcri_fail(error, DPCR_ERROR_UNSUPPORTED, "backward: needs the callback adjoint or linearise");
 done:

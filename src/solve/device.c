@@ -316,6 +316,7 @@ dpcr_status dpcr_solve_enqueue(const dpcr_solve_plan *plan, const dpcr_array *z0
     DPCR_TRY(check_ready(call, plan, workspace, workspace_bytes, error));
     if (z0) DPCR_TRY(check_states(call, plan, "z0", z0, false, error));
     DPCR_TRY(check_states(call, plan, "z", z, true, error));
+    DPCR_TRY(dpcri_check_written(call, "z", z, error));
     if (z0) DPCR_TRY(dpcri_check_start(call, z0, z, error));
     if (empty(plan)) return DPCR_OK;
     dpcr_launch launch = launch_of(plan, 0);
@@ -337,6 +338,8 @@ dpcr_status dpcr_solve_enqueue_backward(const dpcr_solve_plan *plan, const dpcr_
     DPCR_TRY(check_states(call, plan, "direct", direct, true, error));
     DPCR_TRY(check_states(call, plan, "lambda", lambda, true, error));
     if (dz0) DPCR_TRY(check_states(call, plan, "dz0", dz0, false, error));
+    DPCR_TRY(dpcri_check_written(call, "lambda", lambda, error));
+    DPCR_TRY(dpcri_check_written(call, "dz0", dz0, error));
     if (empty(plan)) return DPCR_OK;
     dpcr_launch launch = launch_of(plan, 1);
     launch.z0 = z0;

@@ -284,6 +284,8 @@ dpcr_status dpcr_solve_execute(const dpcr_solve_plan *plan, const dpcr_array *z0
     const double start = report ? dpcri_seconds() : -1;
     DPCR_TRY(dpcri_check_trajectory("solve", plan, z0, z, tape, error));
     DPCR_TRY(dpcri_check_start("solve", z0, z, error));
+    DPCR_TRY(dpcri_check_written("solve", "z", z, error));
+    DPCR_TRY(dpcri_check_written("solve", "tape", tape, error));
     DPCR_TRY(dpcri_check_workspace("solve", plan, workspace, workspace_bytes, error));
     dpcri_run run = {.plan = plan,
                      .t = {*z0, *z},

@@ -57,6 +57,7 @@ static dpcr_status check_cross_entropy(const dpcr_array *logits, const uint8_t *
         DPCR_TRY(dpcri_fail(error, DPCR_ERROR_ARGUMENT, "%s: logits have %d dimensions, wanted 2: [rows][classes]",
                             call, (int)logits->ndim));
     if (dlogits) DPCR_TRY(check_alike(call, "dlogits", dlogits, logits, error));
+    DPCR_TRY(dpcri_check_written(call, "dlogits", dlogits, error));
     for (int64_t b = 0; b < logits->shape[0]; b++)
         if (labels[b] >= logits->shape[1])
             DPCR_TRY(dpcri_fail(error, DPCR_ERROR_ARGUMENT, "%s: label of row %lld is %d, wanted less than %lld", call,
@@ -134,6 +135,7 @@ dpcr_status dpcr_loss_mean_square(const dpcr_array *y, const dpcr_array *target,
     DPCR_TRY(check_values(call, "y", y, error));
     DPCR_TRY(check_alike(call, "target", target, y, error));
     if (dy) DPCR_TRY(check_alike(call, "dy", dy, y, error));
+    DPCR_TRY(dpcri_check_written(call, "dy", dy, error));
     int64_t count = 1;
     for (int32_t d = 0; d < y->ndim; d++) count *= y->shape[d];
     double total = 0;
