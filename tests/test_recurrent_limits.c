@@ -125,6 +125,57 @@ static void test_refusals(void **state) {
     dpcr_context_destroy(context);
 }
 
+// What a call writes lies apart from what it reads; without a way back to come, the last state may take the first one's
+// place, all of it.
+static void test_memory_shared(void **state) {
+    (void)state;
+    dpcr_context *context = make_context(1);
+    job j = random_job(context, (dpcr_recurrent_options){.kind = DPCR_LSTM, .inputs = 4, .hidden = 4}, 5, 2);
+    const dpcr_recurrent_pass pass = j.pass;
+    const dpcr_recurrent_gradients gradients = j.gradients;
+    for (int training = 0; training < 2; training++) {
+        open_plan(&j, the_loop, training);
+#define EXECUTE(to, from, words)                                                                                      \
+    j.pass = pass, j.pass.to.data = from;                                                                             \
+    REFUSED(dpcr_recurrent_execute(j.plan, &j.pass, j.tape, j.workspace, j.bytes, NULL, &error), DPCR_ERROR_ARGUMENT, \
+            words)
+        if (training) {
+            EXECUTE(ht, pass.h0.data, "ht is written and shares memory with h0, wanted it elsewhere");
+            EXECUTE(ct, pass.c0.data, "ct is written and shares memory with c0, wanted it elsewhere");
+        } else {
+            j.pass.ht.data = pass.h0.data, j.pass.ct.data = pass.c0.data;
+            assert_int_equal(dpcr_recurrent_execute(j.plan, &j.pass, NULL, j.workspace, j.bytes, NULL, NULL), DPCR_OK);
+            EXECUTE(ht, (float *)pass.h0.data + 1, "with h0, wanted it elsewhere, or wholly there");
+        }
+        EXECUTE(y, pass.x.data, "y is written and shares memory with x, wanted it elsewhere");
+        EXECUTE(y, (float *)pass.x.data - 39, "y is written and shares memory with x");
+        EXECUTE(ct, pass.h0.data, "ct is written and shares memory with h0, wanted it elsewhere");
+        EXECUTE(ct, pass.ht.data, "ct is written and shares memory with ht");
+        EXECUTE(ht, (float *)pass.y.data + 39, "y is written and shares memory with ht");
+        j.pass = pass;
+        if (!training) close_plan(&j);
+    }
+    forward(&j);
+#define BACKWARD(to, from, words)                                                                               \
+    j.gradients = gradients, j.gradients.to.data = from;                                                        \
+    REFUSED(dpcr_recurrent_backward(j.plan, &j.pass, &j.gradients, j.tape, j.workspace, j.bytes, NULL, &error), \
+            DPCR_ERROR_ARGUMENT, words)
+    BACKWARD(x, pass.x.data, "gradients.x is written and shares memory with x");
+    BACKWARD(x, gradients.y.data, "gradients.x is written and shares memory with gradients.y");
+    BACKWARD(h0, pass.h0.data, "gradients.h0 is written and shares memory with h0");
+    BACKWARD(h0, pass.y.data, "gradients.h0 is written and shares memory with y");
+    BACKWARD(h0, gradients.x.data, "gradients.h0 is written and shares memory with gradients.x");
+#undef EXECUTE
+#undef BACKWARD
+    j.gradients = gradients;
+    assert_int_equal(dpcr_recurrent_backward(j.plan, &j.pass, &j.gradients, j.tape, j.workspace, j.bytes, NULL, NULL),
+                     DPCR_OK);
+    close_plan(&j);
+    free_pass(&j);
+    dpcr_recurrent_destroy(j.network);
+    dpcr_context_destroy(context);
+}
+
 // What save writes, load reads: the same parameters, the RNN's function and variants.
 static void test_files(void **state) {
     (void)state;
@@ -485,6 +536,7 @@ static void test_open_schemes_and_repaired_tapes(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_memory_shared),
         cmocka_unit_test(test_files),
         cmocka_unit_test(test_metadata_that_lie),
         cmocka_unit_test(test_files_with_a_gap),

@@ -122,7 +122,8 @@ DPCR_API dpcr_status dpcr_recurrent_save(const dpcr_recurrent *network, const ch
 // ---- running it ----
 
 // What one pass reads and writes. D directions, N = layers D. All arrays in the network's dtype, on the host,
-// contiguous. What is written overlaps nothing else; but ht may be h0, and ct c0, where the plan is not for training.
+// contiguous. What is written overlaps nothing else, or the call is refused; but ht may be h0, and ct c0, where the
+// plan is not for training (of ranks: without gradients).
 typedef struct dpcr_recurrent_pass {
     size_t size;             // sizeof(dpcr_recurrent_pass) of the caller
     dpcr_array x;            // [T][B][I]
@@ -140,7 +141,8 @@ typedef struct dpcr_recurrent_pass {
     uint64_t dropout_seed, dropout_call;  // what the masks of dropout follow from: the call's number, say
 } dpcr_recurrent_pass;
 
-// Where the gradients of a pass come from and go to; each may have data NULL.
+// Where the gradients of a pass come from and go to; each may have data NULL. Those written overlap neither one another
+// nor what is read, x, h0, c0 and y of the pass among it, or the call is refused.
 typedef struct dpcr_recurrent_gradients {
     size_t size;        // sizeof(dpcr_recurrent_gradients) of the caller
     dpcr_array y;       // [T][B][D H]: of the outputs, given

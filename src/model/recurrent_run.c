@@ -44,6 +44,53 @@ dpcr_status dpcri_recurrent_check_array(const dpcr_recurrent_plan *plan, const c
                       dpcri_array_text(&model, wanted, sizeof wanted));
 }
 
+// Of contiguous arrays.
+static bool share_memory(const dpcr_array *a, const dpcr_array *b) {
+    uintptr_t bytes[2] = {dpcr_dtype_size(a->dtype), dpcr_dtype_size(b->dtype)};
+    if (!a->data || !b->data) return false;
+    for (int d = 0; d < 3; d++) bytes[0] *= (uintptr_t)a->shape[d], bytes[1] *= (uintptr_t)b->shape[d];
+    const uintptr_t x = (uintptr_t)a->data, y = (uintptr_t)b->data;
+    return bytes[0] > 0 && bytes[1] > 0 && (x < y ? y - x < bytes[0] : x - y < bytes[1]);
+}
+
+typedef struct named {
+    const char *name;
+    const dpcr_array *array;
+} named;
+
+// The first `read` are read, the others written. in_place: a written state may be the one read, of the same turn.
+static dpcr_status check_apart(const char *call, const named *arrays, int read, int count, bool in_place,
+                               dpcr_error *error) {
+    for (int i = read; i < count; i++)
+        for (int k = 0; k < i; k++) {
+            const dpcr_array *to = arrays[i].array, *from = arrays[k].array;
+            const bool own = in_place && k < 2 && k == i - read;
+            if (share_memory(to, from) && !(own && to->data == from->data))
+                return dpcri_fail(error, DPCR_ERROR_ARGUMENT,
+                                  "%s: %s is written and shares memory with %s, wanted it %s", call, arrays[i].name,
+                                  arrays[k].name, own ? "elsewhere, or wholly there" : "elsewhere");
+        }
+    return DPCR_OK;
+}
+
+dpcr_status dpcri_recurrent_check_apart(const char *call, const dpcr_recurrent_pass *p,
+                                        const dpcr_recurrent_gradients *g, bool training, dpcr_error *error) {
+    const named forward[] = {{"h0", &p->h0}, {"c0", &p->c0}, {"x", &p->x},
+                             {"ht", &p->ht}, {"ct", &p->ct}, {"y", &p->y}};
+    if (!g) return check_apart(call, forward, 3, 6, !training, error);
+    const named back[] = {{"h0", &p->h0},
+                          {"c0", &p->c0},
+                          {"x", &p->x},
+                          {"y", &p->y},
+                          {"gradients.y", &g->y},
+                          {"gradients.ht", &g->ht},
+                          {"gradients.ct", &g->ct},
+                          {"gradients.x", &g->x},
+                          {"gradients.h0", &g->h0},
+                          {"gradients.c0", &g->c0}};
+    return check_apart(call, back, 7, 10, false, error);
+}
+
 bool dpcri_recurrent_take_pass(const dpcr_recurrent_pass *given, dpcr_recurrent_pass *pass) {
     *pass = (dpcr_recurrent_pass){0};
     if (!given || given->size < offsetof(dpcr_recurrent_pass, resets)) return false;
@@ -78,6 +125,7 @@ static dpcr_status check_pass(const dpcr_recurrent_plan *plan, const char *call,
         if (pass->lengths[b] < 0 || pass->lengths[b] > T)
             return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "%s: lengths[%lld] is %lld, wanted 0..%lld", call,
                               (long long)b, (long long)pass->lengths[b], (long long)T);
+    status = dpcri_recurrent_check_apart(call, pass, NULL, plan->options.training, error);
 done:
     return status;
 }
