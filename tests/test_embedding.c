@@ -127,6 +127,11 @@ static void refusals(void **state) {
     assert_int_equal(dpcr_embedding_forward(context, NULL, indices, 3, &out, &error), DPCR_ERROR_ARGUMENT);
     assert_int_equal(dpcr_embedding_forward(NULL, &weight, indices, 3, &out, &error), DPCR_ERROR_ARGUMENT);
     assert_int_equal(dpcr_embedding_initialise(context, NULL, 1, -1, &error), DPCR_ERROR_ARGUMENT);
+    assert_int_equal(dpcr_embedding_initialise(context, &weight, 1, 4, &error), DPCR_ERROR_ARGUMENT);
+    assert_non_null(strstr(error.text, "padding is 4, wanted less than 4"));
+    assert_int_equal(dpcr_embedding_backward(context, &out, indices, 3, 4, &weight, &error), DPCR_ERROR_ARGUMENT);
+    assert_non_null(strstr(error.text, "padding is 4"));
+    assert_true(memory[0] == 1 && memory[19] == 1);
     assert_int_equal(dpcr_embedding_forward(context, &weight, indices, 3, &out, &error), DPCR_OK);
     dpcr_context_destroy(context);
 }

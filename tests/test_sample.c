@@ -283,7 +283,7 @@ static void published_single_steps(void **state) {
 static void published_variances(void **state) {
     (void)state;
     double abar[1000];
-    const dpcr_noise_options noise = {.steps = 1000};
+    const dpcr_noise_options noise = {.size = sizeof noise, .steps = 1000};
     dpcr_noise_options filled;
     assert_int_equal(dpcri_noise_options_fill(&noise, &filled, NULL), DPCR_OK);
     assert_int_equal(dpcr_noise_fill(&noise, NULL, abar, NULL), DPCR_OK);
@@ -407,7 +407,7 @@ static void times_of_karras_reach_both_ends(void **state) {
     for (int kind = 0; kind < 2; kind++)
         for (int64_t all = 2; all <= 1000; all += all < 30 ? 1 : 97)
             for (int64_t count = 2; count <= all && count <= 40; count += 1 + count / 4) {
-                const dpcr_noise_options noise = {.kind = (dpcr_noise_kind)kind, .steps = all};
+                const dpcr_noise_options noise = {.size = sizeof noise, .kind = (dpcr_noise_kind)kind, .steps = all};
                 const dpcr_denoiser denoiser = {
                     .size = sizeof denoiser, .width = 1, .dtype = DPCR_F32, .predict = predict_nothing};
                 const dpcr_sampler_options o = {.size = sizeof o,
@@ -437,7 +437,8 @@ static void times_of_karras_reach_both_ends(void **state) {
 static void schedules_are_their_formulas(void **state) {
     (void)state;
     double beta[1000], abar[1000];
-    const dpcr_noise_options linear = {.kind = DPCR_NOISE_LINEAR}, cosine = {.kind = DPCR_NOISE_COSINE};
+    const dpcr_noise_options linear = {.size = sizeof linear, .kind = DPCR_NOISE_LINEAR},
+                             cosine = {.size = sizeof cosine, .kind = DPCR_NOISE_COSINE};
     assert_int_equal(dpcr_noise_fill(&linear, beta, abar, NULL), DPCR_OK);
     assert_true(beta[0] == 1e-4 && fabs(beta[999] - 0.02) < 1e-15 && fabs(abar[999] - 4.0358e-5) < 1e-8);
     assert_int_equal(dpcr_noise_fill(&cosine, beta, abar, NULL), DPCR_OK);
@@ -465,6 +466,26 @@ static void schedules_are_their_formulas(void **state) {
         const double here = exp(dpcri_log_ratio(&filled, abar, times[i]) / 7);
         assert_true(fabs(here - (high + i / 9.0 * (low - high))) < 1e-9);
     }
+}
+
+// What lies beyond the size that a caller told is not read.
+static void older_noise_has_the_defaults(void **state) {
+    (void)state;
+    double beta[1000], wanted[1000], times[10];
+    dpcr_error error = {0};
+    const dpcr_noise_options whole = {.size = sizeof whole, .steps = 1000};
+    dpcr_noise_options older = {.size = offsetof(dpcr_noise_options, steps), .steps = -7, .beta_last = NAN};
+    assert_int_equal(dpcr_noise_fill(&whole, wanted, NULL, NULL), DPCR_OK);
+    assert_int_equal(dpcr_noise_fill(&older, beta, NULL, NULL), DPCR_OK);
+    assert_memory_equal(beta, wanted, sizeof beta);
+    assert_int_equal(dpcr_spacing_fill(DPCR_SPACING_TRAILING, &older, 10, times, NULL), DPCR_OK);
+    assert_true(times[0] == 999);
+    older.size--;
+    assert_int_equal(dpcr_noise_fill(&older, beta, NULL, &error), DPCR_ERROR_ARGUMENT);
+    assert_non_null(strstr(error.text, "noise_fill: the noise's size is 15"));
+    older.size = 0;
+    assert_int_equal(dpcr_spacing_fill(DPCR_SPACING_TRAILING, &older, 10, times, &error), DPCR_ERROR_ARGUMENT);
+    assert_non_null(strstr(error.text, "spacing_fill: the noise's size is 0"));
 }
 
 static void names_are_found_and_others_refused(void **state) {
@@ -502,6 +523,7 @@ int main(void) {
         cmocka_unit_test(orders_of_convergence),
         cmocka_unit_test(schedules_are_their_formulas),
         cmocka_unit_test(times_of_karras_reach_both_ends),
+        cmocka_unit_test(older_noise_has_the_defaults),
         cmocka_unit_test(names_are_found_and_others_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -171,6 +171,7 @@ static void times_are_the_callers(void **state) {
         dpcr_sampler_options options = options_of(&variants[v]);
         const dpcr_solve_options in_order = by_method(DPCR_METHOD_SEQUENTIAL), at_once = by_method(DPCR_METHOD_PICARD);
         double times[N];
+        options.noise.size = sizeof options.noise;
         assert_int_equal(dpcr_spacing_fill(options.spacing, &options.noise, N, times, NULL), DPCR_OK);
         dpcr_sampler *spaced = make(context, &f, &variants[v], &options, B);
         options.spacing = DPCR_SPACING_LEADING, options.times = times;

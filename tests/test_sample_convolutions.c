@@ -163,6 +163,12 @@ static void options_are_refused(void **state) {
     assert_non_null(strstr(error.text, "options.size"));
     free(older);
     dpcr_autoencoder_destroy(vae);
+    for (int64_t depth = -65; depth <= 7; depth += 8) {  // no shift by any of them
+        const dpcr_autoencoder_options o = {
+            .size = sizeof o, .rows = 8, .cols = 8, .latent = 2, .hidden = 4, .depth = depth, .convolutional = 1};
+        assert_int_equal(dpcr_autoencoder_create(context, &o, &vae, &error), DPCR_ERROR_ARGUMENT);
+        assert_non_null(strstr(error.text, "wanted at most"));
+    }
     dpcr_context_destroy(context);
 }
 

@@ -468,6 +468,55 @@ static void impossible_sizes(void **state) {
                       "at least as many as ranks", __FILE__, __LINE__);
 }
 
+// Costs of an older caller, no longer than their size says; costs whose sums would leave the finite numbers, which had
+// rows that waited for each other; objectives that there are not.
+static void costs_and_options(void **state) {
+    scratch *s = *state;
+    dpcr_schedule schedule = make(s, DPCR_SCHEDULE_1F1B, 2, 0, 4);
+    dpcr_schedule_costs costs = costs_of(2, 3, 4, 0);
+    dpcr_simulation x = simulate(s, &schedule, &costs);
+    const double wanted = x.makespan;
+    dpcr_simulation_free(s->context, &x);
+    costs.size = offsetof(dpcr_schedule_costs, stage_forward);
+    costs.stage_weight = (const double *)(uintptr_t)8, costs.hop = -1, costs.update = NAN;
+    x = simulate(s, &schedule, &costs);
+    assert_true(x.makespan == wanted);
+    dpcr_simulation_free(s->context, &x);
+    costs.size--;
+    assert_refused_at(s, dpcr_schedule_simulate(s->context, &schedule, &costs, &x, &s->error), DPCR_ERROR_ARGUMENT,
+                      "wanted sizeof(dpcr_schedule_costs)", __FILE__, __LINE__);
+    dpcr_schedule_free(s->context, &schedule);
+
+    double high[4] = {1e308, 1, 1e308, 1};
+    dpcr_schedule_options o = options_of(DPCR_SCHEDULE_LAYERPIPE, 2, 0, 4);
+    o.costs = &costs, o.stages = 4;
+    for (int k = 0; k < 4; k++) {
+        costs = costs_of(k == 0 ? 1e308 : 1, 1, 1, 0);
+        if (k == 1) costs.stage_input = high;
+        if (k == 2) costs.hop = INFINITY;
+        if (k == 3) costs.bandwidth = 1e-308;
+        assert_refused_at(s, dpcr_schedule_make(s->context, &o, &schedule, &s->error), DPCR_ERROR_ARGUMENT,
+                          k == 1   ? "got 1e+308 at stage 0, wanted 0 to 1e+100"
+                          : k == 3 ? "bandwidth 1e-308, wanted 0 or at least 1e-100"
+                                   : "wanted 0 to 1e+100",
+                          __FILE__, __LINE__);
+    }
+    high[0] = high[2] = 1e100;
+    costs = costs_of(1e100, 1, 1e100, 0);
+    costs.stage_input = high;
+    assert_ok(s, dpcr_schedule_make(s->context, &o, &schedule, &s->error));
+    x = simulate(s, &schedule, &costs);
+    assert_true(isfinite(x.makespan) && isfinite(x.steady_state));
+    dpcr_simulation_free(s->context, &x);
+    dpcr_schedule_free(s->context, &schedule);
+    for (int kind = 0; kind < DPCR_SCHEDULE_COUNT; kind++) {
+        o = options_of((dpcr_schedule_kind)kind, 2, 0, 4);
+        o.objective = (dpcr_objective)9;
+        assert_refused_at(s, dpcr_schedule_make(s->context, &o, &schedule, &s->error), DPCR_ERROR_ARGUMENT,
+                          "no such kind, semantics or objective", __FILE__, __LINE__);
+    }
+}
+
 static void memory_limit(void **state) {
     scratch *s = *state;
     dpcr_schedule schedule = make(s, DPCR_SCHEDULE_GPIPE, 4, 0, 8);
@@ -529,6 +578,7 @@ int main(void) {
         TEST(damaged_structures),
         TEST(halves_for_some_microbatches),
         TEST(impossible_sizes),
+        TEST(costs_and_options),
         TEST(memory_limit),
         TEST(memory_runs_out)};
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -490,7 +490,9 @@ static void what_cannot_be_is_refused_in_words(void **state) {
         dpcr_workers_options workers;
         const char *says;
     } cases[] = {
-        {{.size = 8}, "another size"},
+        {{.size = 8}, "workers.size is 8"},
+        {{.size = sizeof cases[0].workers, .workers = INT64_MAX}, "workers 9223372036854775807"},
+        {{.size = sizeof cases[0].workers, .workers = 4097}, "wanted 1 to 4096"},
         {{.size = sizeof cases[0].workers, .workers = 0}, "workers 0"},
         {{.size = sizeof cases[0].workers, .workers = 2, .deadline = -1}, "deadline -1"},
         {{.size = sizeof cases[0].workers, .workers = 2, .groups = -1}, "groups -1"},
@@ -503,6 +505,22 @@ static void what_cannot_be_is_refused_in_words(void **state) {
     }
     assert_int_equal(dpcr_train_data_parallel(context, NULL, set, &options, &cases[0].workers, NULL, NULL, NULL),
                      DPCR_ERROR_ARGUMENT);
+    // an older caller's options and figures: what lies behind is neither read nor written
+    const dpcr_workers_options older = {
+        .size = offsetof(dpcr_workers_options, groups), .workers = 2, .deadline = 60, .groups = -1};
+    dpcr_workers_figures figures, kept;
+    memset(&figures, 0x55, sizeof figures);
+    figures.size = offsetof(dpcr_workers_figures, waited);
+    kept = figures;
+    must(dpcr_train_data_parallel(context, model, set, &options, &older, NULL, &figures, error));
+    assert_int_equal(figures.updates, 3);
+    assert_int_equal(figures.size, kept.size);
+    assert_memory_equal((char *)&figures + kept.size, (char *)&kept + kept.size, sizeof kept - kept.size);
+    figures.size = 0;
+    dpcr_error told = {0};
+    assert_int_equal(dpcr_train_data_parallel(context, model, set, &options, &older, NULL, &figures, &told),
+                     DPCR_ERROR_ARGUMENT);
+    assert_non_null(strstr(told.text, "figures of another size"));
     dpcr_model_destroy(model);
     dpcr_context_destroy(context);
 }

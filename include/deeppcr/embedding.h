@@ -12,8 +12,8 @@ extern "C" {
 #endif
 
 // Arrays are contiguous, on the host, all float32 or all float64. padding: PyTorch's padding_idx, a row that counts as
-// zero in the beginning and gets no gradient; negative: none. An index outside 0..V-1: DPCR_ERROR_ARGUMENT naming its
-// place, and nothing is written.
+// zero in the beginning and gets no gradient, less than V; negative: none. An index outside 0..V-1: DPCR_ERROR_ARGUMENT
+// naming its place, and nothing is written.
 
 // weight [V][D] from N(0, 1), counter-based, number i from (seed, i); row `padding` zero. PyTorch's distribution, not
 // its numbers.

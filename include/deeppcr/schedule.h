@@ -69,7 +69,8 @@ DPCR_API const char *dpcr_semantics_name(dpcr_semantics semantics);
 
 // ---- costs ----
 
-// Times are in any one unit. An array that is NULL stands for the single value before it.
+// Times are in any one unit. An array that is NULL stands for the single value before it. All numbers lie in 0..1e100,
+// so that no sum of them overflows, a bandwidth that limits in 1e-100..1e100; others are DPCR_ERROR_ARGUMENT.
 typedef struct dpcr_schedule_costs {
     size_t size;                    // sizeof(dpcr_schedule_costs) of the caller
     double forward, input, weight;  // of every stage; all three 0: 1, 1, 1. B takes input + weight
@@ -161,7 +162,7 @@ DPCR_API const char *dpcr_action_text(const dpcr_action *action, char *text, siz
 // Every (stage, microbatch) has one F and one B, or one I (or both halves) and one W; each stage lies on one rank
 // (unless delayed); the rows run to their end; sends and receives, if any, match, a receive before the task that takes
 // what it brings; a rank never holds more than memory_limit activations (0: no limit). Otherwise DPCR_ERROR_FORMAT and
-// what is wrong.
+// what is wrong; sizes and numbers out of range, and arrays that are missing: DPCR_ERROR_ARGUMENT.
 DPCR_API dpcr_status dpcr_schedule_validate(dpcr_context *context, const dpcr_schedule *schedule, double memory_limit,
                                             dpcr_error *error);
 
@@ -195,8 +196,9 @@ typedef struct dpcr_simulation {
     double *start, *end;        // [actions] of one isolated iteration
 } dpcr_simulation;
 
-// Times a schedule under costs (NULL: unit costs): start = max(rank is free, everything needed has arrived). Rows that
-// wait for each other: DPCR_ERROR_FORMAT, saying who waits for what. *simulation is the caller's.
+// Times a schedule under costs (NULL: unit costs): start = max(rank is free, everything needed has arrived). What
+// dpcr_schedule_validate refuses is refused with its words, rows that wait for each other among it: DPCR_ERROR_FORMAT,
+// saying who waits for what. *simulation is the caller's.
 DPCR_API dpcr_status dpcr_schedule_simulate(dpcr_context *context, const dpcr_schedule *schedule,
                                             const dpcr_schedule_costs *costs, dpcr_simulation *simulation,
                                             dpcr_error *error);

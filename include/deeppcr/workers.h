@@ -12,7 +12,7 @@ extern "C" {
 
 typedef struct dpcr_workers_options {
     size_t size;      // sizeof(dpcr_workers_options) of the caller
-    int64_t workers;  // >= 1
+    int64_t workers;  // 1..4096; with a transport 1..2^31 - 1
     double deadline;  // seconds that a worker waits for another, as dpcr_pipeline_options.deadline; 0: 60
     int64_t groups;   // pieces of the network in which gradients travel, or are applied; 0: our choice. Data-parallel
                       // results do not depend on it

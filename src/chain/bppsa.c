@@ -74,10 +74,11 @@ static dpcr_status check_shape(const dpcr_bppsa_shape *shape, dpcr_error *error)
     return DPCR_OK;
 }
 
-static dpcr_status check_options(const dpcr_bppsa_options *o, dpcr_error *error) {
-    if (o->size < sizeof *o)
+static dpcr_status take_options(const dpcr_bppsa_options *given, dpcr_bppsa_options *o, dpcr_error *error) {
+    if (given->size < offsetof(dpcr_bppsa_options, lanes))
         return dpcri_fail(error, DPCR_ERROR_ARGUMENT,
-                          "bppsa_plan: options.size is %zu, wanted sizeof(dpcr_bppsa_options)", o->size);
+                          "bppsa_plan: options.size is %zu, wanted sizeof(dpcr_bppsa_options)", given->size);
+    DPCRI_COPY_IN(*o, given);
     if (o->levels < 0)
         return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "bppsa_plan: levels is %d, wanted 0 or more", o->levels);
     if (o->lanes < 0 || o->lanes > 1)
@@ -420,9 +421,9 @@ dpcr_status dpcr_bppsa_plan_create(dpcr_context *context, const dpcr_bppsa_shape
                           !context ? "context"
                           : !shape ? "shape"
                                    : "plan");
-    const dpcr_bppsa_options given = options ? *options : (dpcr_bppsa_options){.size = sizeof given};
+    dpcr_bppsa_options given = {0};
     DPCR_TRY(check_shape(shape, error));
-    DPCR_TRY(check_options(&given, error));
+    if (options) DPCR_TRY(take_options(options, &given, error));
     p = dpcri_alloc_zero(context, sizeof *p);
     if (!p) return refuse_memory(sizeof *p, error);
     p->context = context;

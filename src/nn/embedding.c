@@ -64,6 +64,12 @@ static dpcr_status check_indices(const char *call, const dpcr_array *weight, con
     return DPCR_OK;
 }
 
+static dpcr_status check_padding(const char *call, const dpcr_array *weight, int64_t padding, dpcr_error *error) {
+    if (padding < weight->shape[0]) return DPCR_OK;
+    return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "%s: padding is %lld, wanted less than %lld, or negative for none",
+                      call, (long long)padding, (long long)weight->shape[0]);
+}
+
 static void initialise_row(void *argument, int64_t row) {
     const lookup *l = argument;
     char *to = l->to + (size_t)(row * l->width) * l->element;
@@ -84,7 +90,8 @@ dpcr_status dpcr_embedding_initialise(dpcr_context *context, const dpcr_array *w
                                       dpcr_error *error) {
     const char *const call = "embedding_initialise";
     if (!context) return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "%s: a context is wanted", call);
-    const dpcr_status status = check_weight(call, weight, error);
+    dpcr_status status = check_weight(call, weight, error);
+    if (status == DPCR_OK) status = check_padding(call, weight, padding, error);
     if (status != DPCR_OK) return status;
     lookup l = {.to = weight->data,
                 .width = weight->shape[1],
@@ -151,6 +158,7 @@ dpcr_status dpcr_embedding_backward(dpcr_context *context, const dpcr_array *dy,
     dpcr_status status;
     if (!context) return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "%s: a context is wanted", call);
     DPCR_TRY(check_weight(call, dweight, error));
+    DPCR_TRY(check_padding(call, dweight, padding, error));
     DPCR_TRY(check_indices(call, dweight, indices, count, error));
     DPCR_TRY(check_vectors(call, dweight, count, dy, error));
     lookup l = {.from = dy->data,

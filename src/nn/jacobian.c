@@ -53,6 +53,7 @@ const dpcr_transition *dpcr_jacobian_transition(const dpcr_jacobian *j) { return
 int dpcr_jacobian_shared(const dpcr_jacobian *j) { return j && (j->layer == DPCRI_LINEAR || j->layer == DPCRI_CONV2D); }
 
 void dpcr_jacobian_output(const dpcr_jacobian *j, int64_t size[2]) {
+    if (!size) return;
     const bool image = j && (j->layer == DPCRI_CONV2D || j->layer == DPCRI_MAX_POOL2D);
     size[0] = image ? j->window.out[0] : j != NULL;
     size[1] = image ? j->window.out[1] : j ? j->transition.cols : 0;

@@ -148,8 +148,6 @@ static dpcr_status start(contest *c) {
     const int64_t stages = maker->options->stages ? maker->options->stages : maker->p * maker->v;
     const dpcr_status status = dpcri_costs_check(maker->options->costs, stages, &c->costs, maker->error);
     if (status != DPCR_OK) return status;
-    if ((unsigned)maker->options->objective >= DPCR_OBJECTIVE_COUNT)
-        return dpcri_fail(maker->error, DPCR_ERROR_ARGUMENT, "best: no such objective");
     for (int k = 0; k < PLACEMENTS; k++) {
         c->rank_of[k] = dpcri_alloc(maker->context, (size_t)stages * sizeof(int32_t));
         if (!c->rank_of[k]) return dpcri_fail(maker->error, DPCR_ERROR_MEMORY, "best: no memory");

@@ -103,6 +103,9 @@ static inline double dpcri_cost_of(const double *array, double single, int64_t s
 // A copy whose every B is I, then W. The caller's.
 dpcr_status dpcri_schedule_split(dpcr_context *context, const dpcr_schedule *schedule, dpcr_schedule *split,
                                  dpcr_error *error);
+// So many of them, and quotients of two, add up to a finite number, whatever the schedule.
+#define DPCRI_MOST_COST 1e100
+// The costs with every default filled in; NULL: unit costs.
 dpcr_status dpcri_costs_check(const dpcr_schedule_costs *given, int64_t stages, dpcr_schedule_costs *costs,
                               dpcr_error *error);
 

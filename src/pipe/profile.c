@@ -131,6 +131,7 @@ done:
 }
 
 dpcr_schedule_costs dpcr_profile_costs(const dpcr_profile *profile) {
+    if (!profile) return (dpcr_schedule_costs){.size = sizeof(dpcr_schedule_costs)};
     return (dpcr_schedule_costs){.size = sizeof(dpcr_schedule_costs),
                                  .stage_forward = profile->forward,
                                  .stage_input = profile->input,

@@ -17,24 +17,28 @@ static const double unit_costs[3] = {1, 1, 1};
 
 dpcr_status dpcri_costs_check(const dpcr_schedule_costs *given, int64_t stages, dpcr_schedule_costs *costs,
                               dpcr_error *error) {
-    *costs = given ? *given : (dpcr_schedule_costs){.size = sizeof *costs};
-    if (costs->size != sizeof *costs)
-        return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "schedule costs: size %zu, wanted %zu", costs->size,
-                          sizeof *costs);
+    *costs = (dpcr_schedule_costs){0};
+    if (given && given->size < offsetof(dpcr_schedule_costs, stage_forward))
+        return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "schedule costs: size %zu, wanted sizeof(dpcr_schedule_costs)",
+                          given->size);
+    if (given) DPCRI_COPY_IN(*costs, given);
+    costs->size = sizeof *costs;
     const double singles[] = {costs->forward,   costs->input,  costs->weight,  costs->hop,
                               costs->bandwidth, costs->update, costs->replicas};
     for (size_t i = 0; i < sizeof singles / sizeof singles[0]; i++)
-        if (!isfinite(singles[i]) || singles[i] < 0)
-            return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "schedule costs: got %g, wanted finite ones, not negative",
-                              singles[i]);
+        if (!(singles[i] >= 0 && singles[i] <= DPCRI_MOST_COST))
+            return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "schedule costs: got %g, wanted 0 to %g", singles[i],
+                              DPCRI_MOST_COST);
+    if (costs->bandwidth > 0 && costs->bandwidth < 1 / DPCRI_MOST_COST)
+        return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "schedule costs: bandwidth %g, wanted 0 or at least %g",
+                          costs->bandwidth, 1 / DPCRI_MOST_COST);
     const double *arrays[] = {costs->stage_forward,    costs->stage_input,     costs->stage_weight,
                               costs->activation_bytes, costs->parameter_bytes, costs->stage_update};
     for (size_t i = 0; i < sizeof arrays / sizeof arrays[0]; i++)
         for (int64_t s = 0; arrays[i] && s < stages; s++)
-            if (!isfinite(arrays[i][s]) || arrays[i][s] < 0)
-                return dpcri_fail(error, DPCR_ERROR_ARGUMENT,
-                                  "schedule costs: got %g at stage %lld, wanted finite ones, not negative",
-                                  arrays[i][s], (long long)s);
+            if (!(arrays[i][s] >= 0 && arrays[i][s] <= DPCRI_MOST_COST))
+                return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "schedule costs: got %g at stage %lld, wanted 0 to %g",
+                                  arrays[i][s], (long long)s, DPCRI_MOST_COST);
     if (costs->forward == 0 && costs->input == 0 && costs->weight == 0) {
         costs->forward = unit_costs[0];
         costs->input = unit_costs[1];

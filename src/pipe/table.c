@@ -199,6 +199,9 @@ done:
 // ---- writing ----
 
 const char *dpcr_action_text(const dpcr_action *a, char *text, size_t bytes) {
+    if (!text) return "";
+    if (bytes) text[0] = 0;
+    if (!a) return text;
     const int used =
         snprintf(text, bytes, "%d%s%d", (int)a->stage, dpcr_task_name((dpcr_task)a->task), (int)a->microbatch);
     if (a->part && used > 0 && (size_t)used < bytes) snprintf(text + used, bytes - (size_t)used, ".%d", (int)a->part);

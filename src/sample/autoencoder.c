@@ -13,7 +13,7 @@ static dpcr_status check_options(const dpcr_autoencoder_options *o, dpcr_error *
     const int64_t channels = o->channels > 0 ? o->channels : 1;
     const bool picture = o->rows >= 1 && o->cols >= 1 && o->rows <= most && o->cols <= most / o->rows &&
                          o->channels >= 0 && channels <= most / (o->rows * o->cols) &&
-                         (!o->convolutional || (o->depth <= 6 && o->hidden <= most >> o->depth));
+                         (!o->convolutional || (o->depth >= 0 && o->depth <= 6 && o->hidden <= most >> o->depth));
     if (picture && o->latent >= 1 && o->latent <= most && o->hidden >= 1 && o->hidden <= most && o->depth >= 1 &&
         o->depth <= DPCRI_MOST_DEPTH)
         return DPCR_OK;

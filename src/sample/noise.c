@@ -122,10 +122,20 @@ dpcr_status dpcri_noise_options_fill(const dpcr_noise_options *options, dpcr_noi
     return DPCR_OK;
 }
 
+static dpcr_status take_options(const char *call, const dpcr_noise_options *options, dpcr_noise_options *filled,
+                                dpcr_error *error) {
+    dpcr_noise_options given = {0};
+    if (options->size < offsetof(dpcr_noise_options, steps))
+        return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "%s: the noise's size is %zu, wanted sizeof(dpcr_noise_options)",
+                          call, options->size);
+    DPCRI_COPY_IN(given, options);
+    return dpcri_noise_options_fill(&given, filled, error);
+}
+
 dpcr_status dpcr_noise_fill(const dpcr_noise_options *options, double *beta, double *abar, dpcr_error *error) {
     dpcr_noise_options filled;
     if (!options) return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "noise_fill: options is NULL");
-    const dpcr_status status = dpcri_noise_options_fill(options, &filled, error);
+    const dpcr_status status = take_options("noise_fill", options, &filled, error);
     if (status == DPCR_OK) dpcri_noise_fill(&filled, beta, abar);
     return status;
 }
@@ -182,7 +192,7 @@ dpcr_status dpcr_spacing_fill(dpcr_spacing spacing, const dpcr_noise_options *no
     dpcr_noise_options filled;
     double abar[DPCRI_MOST_TIMES];
     if (!noise || !times) return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "spacing_fill: noise or times is NULL");
-    const dpcr_status status = dpcri_noise_options_fill(noise, &filled, error);
+    const dpcr_status status = take_options("spacing_fill", noise, &filled, error);
     if (status != DPCR_OK) return status;
     if ((unsigned)spacing >= DPCR_SPACING_COUNT || steps < 1 || steps > filled.steps)
         return dpcri_fail(error, DPCR_ERROR_ARGUMENT,

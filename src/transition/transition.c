@@ -76,23 +76,25 @@ dpcr_status dpcr_transition_check(const dpcr_transition *t, dpcr_error *error) {
 }
 
 int64_t dpcr_transition_values(const dpcr_transition *t) {
+    if (!t) return 0;
     switch (t->structure) {
         case DPCR_SCALAR: return 1;
         case DPCR_DIAGONAL: return t->rows;
         case DPCR_BLOCK: return t->rows * t->block;
         case DPCR_DENSE: return t->rows * t->cols;
-        case DPCR_CSR: return ((const dpcr_pattern *)t->pattern)->offsets[t->rows];
+        case DPCR_CSR: return t->pattern ? ((const dpcr_pattern *)t->pattern)->offsets[t->rows] : 0;
         default: return 0;
     }
 }
 
 unsigned dpcr_transition_capabilities(const dpcr_transition *t) {
-    if (!is_structure(t->structure)) return 0;
+    if (!t || !is_structure(t->structure)) return 0;
     const unsigned all = structures[t->structure].capabilities;
     return t->rows == t->cols ? all : all & ~(unsigned)DPCR_CAN_COMPOSE;
 }
 
 double dpcr_transition_apply_flops(const dpcr_transition *t) {
+    if (!t) return 0;
     const double w = (double)t->rows;
     switch (t->structure) {
         case DPCR_ZERO: return 0;
@@ -105,6 +107,7 @@ double dpcr_transition_apply_flops(const dpcr_transition *t) {
 }
 
 double dpcr_transition_compose_flops(const dpcr_transition *t) {
+    if (!t) return 0;
     const double w = (double)t->rows, k = (double)t->block;
     switch (t->structure) {
         case DPCR_SCALAR: return 1;

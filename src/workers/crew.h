@@ -22,18 +22,20 @@ typedef struct dpcri_crew {
     int64_t updates;
 } dpcri_crew;
 
-// Checks and copies all options, opens the books, cuts the network into groups (wanted: where options.groups is 0).
+// Checks and copies all options, opens the books, cuts the network into groups.
 dpcr_status dpcri_crew_open(dpcri_crew *crew, const char *call, dpcr_context *context, dpcr_model *model,
                             const dpcr_dataset *data, const dpcr_train_options *train,
-                            const dpcr_workers_options *workers, int64_t wanted, dpcr_error *error);
+                            const dpcr_workers_options *workers, dpcr_error *error);
 dpcr_status dpcri_crew_run(dpcri_crew *crew, const char *call, dpcri_rank_body *body, dpcr_error *error);
 void dpcri_crew_close(dpcri_crew *crew);
 // Names of messages beside data-parallel training's: kind 0 .. DPCRI_CREW_TAGS - 1.
 enum { DPCRI_CREW_TAGS = 4 };
 int64_t dpcri_crew_tag(const dpcri_crew *crew, int kind);
 
-// Groups in which sums go round where the caller wants none in particular.
-int64_t dpcri_groups_wanted(const dpcr_workers_options *workers);
+// Whether there is room for a figure, or none are wanted.
+static inline bool dpcri_figures_fit(const dpcr_workers_figures *figures) {
+    return !figures || figures->size >= offsetof(dpcr_workers_figures, groups);
+}
 
 typedef struct dpcri_member {
     dpcri_crew *crew;

@@ -25,33 +25,38 @@ int64_t dpcri_crew_tag(const dpcri_crew *c, int kind) { return TAG_GROUPS + 2 * 
 
 // ---- the crew ----
 
-static dpcr_status check_workers(const char *call, const dpcr_workers_options *o, dpcr_error *error) {
-    if (o->size != sizeof *o)
-        return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "%s: options or figures of another size", call);
-    if (o->workers < 1 || o->workers > INT32_MAX || !(o->deadline >= 0) || o->groups < 0)
+static dpcr_status take_workers(const char *call, const dpcr_workers_options *given, dpcr_workers_options *o,
+                                dpcr_error *error) {
+    if (given->size < offsetof(dpcr_workers_options, deadline))
+        return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "%s: workers.size is %zu, wanted sizeof(dpcr_workers_options)",
+                          call, given->size);
+    DPCRI_COPY_IN(*o, given);
+    o->size = sizeof *o;
+    const int64_t most = o->transport ? INT32_MAX : 4096;  // as threads
+    if (o->workers < 1 || o->workers > most || !(o->deadline >= 0) || o->groups < 0)
         return dpcri_fail(error, DPCR_ERROR_ARGUMENT,
-                          "%s: workers %lld, deadline %g, groups %lld; wanted 1 or more, and 0 or more", call,
-                          (long long)o->workers, o->deadline, (long long)o->groups);
+                          "%s: workers %lld, deadline %g, groups %lld; wanted 1 to %lld, and 0 or more", call,
+                          (long long)o->workers, o->deadline, (long long)o->groups, (long long)most);
+    if (o->deadline == 0) o->deadline = 60;
     return DPCR_OK;
 }
 
 // The last worker then waits for an eighth of another's weight gradients.
-int64_t dpcri_groups_wanted(const dpcr_workers_options *workers) {
+static int64_t groups_wanted(const dpcr_workers_options *workers) {
     enum { GROUPS_A_WORKER = 8 };
     return workers->workers > 1 ? GROUPS_A_WORKER * (workers->workers - 1) : 1;
 }
 
 dpcr_status dpcri_crew_open(dpcri_crew *c, const char *call, dpcr_context *context, dpcr_model *model,
                             const dpcr_dataset *data, const dpcr_train_options *train,
-                            const dpcr_workers_options *workers, int64_t wanted, dpcr_error *error) {
+                            const dpcr_workers_options *workers, dpcr_error *error) {
     dpcr_status status;
-    DPCR_TRY(check_workers(call, workers, error));
-    c->options = *workers;
-    if (c->options.deadline == 0) c->options.deadline = 60;
+    const dpcr_workers_options *o = &c->options;
+    DPCR_TRY(take_workers(call, workers, &c->options, error));
     DPCR_TRY(dpcri_ledger_open(&c->ledger, call, context, model, data, train, error));
-    c->groups = workers->groups ? workers->groups : wanted;
+    c->groups = o->groups ? o->groups : groups_wanted(o);
     DPCR_TRY(dpcri_groups_cut(context, model, &c->groups, &c->first, error));
-    if (workers->transport && dpcri_crew_tag(c, DPCRI_CREW_TAGS) > workers->transport->largest_tag)
+    if (o->transport && dpcri_crew_tag(c, DPCRI_CREW_TAGS) > o->transport->largest_tag)
         DPCR_TRY(dpcri_fail(error, DPCR_ERROR_UNSUPPORTED, "%s: %lld groups, more than messages can name", call,
                             (long long)c->groups));
     DPCR_TRY(dpcri_ledger_read(&c->ledger, error));
@@ -315,21 +320,19 @@ dpcr_status dpcr_train_data_parallel(dpcr_context *context, dpcr_model *model, c
     static const char call[] = "train_data_parallel";
     dpcr_status status;
     if (last) *last = (dpcr_train_state){0};
-    if (!context || !model || !data || !train || !workers || (figures && figures->size != sizeof *figures))
+    if (!context || !model || !data || !train || !workers || !dpcri_figures_fit(figures))
         return dpcri_fail(error, DPCR_ERROR_ARGUMENT,
                           "%s: context, model, data, train or workers is NULL, or figures of another size", call);
     dpcri_crew *c = dpcri_alloc_zero(context, sizeof *c);
     if (!c) return dpcri_fail(error, DPCR_ERROR_MEMORY, "train: no memory for the run's state (%zu bytes)", sizeof *c);
     c->sentence = "rows over the workers, sums in the rows' order";
-    DPCR_TRY(dpcri_crew_open(c, call, context, model, data, train, workers, dpcri_groups_wanted(workers), error));
+    DPCR_TRY(dpcri_crew_open(c, call, context, model, data, train, workers, error));
     status = dpcri_crew_run(c, call, run_member, error);
     dpcri_ledger_describe(&c->ledger, NULL);
     if (last) *last = c->ledger.state;
-    if (figures)
-        *figures = (dpcr_workers_figures){.size = sizeof *figures,
-                                          .updates = c->updates,
-                                          .groups = c->groups,
-                                          .waited = c->updates ? c->waited / (double)c->updates : 0};
+    const dpcr_workers_figures own = {
+        .updates = c->updates, .groups = c->groups, .waited = c->updates ? c->waited / (double)c->updates : 0};
+    if (figures) dpcri_copy_out(figures, &own, sizeof own);
 done:
     dpcri_crew_close(c);
     dpcri_free(context, c);

@@ -17,8 +17,7 @@
 #include "pipe/executor_context.h"
 #include "rt/comm/comm.h"
 #include "rt/rt.h"
-#include "train/ledger.h"
-#include "deeppcr/workers.h"
+#include "workers/crew.h"
 #include "workers/clock.h"
 #include "workers/network.h"
 
@@ -440,13 +439,13 @@ static void tear_down(layerwise *l) {
 static void fill_figures(layerwise *l, dpcr_workers_figures *figures) {
     const int64_t updates = atomic_load(&l->updates);
     const double each = updates ? 1 / ((double)updates * (double)l->groups) : 0;
-    *figures = (dpcr_workers_figures){.size = sizeof *figures,
-                                      .updates = updates,
+    const dpcr_workers_figures own = {.updates = updates,
                                       .groups = l->groups,
                                       .waited = updates ? l->waited / (double)updates : 0,
                                       .staleness = (double)atomic_load(&l->stale) * each,
                                       .stalest = atomic_load(&l->stalest),
                                       .gap = (double)atomic_load(&l->gap) * each};
+    dpcri_copy_out(figures, &own, sizeof own);
 }
 
 dpcr_status dpcr_train_layerwise(dpcr_context *context, dpcr_model *model, const dpcr_dataset *data,
@@ -456,7 +455,7 @@ dpcr_status dpcr_train_layerwise(dpcr_context *context, dpcr_model *model, const
     dpcr_status status;
     dpcr_context *messages = NULL;
     if (last) *last = (dpcr_train_state){0};
-    if (!context || !model || !data || !train || !given || (figures && figures->size != sizeof *figures))
+    if (!context || !model || !data || !train || !given || !dpcri_figures_fit(figures))
         return dpcri_fail(error, DPCR_ERROR_ARGUMENT,
                           "%s: context, model, data, train or layerwise is NULL, or figures of another size", call);
     DPCR_TRY(check_options(given, error));

@@ -270,12 +270,12 @@ static dpcr_status check_optimiser(const dpcr_swap_options *o, dpcr_error *error
 }
 
 static void fill_figures(const swapping *s, dpcr_workers_figures *figures) {
-    *figures = (dpcr_workers_figures){.size = sizeof *figures,
-                                      .updates = s->crew.updates,
-                                      .groups = s->crew.groups,
-                                      .waited = s->crew.updates ? s->crew.waited / (double)s->crew.updates : 0,
-                                      .together = s->epochs};
-    memcpy(figures->seconds, s->seconds, sizeof figures->seconds);
+    dpcr_workers_figures own = {.updates = s->crew.updates,
+                                .groups = s->crew.groups,
+                                .waited = s->crew.updates ? s->crew.waited / (double)s->crew.updates : 0,
+                                .together = s->epochs};
+    memcpy(own.seconds, s->seconds, sizeof own.seconds);
+    dpcri_copy_out(figures, &own, sizeof own);
 }
 
 dpcr_status dpcr_train_swap(dpcr_context *context, dpcr_model *model, const dpcr_dataset *data,
@@ -285,7 +285,7 @@ dpcr_status dpcr_train_swap(dpcr_context *context, dpcr_model *model, const dpcr
     static const char call[] = "train_swap";
     dpcr_status status;
     if (last) *last = (dpcr_train_state){0};
-    if (!context || !model || !data || !train || !workers || !swap || (figures && figures->size != sizeof *figures))
+    if (!context || !model || !data || !train || !workers || !swap || !dpcri_figures_fit(figures))
         return dpcri_fail(error, DPCR_ERROR_ARGUMENT,
                           "%s: context, model, data, train, workers or swap is NULL, or figures of another size", call);
     DPCR_TRY(check_swap(swap, error));
@@ -295,7 +295,7 @@ dpcr_status dpcr_train_swap(dpcr_context *context, dpcr_model *model, const dpcr
     s->options = *swap;
     s->crew.enough = swap->accuracy;
     s->crew.sentence = "rows over the workers, sums in the rows' order";
-    status = dpcri_crew_open(&s->crew, call, context, model, data, train, workers, dpcri_groups_wanted(workers), error);
+    status = dpcri_crew_open(&s->crew, call, context, model, data, train, workers, error);
     if (status == DPCR_OK) {
         s->sum = dpcri_alloc_zero(context, (size_t)model->count * sizeof *s->sum);
         if (!s->sum) status = dpcri_fail(error, DPCR_ERROR_MEMORY, "train: no memory for the mean of the weights");
