@@ -28,8 +28,8 @@ extern "C" {
 // Walked fastest where the stride over K or V is 1.
 typedef struct dpcr_attention {
     size_t size;              // sizeof(dpcr_attention) of the caller
-    const dpcr_array *q, *k;  // [B][L][G][K]
-    const dpcr_array *v;      // [B][L][H][V], H a multiple of G
+    const dpcr_array *q, *k;  // [B][L][G][K], K in 1..2^20
+    const dpcr_array *v;      // [B][L][H][V], H a multiple of G, V in 1..2^20
     const dpcr_array *g;      // [B][L][H] or [B][L][H][K], logarithms of decays, at most 0; NULL: none. Below -87.33
                               // (float64: -708) e^g is 0, and what is finite is forgotten. Growth is taken where it
                               // stays finite over any 16 steps by itself

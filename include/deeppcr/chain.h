@@ -159,7 +159,7 @@ DPCR_API dpcr_status dpcr_chain_enqueue(const dpcr_chain_plan *plan, const dpcr_
 
 // Forward derivative of an untransposed chain along (da, db, dz0), at its solution z:
 //   dz_l = A_l dz_{l-1} + da_l z_{l-1} + db_l. Any of da, db, dz0 may be NULL (zero). dz [L][B][w] must not overlap
-//   inputs.
+//   inputs. Here and in vjp: csr plans, and transposed ones, are DPCR_ERROR_UNSUPPORTED.
 DPCR_API dpcr_status dpcr_chain_jvp(const dpcr_chain_plan *plan, const dpcr_array *a, const dpcr_array *z0,
                                     const dpcr_array *z, const dpcr_array *da, const dpcr_array *db,
                                     const dpcr_array *dz0, const dpcr_array *dz, void *workspace,

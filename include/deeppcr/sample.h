@@ -119,7 +119,7 @@ typedef struct dpcr_sampler_options {
     int64_t steps;             // N; default T
     int64_t skip;              // of them left out at the start: begins at a less noisy time (from a picture)
     double eta;                // DDIM: noise, 0 to 1 (1: as DDPM)
-    double clip;               // > 0: x0 is cut to [-clip, clip]
+    double clip;               // >= 0; 0: none; else x0 is cut to [-clip, clip], heun's second one too
     int keep_last;             // non-zero: the last step goes to abar_0 instead of 1
     uint64_t seed;
     int64_t first_sample;  // number of the batch's first sample: sample i's noise follows from (seed, first_sample + i)

@@ -28,7 +28,7 @@ extern "C" {
 typedef struct dpcr_selective {
     size_t size;                   // sizeof(dpcr_selective) of the caller
     const dpcr_array *u, *delta;   // [B][D][L]
-    const dpcr_array *a;           // [D][N]
+    const dpcr_array *a;           // [D][N], N in 1..2^20
     const dpcr_array *b, *c;       // [B][G][N][L], D a multiple of G, which c may have of its own
     const dpcr_array *skip;        // [D]; NULL: 0
     const dpcr_array *z;           // [B][D][L]; NULL: no gate

@@ -79,10 +79,11 @@ typedef struct dpcr_sequence_train_options {
     size_t size;     // sizeof(dpcr_sequence_train_options) of the caller
     int64_t length;  // of a text: steps between two updates
     double dropout;  // between the network's layers
-    // Labelled sequences, readout last, one direction: states are kept only every so many steps, counted from the end,
-    // and the steps between are run again on the way back. Memory for the inputs, `segment` steps and length / segment
-    // states; time for one more forward pass. Rounded up to a multiple of the steps that go back at once, so that by
-    // the loop, both ways, the bits are those without segments. 0: all steps.
+    // Labelled sequences, readout last, one direction, forward, without dropout and recompute (else refused): states
+    // are kept only every so many steps, counted from the end, and the steps between are run again on the way back.
+    // Memory for the inputs, `segment` steps and length / segment states; time for one more forward pass. Rounded up to
+    // a multiple of the steps that go back at once, so that by the loop, both ways, the bits are those without
+    // segments. 0: all steps.
     int64_t segment;
     dpcr_train_options train;  // its size is not read. epochs, batch, optimiser, solve, seed, clip, recompute, ...; the
                                // last field, for it may grow

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT
 // Status codes and error text. Every call that can fail returns a dpcr_status and takes, as its last argument, an
 // optional dpcr_error of the caller's that receives one line of text: what failed, what was got, what was wanted.
-// A handle that is NULL is DPCR_ERROR_ARGUMENT there; calls without a status answer 0 or NULL for it, or do nothing.
+// A handle that is NULL is DPCR_ERROR_ARGUMENT there; calls without a status answer 0, NULL or "" for it, or do
+// nothing, but for dpcr_cancel_locked and those of xla.h, which take what they are given on trust.
 #ifndef DEEPPCR_STATUS_H
 #define DEEPPCR_STATUS_H
 
