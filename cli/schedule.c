@@ -445,7 +445,8 @@ static int act_validate(cli_schedule *s, cli_result *r) {
     if (status) return status;
     if (dpcr_schedule_validate(s->context, &s->schedule, s->options.memory_limit, &error) != DPCR_OK) {
         const bool own = !s->from && error.status == DPCR_ERROR_FORMAT;  // no file, but a limit beside it
-        return own ? cli_fail(CLI_USAGE, "%s", error.text) : cli_fail_error(&error, CLI_READING);
+        if (own) return cli_fail(CLI_USAGE, "%s", error.text);
+        return s->from ? fail_file(s->from, &error) : cli_fail_error(&error, CLI_READING);
     }
     set_shape(s, r);
     cli_set_bool(r, "valid", true);
@@ -462,7 +463,7 @@ static int act_lower(cli_schedule *s, cli_result *r) {
     int status = get_schedule(s);
     if (status) return status;
     if (dpcr_schedule_lower(s->context, &s->schedule, &lowered, &error) != DPCR_OK)
-        return cli_fail_error(&error, s->from ? CLI_READING : CLI_COMPUTING);
+        return s->from ? fail_file(s->from, &error) : cli_fail_error(&error, CLI_COMPUTING);
     set_shape(s, r);
     cli_set_int(r, "actions", lowered.first[lowered.ranks]);
     status = give_table(s, &lowered, r);
@@ -515,7 +516,7 @@ static int simulate(cli_schedule *s, dpcr_simulation *x) {
     const int status = get_schedule(s);
     if (status) return status;
     if (dpcr_schedule_simulate(s->context, &s->schedule, &s->costs, x, &error) != DPCR_OK)
-        return cli_fail_error(&error, CLI_READING);
+        return s->from ? fail_file(s->from, &error) : cli_fail_error(&error, CLI_READING);
     return CLI_DONE;
 }
 

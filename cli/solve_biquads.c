@@ -74,7 +74,8 @@ static int read_sections(const biquads *b, work *w) {
     if (!values) return cli_fail_memory("the sections");
     for (int64_t i = 0; i < count; i++) values[i] = cli_array_get(sos, i);
     if (dpcr_filter_create_sos(w->context, sos->shape[0], values, &w->filter, &error) != DPCR_OK)
-        status = cli_fail_error(&error, CLI_READING);
+        status = error.status == DPCR_ERROR_ARGUMENT ? cli_fail(CLI_INPUT, "'%s': %s", b->sos, error.text)
+                                                     : cli_fail_error(&error, CLI_READING);
     free(values);
     return status;
 }

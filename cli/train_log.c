@@ -118,7 +118,9 @@ static long long step_of(const char *line) {
     return at ? strtoll(at + 8, NULL, 10) : 0;
 }
 
-// Leaves the lines of steps before `step`; 0: none.
+static bool is_end(const char *line) { return strstr(line, "\"event\": \"end\"") != NULL; }
+
+// Leaves the lines of steps before `step` (0: none), of a run that had ended none of its end.
 static int log_rewind(cli_log *log, int64_t step) {
     struct stat info;
     if (log->fd < 0 || log->stream || fstat(log->fd, &info) != 0 || !S_ISREG(info.st_mode)) return CLI_DONE;
@@ -128,7 +130,8 @@ static int log_rewind(cli_log *log, int64_t step) {
     size_t room = 0;
     off_t keep = 0;
     // A line without an end was cut off by a full disk; it goes too.
-    for (ssize_t n; (n = getline(&line, &room, file)) > 0 && line[n - 1] == '\n' && step_of(line) < step;) keep += n;
+    for (ssize_t n; (n = getline(&line, &room, file)) > 0 && line[n - 1] == '\n'; keep += n)
+        if (step_of(line) >= step || is_end(line)) break;
     free(line);
     fclose(file);
     return ftruncate(log->fd, keep) == 0 ? CLI_DONE : fail(log);
@@ -317,7 +320,12 @@ int cli_report_end(cli_report *r, const dpcr_train_state *final, cli_result *res
     json_t *line = json_deep_copy(result->object);
     if (line) json_object_set_new(line, "event", json_string("end"));
     if (line) json_object_set_new(line, "step", json_integer(final->step));
-    int status = log_write(&r->log, line);
+    // Resumed where it was complete already: its end takes the place of the one that is there.
+    int status = r->resuming && !r->begun ? log_rewind(&r->log, INT64_MAX) : CLI_DONE;
+    if (!status)
+        status = log_write(&r->log, line);
+    else
+        json_decref(line);
     if (!status && r->common->csv) {
         status = write_table(r->common->csv, r->epochs);
         r->tabled = true;

@@ -264,7 +264,30 @@ for cut in (0, 7, 100, len(checkpoint) // 2, len(checkpoint) - 1):
     put("cut", checkpoint[:cut])
     refused(5, "", "train", "resnet", *small, "--resume", path("cut"), "--save", path("n"))
     refused(5, "", "eval", path("cut"), "--data", path("data"))
+header = 8 + int.from_bytes(checkpoint[:8], "little")
+for place in range(header, len(checkpoint), (len(checkpoint) - header) // 6):  # weights and the optimiser's state
+    put("flipped", checkpoint[:place] + bytes([checkpoint[place] ^ 4]) + checkpoint[place + 1 :])
+    refused(5, "flipped: damaged", "train", "resnet", *small, "--resume", path("flipped"), "--save", path("n"))
+width = b'"deeppcr.width":"8"'
+assert width in checkpoint
+put("narrow", checkpoint.replace(width, b'"deeppcr.width":"0"'))
+refused(5, "narrow", "eval", path("narrow"), "--data", path("data"))
 assert not os.path.exists(path("n")), "a refused run has written a checkpoint"
+
+# Options beside a checkpoint are its own, those too that are 0 in most; who says no word of them takes its, and hands
+# them on.
+plain = ["train", "resnet", *small, "--epochs", 1]
+answer(*plain, "--save", path("plain"))
+for option in ("--join-tolerance", "0.001"), ("--backward-run-up", 9), ("--backward-chunk", 9):
+    answer(*plain, *option, "--save", path("other"))
+    refused(2, "wanted 0", *plain, *option, "--resume", path("plain"), "--save", path("n"))
+    answer(*plain, "--resume", path("other"), "--save", path("handed"))
+    answer(*plain, *option, "--resume", path("handed"), "--save", path("handed"))
+
+# One end, however often a run that was complete is resumed.
+for more in ([], ["--resume", path("ended")], ["--resume", path("ended")]):
+    answer(*plain, "--save", path("ended"), "--log", path("ended.log"), *more)
+assert [line["event"] for line in log("ended.log")].count("end") == 1
 refused(3, "not converge", "train", "resnet", *small, "--method", "jacobi", "--max-sweeps", "2", "--no-fallback")
 
 # Bad data: one line, exit 5, nothing written.

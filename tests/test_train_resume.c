@@ -454,6 +454,17 @@ static void a_damaged_checkpoint_changes_nothing(void **state) {
     refuse(context, &o, options, DPCR_ERROR_FORMAT, "is no checkpoint to go on from: 'deeppcr.train.epoch' is absent");
     dpcr_model_destroy(model);
 
+    // One bit of any number.
+    const size_t header = 8 + (size_t)whole.file.bytes[0] + 256 * (size_t)whole.file.bytes[1];
+    for (size_t place = header; place < whole.file.size; place += (whole.file.size - header) / 19) {
+        content file = {.size = whole.file.size, .bytes = malloc(whole.file.size)};
+        memcpy(file.bytes, whole.file.bytes, file.size);
+        file.bytes[place] ^= (unsigned char)(1 << place % 8);
+        write_file(f.file, file.bytes, file.size);
+        refuse(context, &o, options, DPCR_ERROR_FORMAT, "damaged");
+        free(file.bytes);
+    }
+
     // Strings that lie: same length, so that the rest of the file stays valid.
     const char *const lies[][3] = {
         {"\"deeppcr.train.step\":\"10\"", "\"deeppcr.train.step\":\"11\"", "stands at"},
@@ -467,6 +478,11 @@ static void a_damaged_checkpoint_changes_nothing(void **state) {
         unsigned char *at = memmem(file.bytes, file.size, lies[i][0], strlen(lies[i][0]));
         if (!at) fail_msg("the file has no %s", lies[i][0]);
         memcpy(at, lies[i][1], strlen(lies[i][1]));
+        write_file(f.file, file.bytes, file.size);
+        refuse(context, &o, options, DPCR_ERROR_FORMAT, "damaged");
+        at = memmem(file.bytes, file.size, "deeppcr.checksum", 16);  // in a file without a sum, as older ones are
+        if (!at) fail_msg("the file has no sum");
+        memcpy(at, "somebody.checked", 16);
         write_file(f.file, file.bytes, file.size);
         refuse(context, &o, options, i == 0 ? DPCR_ERROR_ARGUMENT : DPCR_ERROR_FORMAT, lies[i][2]);
         free(file.bytes);

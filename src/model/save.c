@@ -64,6 +64,7 @@ typedef struct bundle {
     dpcr_tensors tensors;
     char *names, *numbers;
     option_text options[OPTION_COUNT];
+    char sum[DPCRI_SUM_BYTES];
 } bundle;
 
 static void bundle_add(bundle *b, const dpcr_tensors *extra) {
@@ -104,6 +105,13 @@ static dpcr_status bundle_fill(bundle *b, const dpcr_model *m, dpcr_error *error
     return DPCR_OK;
 }
 
+// What a run goes on from carries a sum of all of it; what is a model alone may be edited.
+static void bundle_sum(bundle *b) {
+    dpcri_tensors_sum(&b->tensors, b->sum);
+    b->tensors.metadata_keys[b->tensors.metadata_count] = (char *)(uintptr_t)DPCRI_SUM;
+    b->tensors.metadata_values[b->tensors.metadata_count++] = b->sum;
+}
+
 dpcr_status dpcr_model_save(const dpcr_model *m, const char *path, dpcr_error *error) {
     static const dpcr_tensors nothing = {0};
     return dpcri_model_save_with(m, path, &nothing, error);
@@ -112,7 +120,7 @@ dpcr_status dpcr_model_save(const dpcr_model *m, const char *path, dpcr_error *e
 dpcr_status dpcri_model_save_with(const dpcr_model *m, const char *path, const dpcr_tensors *extra, dpcr_error *error) {
     if (!m || !path) return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "model_save: a model and a path are wanted");
     const size_t count = (size_t)dpcri_model_parameters(&m->options);
-    size_t pairs = OPTION_COUNT + (size_t)extra->metadata_count;
+    size_t pairs = OPTION_COUNT + (size_t)extra->metadata_count + 1;
     for (const dpcri_metadata *item = m->metadata; item; item = item->next) pairs++;
     bundle b = {.names = dpcri_alloc(m->context, count * 64 + 1),
                 .numbers = dpcri_alloc(m->context, (size_t)m->count * m->program.kernels->element + 1)};
@@ -127,6 +135,7 @@ dpcr_status dpcri_model_save_with(const dpcr_model *m, const char *path, const d
     }
     DPCR_TRY(bundle_fill(&b, m, error));
     bundle_add(&b, extra);
+    if (extra->count || extra->metadata_count) bundle_sum(&b);
     DPCR_TRY(dpcr_safetensors_write(path, &b.tensors, error));
 done:
     dpcri_free(m->context, b.tensors.metadata_values);
@@ -269,12 +278,18 @@ dpcr_status dpcr_model_load(dpcr_context *context, const char *path, dpcr_model 
     dpcr_tensors tensors = {0};
     dpcr_model_options options = {0};
     dpcr_model *made = NULL;
+    dpcr_error why = {0};
     dpcr_status status;
     DPCR_TRY(dpcr_safetensors_read(context, path, &tensors, error));
     DPCR_TRY(read_options(&tensors, path, &options, error));
     DPCR_TRY(check_size(&options, path, &tensors, error));
     options.blank = 1;
-    DPCR_TRY(dpcr_model_create(context, &options, &made, error));
+    status = dpcr_model_create(context, &options, &made, &why);
+    if (status == DPCR_ERROR_ARGUMENT)
+        status = dpcri_fail(error, DPCR_ERROR_FORMAT, "model_load: %s: %s", path, why.text);
+    else if (status != DPCR_OK && error)
+        *error = why;
+    if (status != DPCR_OK) goto done;
     DPCR_TRY(read_parameters(made, path, &tensors, error));
     for (int64_t i = 0; i < tensors.metadata_count; i++)
         if (tensors.metadata_keys[i][0] && strncmp(tensors.metadata_keys[i], "deeppcr.", 8) != 0)

@@ -5,12 +5,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/checksum.h"
 #include "base/text.h"
 #include "data/tensors.h"
 #include "sample/networks.h"
-
-#define CHECKSUM "deeppcr.checksum"
 
 enum { TENSORS = 4 * DPCRI_NET_LAYERS + 16, STRINGS = 64 };
 
@@ -96,82 +93,19 @@ const dpcr_tensor *dpcri_bundle_find(const dpcr_tensors *tensors, const char *na
     return t && t->array.dtype == DPCR_F32 && t->array.ndim == 1 && t->array.shape[0] == count ? t : NULL;
 }
 
-// ---- the sum ----
-
-// FNV-1a by numbers, folded: else bit 63 of one would stay in bit 63, where that of the next takes it away.
-static uint64_t number_sum(uint64_t sum, uint64_t number) {
-    sum = (sum ^ number) * UINT64_C(0x100000001b3);
-    return sum ^ sum >> 32;
-}
-
-static uint64_t text_sum(uint64_t sum, const char *text) { return dpcri_checksum(sum, text, strlen(text) + 1); }
-
-// Of what the numbers are, whatever order a machine's bytes have.
-static uint64_t array_sum(uint64_t sum, const dpcr_array *a) {
-    const unsigned char *data = a->data;
-    int64_t count = 1;
-    sum = number_sum(sum, (uint64_t)a->dtype);
-    for (int32_t d = 0; d < a->ndim; d++) {
-        sum = number_sum(sum, (uint64_t)a->shape[d]);
-        count *= a->shape[d];
-    }
-    const bool wide = dpcr_dtype_size(a->dtype) == sizeof(uint64_t);
-    for (int64_t i = 0; i < count; i++) {
-        uint64_t large = 0;
-        uint32_t small = 0;
-        if (wide)
-            memcpy(&large, data + 8 * i, sizeof large);
-        else
-            memcpy(&small, data + 4 * i, sizeof small);
-        sum = number_sum(sum, wide ? large : small);
-    }
-    return sum;
-}
-
-// Every bit of a sum on every bit (MurmurHash3's last step), so that sums of sums hide nothing.
-static uint64_t mix(uint64_t sum) {
-    sum = (sum ^ sum >> 33) * UINT64_C(0xff51afd7ed558ccd);
-    sum = (sum ^ sum >> 33) * UINT64_C(0xc4ceb9fe1a85ec53);
-    return sum ^ sum >> 33;
-}
-
-// Of names, strings and numbers, in any order.
-static uint64_t sum_of(const dpcr_tensors *t) {
-    uint64_t all = 0;
-    for (int64_t i = 0; i < t->count; i++)
-        all += mix(array_sum(text_sum(DPCRI_CHECKSUM, t->items[i].name), &t->items[i].array));
-    for (int64_t i = 0; i < t->metadata_count; i++)
-        if (strcmp(t->metadata_keys[i], CHECKSUM) != 0)
-            all += mix(text_sum(text_sum(DPCRI_CHECKSUM, t->metadata_keys[i]), t->metadata_values[i]));
-    return all;
-}
-
-static void print_sum(const dpcr_tensors *t, char text[static 17]) {
-    snprintf(text, 17, "%016llx", (unsigned long long)sum_of(t));
-}
-
 dpcr_status dpcri_bundle_write(dpcri_bundle *b, const char *path, dpcr_error *error) {
-    char text[17];
-    print_sum(&b->tensors, text);
-    const dpcr_status status = dpcri_bundle_text(b, CHECKSUM, text, error);
+    char text[DPCRI_SUM_BYTES];
+    dpcri_tensors_sum(&b->tensors, text);
+    const dpcr_status status = dpcri_bundle_text(b, DPCRI_SUM, text, error);
     return status == DPCR_OK ? dpcr_safetensors_write(path, &b->tensors, error) : status;
 }
 
 dpcr_status dpcri_bundle_read(dpcr_context *context, const char *path, dpcr_tensors *tensors, dpcr_error *error) {
-    char text[17];
     const dpcr_status status = dpcr_safetensors_read(context, path, tensors, error);
-    const char *saved = status == DPCR_OK ? dpcr_tensors_metadata(tensors, CHECKSUM) : NULL;
     if (status == DPCR_OK && tensors->other_count > 0) {
         dpcri_quoted quoted;
         return dpcri_fail(error, DPCR_ERROR_FORMAT, "%s: the tensor %s is of dtype %s, which none of ours has", path,
                           dpcri_quote(tensors->other_names[0], &quoted), tensors->other_dtypes[0]);
     }
-    if (!saved) return status;
-    print_sum(tensors, text);
-    if (strcmp(saved, text) == 0) return DPCR_OK;
-    const bool printable = strlen(saved) == 16 && strspn(saved, "0123456789abcdef") == 16;
-    return dpcri_fail(error, DPCR_ERROR_FORMAT,
-                      "%s: damaged: its numbers or names are not those that were saved ('" CHECKSUM
-                      "' is %s, theirs %s)",
-                      path, printable ? saved : "no 16 hexadecimal digits", text);
+    return status == DPCR_OK ? dpcri_tensors_sum_agrees(tensors, path, error) : status;
 }

@@ -97,17 +97,14 @@ static double device_clock(void *argument) { return ((const trial *)argument)->n
 // How many ways are served; what they need at most.
 static int make_plans(trial *t, const dpcr_solve_plan *plan) {
     int served = 0;
-    double atol, rtol;
-    dpcri_join_within(&plan->options, &atol, &rtol);
-    const bool bits = atol == 0 && rtol == 0;
+    const dpcr_solve_options *asked = &plan->options;  // 0 is a default yet, as the caller gave it
+    const bool none = asked->atol < 0 ? asked->rtol <= 0 : asked->atol == 0 && asked->rtol < 0;
+    const bool bits = asked->join_tolerance != 0 ? asked->join_tolerance < 0 : none;
     for (int i = 0; i < WAYS; i++) {
         dpcr_solve_options o = plan->options;
         if (bits && methods[i] == DPCR_METHOD_NEWTON) continue;
         o.method = methods[i];
         o.planning = DPCR_PLANNING_ESTIMATE;
-        // Here 0 means none, in a call the default.
-        if (o.atol == 0) o.atol = -1;
-        if (o.rtol == 0) o.rtol = -1;
         if (dpcr_solve_plan_create(plan->context, &plan->steps, &o, &t->plans[i], NULL) != DPCR_OK) continue;
         const size_t bytes = dpcr_solve_plan_workspace(t->plans[i]);
         if (bytes > t->bytes) t->bytes = bytes;

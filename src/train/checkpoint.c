@@ -56,10 +56,10 @@ static void add_solve(dpcri_strings *s, const dpcr_solve_options *o) {
     dpcri_strings_add_number(s, "solve.rtol", o->rtol);
     add_integer(s, "solve.window", o->window);
     add_integer(s, "solve.chunk", o->chunk);
-    if (o->backward_chunk) add_integer(s, "solve.backward_chunk", o->backward_chunk);  // older checkpoints have none
+    add_integer(s, "solve.backward_chunk", o->backward_chunk);
     add_integer(s, "solve.warm_up", o->warm_up);
-    if (o->backward_warm_up) add_integer(s, "solve.backward_warm_up", o->backward_warm_up);  // nor this
-    if (o->join_tolerance != 0) dpcri_strings_add_number(s, "solve.join_tolerance", o->join_tolerance);
+    add_integer(s, "solve.backward_warm_up", o->backward_warm_up);
+    dpcri_strings_add_number(s, "solve.join_tolerance", o->join_tolerance);
     add_integer(s, "solve.block", o->block);
     dpcri_strings_add_number(s, "solve.damping", o->damping);
     add_integer(s, "solve.max_sweeps", o->max_sweeps);
@@ -222,7 +222,9 @@ dpcr_status dpcri_saved_open(dpcri_saved *saved, dpcr_context *context, const ch
                           "train: %s is no checkpoint to go on from: tensor '%s' is of dtype %s, which none has", path,
                           dpcri_quote(saved->tensors.other_names[0], &quoted), saved->tensors.other_dtypes[0]);
     }
-    return status == DPCR_OK ? read_position(saved, error) : status;
+    if (status != DPCR_OK) return status;
+    const dpcr_status whole = dpcri_tensors_sum_agrees(&saved->tensors, path, error);
+    return whole == DPCR_OK ? read_position(saved, error) : whole;
 }
 
 dpcr_status dpcri_saved_read(dpcri_saved *saved, dpcr_context *context, const char *path, dpcr_error *error) {
@@ -277,18 +279,30 @@ static dpcr_status model_agrees(const dpcri_saved *saved, const dpcr_model *mode
     return DPCR_OK;
 }
 
-dpcr_status dpcri_saved_agrees(const dpcri_saved *saved, const dpcr_model *model, const dpcri_strings *agreement,
+dpcr_status dpcri_saved_agrees(const dpcri_saved *saved, const dpcr_model *model, dpcri_strings *agreement,
                                dpcr_error *error) {
     const dpcr_status status = model_agrees(saved, model, error);
     return status == DPCR_OK ? dpcri_saved_strings_agree(saved, agreement, error) : status;
 }
 
-dpcr_status dpcri_saved_strings_agree(const dpcri_saved *saved, const dpcri_strings *agreement, dpcr_error *error) {
+// Which older checkpoints have none of, where they are 0; who says no word of them takes the checkpoint's.
+static bool is_younger(const char *key) {
+    static const char *const keys[] = {"solve.backward_chunk", "solve.backward_warm_up", "solve.join_tolerance"};
+    bool found = false;
+    for (size_t k = 0; k < sizeof keys / sizeof *keys; k++) found = found || strcmp(key, keys[k]) == 0;
+    return found;
+}
+
+dpcr_status dpcri_saved_strings_agree(const dpcri_saved *saved, dpcri_strings *agreement, dpcr_error *error) {
     dpcr_status status = DPCR_OK;
     for (int i = 0; i < agreement->count; i++) {
         const char *key = agreement->keys[i] + strlen(DPCRI_TRAIN_PREFIX), *wanted = string_of(saved, key);
+        const bool younger = is_younger(key);
         if (!wanted && !strcmp(key, "clip")) continue;  // older checkpoints do not tell
+        if (!wanted && younger) wanted = "0";
         if (!wanted) DPCR_TRY(bad_string(saved, key, NULL, "a value", error));
+        if (younger && strcmp(agreement->values[i], "0") == 0)
+            snprintf(agreement->values[i], DPCRI_VALUE_BYTES, "%s", wanted);
         if (strcmp(wanted, agreement->values[i]) != 0)
             DPCR_TRY(dpcri_fail(error, DPCR_ERROR_ARGUMENT,
                                 "train: resume from %s: %s is %s, wanted %.40s, the checkpoint's", saved->path, key,

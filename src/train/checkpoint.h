@@ -79,10 +79,11 @@ typedef struct dpcri_saved {
 dpcr_status dpcri_saved_open(dpcri_saved *saved, dpcr_context *context, const char *path, dpcr_error *error);
 dpcr_status dpcri_saved_read(dpcri_saved *saved, dpcr_context *context, const char *path, dpcr_error *error);
 void dpcri_saved_free(dpcri_saved *saved);
-// The model has the checkpoint's options, and every string of `agreement` stands in it alike.
-dpcr_status dpcri_saved_agrees(const dpcri_saved *saved, const dpcr_model *model, const dpcri_strings *agreement,
+// The model has the checkpoint's options, and every string of `agreement` stands in it alike; some that say nothing
+// take what it tells.
+dpcr_status dpcri_saved_agrees(const dpcri_saved *saved, const dpcr_model *model, dpcri_strings *agreement,
                                dpcr_error *error);
-dpcr_status dpcri_saved_strings_agree(const dpcri_saved *saved, const dpcri_strings *agreement, dpcr_error *error);
+dpcr_status dpcri_saved_strings_agree(const dpcri_saved *saved, dpcri_strings *agreement, dpcr_error *error);
 // Where the checkpoint's string is `value`, so is the agreement's.
 void dpcri_saved_keep(const dpcri_saved *saved, const char *key, const char *value, dpcri_strings *agreement);
 // Fills the planner's part of the options: what the caller left open is what was chosen then.
