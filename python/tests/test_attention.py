@@ -600,6 +600,10 @@ def test_sequences_one_after_another(rng):
         ours.gated_delta_rule(*(x.expand(2, *x.shape[1:]) for x in t), cu_seqlens=ends)
     with pytest.raises(deeppcr.ArgumentError, match="initial_state"):
         ours.gated_delta_rule(*t, initial_state=states[:3], cu_seqlens=ends)
+    length = t[0].shape[1]
+    for cut in ([0, 2.9, length], [0.0, length], [False, length], f"0{length}", torch.tensor([0.0, length]), [0, None, length], [0, 10**400, length], 3):
+        with pytest.raises(deeppcr.ArgumentError, match="^cu_seqlens is"):  # nothing is cut to whole numbers
+            ours.gated_delta_rule(*t, cu_seqlens=cut)
 
 
 @wants_torch

@@ -45,7 +45,7 @@ def loop(A, b, z0=None, transposed=False):
 def values_of(rng, structure, lead, w, dtype):
     shape = {"dense": (w, w), "diagonal": (w,), "scalar": (), "block": (w // 2, 2, 2)}.get(structure)
     if structure == "identity":
-        return np.zeros((), dtype)
+        return np.ones((), dtype)
     return (rng.normal(size=lead + shape) * (0.8 / np.sqrt(w if structure == "dense" else 1))).astype(dtype)
 
 
@@ -65,6 +65,25 @@ def test_every_structure_and_scheme_equals_the_loop(rng, structure, scheme, dtyp
         back = deeppcr.linear_chain(A, b, transposed=True, scheme=scheme, structure=structure)
         wanted = loop(dense(A, structure, (L, B), w), b, transposed=True)
         assert np.abs(back - wanted).max() <= TOLERANCE[dtype] * max(1, np.abs(wanted).max())
+
+
+@pytest.mark.parametrize("call", [
+    lambda A, b: deeppcr.linear_chain(A, b, structure="identity"), lambda A, b: deeppcr.linear_chain_vjp(A, b, b, structure="identity"),
+    lambda A, b: deeppcr.linear_chain_jvp(A, b, db=b, structure="identity"),
+])  # fmt: skip
+def test_an_identity_is_1(call):
+    """What calls like one before are known by is not A's numbers: they are looked at in every call."""
+    b = np.ones((4, 2))
+    for A in (1.0, 1, np.ones(()), np.ones(1), np.ones(4)):
+        for _ in range(2):
+            call(A, b)
+        for bad in (5.0 * np.asarray(A), np.full(np.shape(A), np.nan), np.zeros(np.shape(A))):
+            with pytest.raises(deeppcr.ArgumentError, match=r"^A .*wanted 1\.0") as caught:
+                call(bad, b)
+            assert caught.value.what == "A"
+    for bad in (np.ones(7), np.ones((4, 2)), np.array([1.0, 1.0, 1.0, 2.0])):
+        with pytest.raises(deeppcr.ArgumentError, match="^A"):
+            call(bad, b)
 
 
 def test_without_a_batch_and_shared(rng):

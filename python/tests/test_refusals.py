@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: MIT
 """What is wrong with an argument is said in one exception, which names it, what it is and what it should be."""
+import decimal
+import fractions
+
 import numpy as np
 import pytest
 
@@ -61,7 +64,8 @@ REFUSED = [
     (lambda: solve(half, B[0], 5, progress=3), "progress"),
     *[(lambda v=v: solve(half, B[0], 5, **{v[0]: v[1]}), v[0]) for v in (
         ("atol", "x"), ("window", 1.5), ("chunk", "a"), ("warm_up", -1), ("memory_limit", -1), ("max_sweeps", 1 << 40), ("atol", -1e-9),
-        ("rtol", -1), ("rtol", float("nan")), ("damping", -0.5))],
+        ("rtol", -1), ("rtol", float("nan")), ("damping", -0.5), *((name, value) for name in ("atol", "rtol", "damping") for value in (
+            float("inf"), "1e-3", b"1", True, np.True_, np.array("1e-3"), 10**400, 1j, np.complex128(1), None)))],
     *[(lambda k=k: solve(half, B[0], 5, blocks, structure="block", block=k), "block") for k in (0, 3)],
     (lambda: deeppcr.plan("linear", length=5, window=3), "an option"), (lambda: deeppcr.plan("linear", length=5, dtype="none"), "dtype"),
     (lambda: deeppcr.solve("linear", np.zeros(3), 15), "step"), (lambda: deeppcr.plan("linear", np.zeros(3), 5), "an option"),
@@ -81,6 +85,11 @@ REFUSED = [
     (lambda: net.load_state_dict({n: v * 1j for n, v in net.state_dict().items()}), "weight_ih_l0's dtype"),
     *[(lambda a=a: recurrent.GRU(*a), what) for a, what in (((2.5, 3), "inputs"), (("2", 3), "inputs"), ((2, 0), "hidden"), ((2, 1 << 20), "hidden"),
                                                             ((2, 3, 1 << 40), "layers"), ((2, 3, None), "layers"))],
+    *[(lambda s=s: deeppcr.linear_attention(*[np.ones((1, 2, 1, 2))] * 3, scale=s), "scale") for s in ("0.5", True, np.False_, 10**400, 10**5000, -(10**400))],
+    (lambda: chain(A, B, chunk=10**5000), "chunk"), (lambda: chain(A, B, scheme=10**5000), "scheme"), (lambda: chain(A, B, report=10**5000), "report"),
+    *[(lambda o=o: deeppcr.plan("linear", length=4, width=0, **o), "width") for o in ({}, {"structure": "diagonal"}, {"structure": "identity"})],
+    *[(lambda m=m: setattr(net, "method", m), "method") for m in ("foo", ["auto"], None)],
+    (lambda: recurrent.GRU(2, 3, dtype=None), "dtype"), (lambda: deeppcr.plan("linear", length=5, dtype=None), "dtype"),
     (lambda: recurrent.GRU(2, 3, dtype="none"), "dtype"), (lambda: recurrent.GRU(2, 3, method=["auto"]), "method"),
 ]  # fmt: skip
 
@@ -103,6 +112,13 @@ def test_refusals_name_what_is_wrong(number):
 def test_results_that_no_memory_holds(call):
     with pytest.raises(deeppcr.OutOfMemory):
         call()
+
+
+def test_numbers_of_any_kind_are_taken():
+    q = np.ones((1, 2, 1, 2))
+    wanted = deeppcr.linear_attention(q, q, q, scale=2.0)
+    for scale in (2, np.float32(2), np.int64(2), np.array(2.0), np.array(2), fractions.Fraction(2), decimal.Decimal(2)):
+        assert np.array_equal(deeppcr.linear_attention(q, q, q, scale=scale), wanted)
 
 
 def test_what_is_not_masked_is_taken():

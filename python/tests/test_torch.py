@@ -12,6 +12,7 @@ import time
 
 import numpy as np
 import pytest
+from conftest import ROOT
 
 torch = pytest.importorskip("torch")
 
@@ -297,6 +298,102 @@ def test_what_is_no_yes_or_no_is_refused_and_what_is_no_model():
         with pytest.raises(deeppcr.ArgumentError) as caught:
             call()
         assert caught.value.what == what
+
+
+@pytest.mark.parametrize("kind", NAMES)
+@pytest.mark.parametrize("arguments, options, what", [
+    ((3, 0), {}, "hidden_size"), ((3, -1), {}, "hidden_size"), ((3, True), {}, "hidden_size"), ((3, 2.0), {}, "hidden_size"), ((-1, 3), {}, "input_size"),
+    ((0, 3), {}, "input_size"), ((True, 3), {}, "input_size"), (("2", 3), {}, "input_size"), ((2, 3, 0), {}, "num_layers"), ((2, 3, -1), {}, "num_layers"),
+    ((2, 3, 1.5), {}, "num_layers"), ((2, 3, None), {}, "num_layers"), ((2, 3), {"dropout": 1.5}, "dropout"), ((2, 3), {"dropout": "0.5"}, "dropout"),
+    ((2, 3), {"dropout": 10**400}, "dropout"), ((2, 3), {"dropout": True}, "dropout"), ((2, 3), {"dropout": math.nan}, "dropout"),
+    *(((2, 3), {"proj_size": size}, "proj_size") for size in (-1, 3, 2.0, True)),
+], ids=str)  # fmt: skip
+def test_sizes_that_are_none(kind, arguments, options, what):
+    with pytest.raises(deeppcr.ArgumentError) as caught:
+        getattr(ours, kind)(*arguments, **options)
+    assert caught.value.what == what and str(caught.value).startswith(f"{what} is ")
+    if "proj_size" not in options:
+        with pytest.raises(deeppcr.ArgumentError) as caught:
+            ours.MinGRU(*arguments, **options)
+        assert caught.value.what == what
+
+
+def test_sizes_of_numpy_are_sizes():
+    made = ours.GRU(np.int64(2), np.int32(3), np.int64(1))
+    assert type(made.hidden_size) is int and made(torch.ones(4, 1, 2))[0].shape == (4, 1, 3)
+
+
+@pytest.mark.parametrize("method", ["foo", ["auto"], None])
+@pytest.mark.parametrize("learns", [True, False])
+def test_a_method_that_is_set_later_is_looked_at(method, learns):
+    for module, x in ((ours.GRU(3, 4), torch.randn(5, 3)), (ours.MinGRU(3, 4), torch.randn(5, 1, 3)), (ours.Chain(3, 4), torch.randn(2, 3))):
+        module.requires_grad_(learns)
+        for _ in range(2):
+            module(x)  # known, from the second call on
+        module.method = method
+        for _ in range(2):
+            with pytest.raises(deeppcr.ArgumentError, match="^method is .*wanted one of auto"):
+                module(x)
+        module.method = "sequential"
+        module(x)
+
+
+@pytest.mark.parametrize("sizes", [(2**40, 1), (10**9, 10**9), (2**21, 2**10), (1, 2**62)])
+def test_stacks_that_no_memory_holds(sizes):
+    with pytest.raises(deeppcr.OutOfMemory):
+        ours.Chain(*sizes)
+
+
+def test_an_identity_is_1():
+    b, z0 = torch.ones(4, 2, requires_grad=True), torch.ones(2)
+    for A in (torch.tensor(1.0), torch.ones(4)):
+        for inputs in ((A, b), (A, b.detach()), (A, b.detach()), (A, b.detach(), z0), (A, b.detach(), z0)):
+            ours.linear_chain(*inputs, structure="identity")
+            with pytest.raises(deeppcr.ArgumentError, match=r"^A is .*wanted 1\.0"):
+                ours.linear_chain(5 * A, *inputs[1:], structure="identity")
+
+
+def test_who_requires_gradients_is_named():
+    plain, learns = torch.ones(4, 2), torch.ones(4, 2, requires_grad=True)
+    for arguments, what in (((plain, learns), "b"), ((learns, plain), "A"), ((plain, plain, learns[0]), "z0")):
+        with pytest.raises(deeppcr.ArgumentError, match=f"^{what} is a Tensor that requires gradients; wanted it detached") as caught:
+            deeppcr.linear_chain(*arguments)
+        assert caught.value.what == what
+
+
+WRITES = {
+    "in place": lambda y: y.zero_(), "detached": lambda y: y.detach().zero_(), "a part": lambda y: y.detach()[1:3].fill_(7.0),
+    "by index": lambda y: y.detach().__setitem__(0, 3.0), "by an activation": lambda y: torch.nn.functional.relu_(y.detach()),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("write", WRITES)
+@pytest.mark.parametrize("name", NAMES)
+def test_results_may_be_written_into(name, write):
+    """Where PyTorch's counter of versions sees it."""
+    theirs, mine = pair(name, 3, 4)
+    x, found = torch.randn(20, 2, 3, dtype=torch.float64), []
+    for module in (theirs, mine):
+        y = module(x)[0]
+        loss = y.sum()  # which does not read y on its way back
+        with torch.no_grad():
+            WRITES[write](y)
+        found.append(torch.autograd.grad(loss, list(module.parameters())))
+    for a, b in zip(*found):
+        assert torch.allclose(a, b, rtol=0, atol=1e-9)
+
+
+def test_writes_that_pytorch_does_not_count_are_told_of():
+    y = ours.GRU(3, 4)(torch.randn(5, 2, 3))[0]
+    before = y._version
+    y.data.zero_()
+    y.detach().numpy()[...] = 0
+    assert y._version == before  # so nobody can know
+    page = ROOT / "docs" / "python.md"
+    if not page.exists():
+        pytest.skip("no documentation beside the package")
+    text = " ".join(page.read_text().split())
+    assert "`y.data`" in text and "`y.detach().numpy()`" in text
 
 
 def test_in_place_changes_are_noticed():

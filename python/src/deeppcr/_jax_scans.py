@@ -22,7 +22,7 @@ class _Form(NamedTuple):
 
 _FORMS = {
     "selective": _Form(selective.KIND, 3, lambda word: whole_number("softplus", int(word), 0, 1)),
-    "attention": _Form(attention.KIND, 4, lambda word: finite("scale", word)),
+    "attention": _Form(attention.KIND, 4, lambda word: finite("scale", float(word))),
 }
 
 

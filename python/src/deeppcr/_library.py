@@ -462,11 +462,13 @@ def common(**arrays: Any) -> np.dtype:
 
 
 def dtype_of(given: Any, known: str) -> np.dtype:
-    """What names one of the `known` dtypes."""
+    """What names one of the `known` dtypes. None, which to NumPy is float64, names none."""
     try:
         dtype = np.dtype(given)
     except Exception:  # what it raises is whatever the object's own attributes do
         dtype = given
+    if given is None:
+        raise errors.ArgumentError.of("dtype", given, " or ".join(known.split()))
     if str(dtype) not in known.split():
         raise errors.ArgumentError.of("dtype", dtype, " or ".join(known.split()))
     return dtype
@@ -534,13 +536,13 @@ def array(values: Any, name: str = "an array") -> np.ndarray:
     except Exception as error:  # noqa: B902  a framework's own, such as for a device without memory
         where = getattr(values, "device", error)
         if str(where) == "cpu":  # PyTorch's, within a transform of torch.func
-            raise errors.ArgumentError.of(f"a {kind}", "one that a transform follows", "numbers, or the function of deeppcr.torch") from None
+            raise errors.ArgumentError.of(name, f"a {kind} that a transform follows", "numbers, or the function of deeppcr.torch") from None
         raise errors.UnsupportedError.of(f"the device of a {kind}", where, "memory that the processor reads") from None
     if device not in _READABLE:
         where = f"{_ELSEWHERE.get(device, f'DLPack device {int(device)}')}:{number}"
         raise errors.UnsupportedError.of(f"the device of a {kind}", where, "memory that the processor reads")
     if getattr(values, "requires_grad", False):
-        raise errors.ArgumentError.of(f"a {kind}", "one that requires gradients", "it detached, or the function of deeppcr.torch")
+        raise errors.ArgumentError.of(name, f"a {kind} that requires gradients", "it detached, or the function of deeppcr.torch")
     if hasattr(values, "resolve_neg"):  # PyTorch's views that are to be negated or conjugated, of which DLPack does not tell
         values = values.resolve_neg().resolve_conj()
     if "strided" not in str(getattr(values, "layout", "strided")):

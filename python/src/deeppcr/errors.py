@@ -52,6 +52,13 @@ class NotConverged(RunError):
 Value = TypeVar("Value")
 
 
+def shown(given: object) -> str:
+    """`given` in a message. Python itself refuses to write whole numbers of some thousands of digits."""
+    if isinstance(given, int) and given.bit_length() > 128:
+        return f"a whole number of {given.bit_length()} bits"
+    return repr(given)
+
+
 def one_of(what: str, given: Value, known: Collection[object]) -> Value:
     """`given` where it is one of what is known."""
     try:
@@ -59,15 +66,25 @@ def one_of(what: str, given: Value, known: Collection[object]) -> Value:
             return given
     except (TypeError, ValueError):  # nothing that could be looked up, or an array, which equals a name here and there
         pass
-    raise ArgumentError.of(what, repr(given), "one of " + ", ".join(map(str, known)))
+    raise ArgumentError.of(what, shown(given), "one of " + ", ".join(map(str, known)))
+
+
+def _reads_as_number(given: object) -> bool:
+    """Whether float() takes what is no number: words, yes and no, complex numbers, times; of NumPy's and PyTorch's kinds too."""
+    dtype = getattr(given, "dtype", None)
+    return isinstance(given, (bool, str, bytes, bytearray)) or getattr(dtype, "kind", "f") in "bcSUmM" or str(dtype) == "torch.bool"
 
 
 def number(what: str, given: object) -> float:
     """`given` as a float."""
     try:
+        if type(given) is not float and type(given) is not int and _reads_as_number(given):
+            raise TypeError
         return float(given)  # type: ignore[arg-type]
     except (TypeError, ValueError):
-        raise ArgumentError.of(what, repr(given), "a number") from None
+        raise ArgumentError.of(what, shown(given), "a number") from None
+    except OverflowError:
+        raise ArgumentError.of(what, shown(given), "a number that a double holds") from None
 
 
 def finite(what: str, given: object) -> float:
@@ -84,7 +101,7 @@ def flag(what: str, given: object) -> bool:
         return given
     if type(given).__name__ in ("bool", "bool_") or isinstance(given, int) and given in (0, 1):  # NumPy's
         return bool(given)
-    raise ArgumentError.of(what, repr(given), "True or False")
+    raise ArgumentError.of(what, shown(given), "True or False")
 
 
 def whole_number(what: str, given: object, least: int = 0, most: int = (1 << 63) - 1) -> int:
@@ -95,7 +112,7 @@ def whole_number(what: str, given: object, least: int = 0, most: int = (1 << 63)
             raise TypeError
         number = operator.index(given)  # type: ignore[arg-type]
     except TypeError:
-        raise ArgumentError.of(what, repr(given), wanted) from None
+        raise ArgumentError.of(what, shown(given), wanted) from None
     if not least <= number <= most:
-        raise ArgumentError.of(what, number, wanted)
+        raise ArgumentError.of(what, shown(number) if number.bit_length() > 128 else number, wanted)
     return number

@@ -304,10 +304,10 @@ def linear_chain(A: Array, b: Array, z0: Optional[Array] = None, transposed: boo
         structure = "scalar" if A.ndim == 0 else {1: "dense", 0: "diagonal", -1: "scalar"}.get(A.ndim - b.ndim)
         if structure is None:
             raise ArgumentError.of("A's shape", A.shape, "a structure, or one more, as many or one less dimensions than b")
+    if one_of("structure", structure, numbers.STRUCTURES) == "identity":
+        raise ArgumentError.of("structure", repr(structure), "another: an identity's chain is a cumulative sum")
     plain = lambda x: np.broadcast_to(np.zeros((), dtype), x.shape)  # noqa: E731  shapes are checked now, not when it runs
     numbers.problem(plain(A), plain(b), None if z0 is None else plain(z0), transposed, scheme, structure, 0)
-    if structure == "identity":
-        raise ArgumentError.of("structure", repr(structure), "another: an identity's chain is a cumulative sum")
     return _chain(A.astype(dtype), b.astype(dtype), None if z0 is None else z0.astype(dtype), transposed, scheme, structure)
 
 

@@ -139,10 +139,8 @@ def _values(a: ARRAY, b: ARRAY, structure: Optional[str], width: int, single: bo
                 f"A of shape {a.shape} beside b of shape {b.shape}; wanted one more dimension than b (dense), as many "
                 "(diagonal), one less (scalar), or a structure", "A", a.shape, "a shape that tells its structure")  # fmt: skip
     dims = STRUCTURES[one_of("structure", structure, STRUCTURES)]
-    if structure == "identity":
-        return structure, 0, 0, None
     lead, values = a.shape[: a.ndim - dims], a.shape[a.ndim - dims :]
-    wanted = {"dense": (width, width), "diagonal": (width,), "scalar": ()}
+    wanted = {"dense": (width, width), "diagonal": (width,), "scalar": (), "identity": ()}
     block = values[-1] if structure == "block" and values else 0
     if structure == "block":
         wanted["block"] = (width // max(block, 1), block, block)
@@ -156,6 +154,10 @@ def _values(a: ARRAY, b: ARRAY, structure: Optional[str], width: int, single: bo
     if lead[0] not in (1, length) or lead[1] not in (1, batch):
         raise ArgumentError(f"A of shape {a.shape} beside b of shape {b.shape}; wanted {length} steps or 1, {batch} sequences "
                             "or 1", "A", a.shape, f"leading dimensions ({length} or 1, {batch} or 1)")  # fmt: skip
+    if structure == "identity":
+        if not (a == 1).all():
+            raise ArgumentError.of("A", a.item() if a.size == 1 else f"an array {a.shape} of other numbers", "1.0, for structure 'identity'")
+        return structure, 0, 0, None
     a = library.numbers(a.reshape(lead + values), dims) if a.shape != lead + values else library.numbers(a, dims)
     count = 1
     for n in values:
@@ -217,8 +219,8 @@ _address_of = library.address
 
 
 def _unchanged(pairs: Sequence[Tuple[Optional[ARRAY], Any]]) -> bool:
-    """Whether the library takes the arrays where they lie."""
-    return all(mine is None or _address(mine) == _address(given) for mine, given in pairs)
+    """Whether the library takes the arrays where they lie; not where it does not take one at all: an identity's A is looked at in every call."""
+    return all(given is None if mine is None else _address(mine) == _address(given) for mine, given in pairs)
 
 
 def _grid(array: ARRAY) -> ARRAY:

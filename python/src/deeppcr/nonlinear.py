@@ -15,7 +15,7 @@ import numpy as np
 from . import _abi
 from . import _library as library
 from ._plot import axes_or_new
-from .errors import ArgumentError, NotConverged, UnsupportedError, flag, number, one_of, whole_number
+from .errors import ArgumentError, NotConverged, UnsupportedError, finite, flag, one_of, whole_number
 from .linear import SCHEMES, STRUCTURES
 from .linear import _SCHEME_NAMES as SCHEME_NAMES
 from .linear import Plan as LinearPlan
@@ -235,9 +235,13 @@ class _Steps:
         each = best(self.jacobian, lanes, self.values, "jacobian") / lanes if self.jacobian else 0.0
         return one + 2e-5, many, each
 
-    def run(self, function: Any, *arguments: Any) -> None:
+    def run(self, function: Any, *arguments: Any, progress: Optional[Callable[[int], Any]] = None) -> None:
         with self.lock:
-            self._run(function, *arguments)
+            before, self.progress = self.progress, progress  # a step may run its own plan
+            try:
+                self._run(function, *arguments)
+            finally:
+                self.progress = before
 
     def _run(self, function: Any, *arguments: Any) -> None:
         """Calls the library, holding SIGINT back until it is out of the callbacks: they end the call, the handler runs then."""
@@ -275,7 +279,7 @@ class Solution:
     Attributes
     ----------
     z : ndarray
-        [L][w] or [L][B][w].
+        [L][w] or [L][B][w]; read-only where there is a Jacobian, for `vjp` reads it: `z.copy()` may be written into.
     report : Report
     """
 
@@ -284,8 +288,10 @@ class Solution:
 
     @property
     def z(self) -> ARRAY:
-        """The states, [L][w] or [L][B][w]."""
-        return self._states if self._batched else self._states[:, 0]
+        """The states, [L][w] or [L][B][w]; read-only where `vjp` may follow, which is taken at them."""
+        z = self._states[:] if self._batched else self._states[:, 0]
+        z.flags.writeable = self._plan is None or self._plan._made_of[3] is None  # without a Jacobian
+        return z
 
     def __reduce__(self) -> Any:
         return Solution, (None, self._batched, self._z0, self._states, self.report)
@@ -446,13 +452,11 @@ class SolvePlan:
             raise ArgumentError.of("progress", repr(progress), "a function")
         place = _ReportPlace()
         work = library.take(self._workspace)
-        self._steps.progress = progress
         try:
             self._steps.run(library.lib.dpcr_solve_execute, self.handle.address, ctypes.byref(library.of(first)),
                             ctypes.byref(library.of(z)), None, library.aligned(work), self._workspace,
-                            ctypes.byref(place.c))  # fmt: skip
+                            ctypes.byref(place.c), progress=progress)  # fmt: skip
         finally:
-            self._steps.progress = None
             library.give(work)
         return Solution(self, self.batched, first, z, place.read())
 
@@ -525,7 +529,7 @@ def plan(
                   "guess": guess != "zero", "fallback": fallback is not True}  # fmt: skip
         for name in (*(n for n, given in others.items() if given), *options):
             raise ArgumentError.of("an option", name, "none but those of a linear chain's shape, scheme and chunk")
-        sizes = (whole_number(n, v) for n, v in (("length", length), ("batch", batch), ("width", width)))
+        sizes = (whole_number(n, v, least) for n, v, least in (("length", length, 0), ("batch", batch, 0), ("width", width, 1)))
         return plan_for(*sizes, structure, whole_number("block", block), library.dtype_of(dtype, "float32 float64 uint32"),
                         flag("transposed", transposed), scheme, whole_number("chunk", chunk))  # fmt: skip
     ours = {"batch": batch != 1, "width": width != 1, "dtype": dtype is not np.float64, "transposed": transposed is not False}
@@ -534,8 +538,8 @@ def plan(
     given: Dict[str, Any] = {"chunk": chunk, "block": block, **options}
     for name, value in given.items():
         if one_of("an option", name, (*_OPTIONS, "block")) in _NUMBERS:
-            given[name] = number(name, value)
-            if not given[name] >= 0:
+            given[name] = finite(name, value)
+            if given[name] < 0:
                 raise ArgumentError.of(name, given[name], "0 or more")
             if given[name] == 0 and name != "damping":  # the library's 0 is its default
                 given[name] = -1.0
@@ -574,7 +578,7 @@ def solve(
         they add up to length times batch; other methods go over states several times, so that a bar wants no total.
     options
         structure, block, scheme, backward, fallback (False: raise NotConverged instead of finishing in order); atol and rtol, 0 or
-        more: a step is converged where |z_l - f_l(z_{l-1})| <= atol + rtol |z_l| (both 1e-10, float32 1e-5, a tenth of that where
+        more and finite: a step is converged where |z_l - f_l(z_{l-1})| <= atol + rtol |z_l| (both 1e-10, float32 1e-5, a tenth of that where
         a method has no estimate of its error; both 0: with "overlap" the loop bit for bit); window, chunk, warm_up, damping,
         max_sweeps, memory_limit: as in `dpcr_solve_options`.
 

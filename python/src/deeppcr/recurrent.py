@@ -69,7 +69,7 @@ class _Recurrent(Generic[State]):
     def __init__(self, inputs: int, hidden: int, layers: int = 1, *, bias: bool = True, bidirectional: bool = False,
                  dtype: Any = np.float32, seed: int = 0, method: str = "auto") -> None:  # fmt: skip
         kind = library.dtype_of(dtype, "float32 float64")
-        self.dtype, self.method = kind, one_of("method", method, METHODS)
+        self.dtype, self.method = kind, method
         form = Form(self._kind, library.DTYPES[kind], inputs, hidden, layers, flag("bidirectional", bidirectional), flag("bias", bias)).checked()
         try:
             rng = np.random.default_rng(seed)
@@ -103,6 +103,15 @@ class _Recurrent(Generic[State]):
         self.dtype, self.method = state["dtype"], state["method"]
         self._engine = Engine(Form(*state["form"]))
         self._keep(state["flat"])
+
+    @property
+    def method(self) -> str:
+        """How the time steps run."""
+        return self._method
+
+    @method.setter
+    def method(self, given: str) -> None:
+        self._method = one_of("method", given, METHODS)
 
     @property
     def form(self) -> Form:
@@ -208,7 +217,7 @@ class _Recurrent(Generic[State]):
         if self._pass is not None:
             self._drop()
         at = (_address(x), _address(h), _address(c), _address(ends))
-        waiting = self._engine.forward(self._at, T, B, *at, _address(y), _address(ht), _address(ct), training, self.method)
+        waiting = self._engine.forward(self._at, T, B, *at, _address(y), _address(ht), _address(ct), training, self._method)
         if waiting is not None:
             arrays = {"x": x, "h0": h, "c0": c, "lengths": ends, "y": y.copy(), "ht": ht.copy(), "ct": None if ct is None else ct.copy()}
             self._pass = (waiting, arrays, at, single)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from .. import attention as numbers
-from ..errors import ArgumentError, UnsupportedError, flag
+from ..errors import ArgumentError, UnsupportedError, flag, whole_number
 from ._registry import on_cpu
 from ._scans import Scans
 
@@ -72,9 +72,10 @@ def _packed(tensors: Sequence[Optional[Tensor]], ends: Sequence[int], scale: Opt
 
 def _ends(cu_seqlens: Any, batch: int, length: int) -> List[int]:
     try:
-        ends = [int(e) for e in cu_seqlens]
-    except (TypeError, ValueError):
+        ends = list(cu_seqlens)
+    except TypeError:
         raise ArgumentError.of("cu_seqlens", type(cu_seqlens).__name__, "ends of sequences, one after another") from None
+    ends = [int(e) if type(e) is int else whole_number("cu_seqlens", e) for e in ends]
     if batch != 1 or len(ends) < 2 or ends[0] != 0 or ends[-1] != length or any(b < a for a, b in zip(ends, ends[1:])):
         raise ArgumentError.of("cu_seqlens", ends, f"ends of sequences, from 0 on, rising to {length}, of a batch of 1, not {batch}")
     return ends

@@ -293,6 +293,13 @@ _traced = differentiable(_operator, _operator_backward, _setup)
 _traced_vjp = differentiable(_operator_vjp)
 
 
+def _room(layers: int, numbers: int, dtype: torch.dtype) -> Tensor:
+    try:
+        return torch.empty(layers, numbers, dtype=dtype)
+    except (RuntimeError, TypeError, OverflowError):  # more bytes than there are, or than their number's type holds
+        raise library.no_memory("flat", (layers, numbers)) from None
+
+
 class Chain(torch.nn.Module):
     """A stack of `layers` steps of one width, as one module with one parameter.
 
@@ -319,6 +326,7 @@ class Chain(torch.nn.Module):
     ------
     ArgumentError
         Of sizes that are none, words for yes or no, what is none of the names above.
+    OutOfMemory
 
     The module maps [...][width] to [...][width]. `flat` [layers][numbers of a step] holds all parameters; `layer(l)` gives those of
     a step as views by PyTorch's names and shapes. Where second derivatives are asked for, PyTorch's own operators give them.
@@ -340,7 +348,7 @@ class Chain(torch.nn.Module):
             raise ArgumentError.of("hidden", hidden, "none, or branch 'two-layer', which has an inner width")
         form = _Form(kind, CODES[dtype], layers, width, hidden or width, activation, branch, flag("layer_norm", layer_norm), 1.0).checked()
         self.form = form._replace(scale=1 / math.sqrt(layers) if scale is None else finite("scale", scale)).checked()
-        self.flat = torch.nn.Parameter(torch.empty(layers, form.numbers(), dtype=dtype))
+        self.flat = torch.nn.Parameter(_room(layers, form.numbers(), dtype))
         self.reset_parameters()
         self._number()
 
@@ -407,11 +415,11 @@ class Chain(torch.nn.Module):
             last = _traced(rows, flat, form.kind, form.hidden, form.activation, form.branch, form.layer_norm,
                                            form.scale, self._token, self.method)  # fmt: skip
             return last.reshape(z0.shape)
-        engine = _engine.engine_of(self._token, form, _Engine)
+        method, engine = one_of("method", self.method, METHODS), _engine.engine_of(self._token, form, _Engine)
         rows, stored = plain(z0.reshape(count, form.width)), plain(flat)
         if torch.is_grad_enabled() and (z0.requires_grad or flat.requires_grad):
-            last = _Chain.apply(engine, self.method, rows, stored)
+            last = _Chain.apply(engine, method, rows, stored)
         else:
-            last, held = _run(engine, rows, stored, self.method, False)
+            last, held = _run(engine, rows, stored, method, False)
             held.end()
         return last.reshape(z0.shape)

@@ -220,7 +220,8 @@ class _Recurrent(torch.autograd.Function):
         ctx.set_materialize_grads(False)
         ctx.call, ctx.waiting, ctx.shape, ctx.version, ctx.turned = call, waiting, x.shape, y._version, turned
         if waiting is not None:
-            # The way back reads y too. It is not saved: whoever writes into it, as into nn.GRU's, has the network run again.
+            # The way back reads y too. It is not saved: whoever writes into it, as into nn.GRU's, has the network run again, where PyTorch
+            # counts the writes: not those of y.data, of y.detach().numpy() or by DLPack. A copy of y would cost every pass what few need.
             waiting.kept = y.detach()
         ctx.save_for_backward(x, h0, c0, lengths, *parameters)
         return (y, ht) if ct is None else (y, ht, ct)
@@ -363,7 +364,7 @@ _DOC = """{first}
     {fallback}
     Raises
     ------
-    ArgumentError, ValueError, TypeError
+    ArgumentError
         Of sizes that are none, words for yes or no, a method that there is not.
 
     `forward` has the shapes of inputs and results. {parameters}
@@ -391,7 +392,8 @@ class _Module(torch.nn.RNNBase):
     def __init__(self, mode: str, input_size: int, hidden_size: int, num_layers: int = 1, bias: bool = True, batch_first: bool = False,
                  dropout: float = 0.0, bidirectional: bool = False, *args: Any, method: str = "auto", fallback: bool = False,
                  **kwargs: Any) -> None:  # fmt: skip
-        super().__init__(mode, input_size, hidden_size, num_layers, flag("bias", bias), flag("batch_first", batch_first), dropout,
+        sizes = [whole_number(name, size, 1) for name, size in (("input_size", input_size), ("hidden_size", hidden_size), ("num_layers", num_layers))]
+        super().__init__(mode, *sizes, flag("bias", bias), flag("batch_first", batch_first), _share(dropout),
                          flag("bidirectional", bidirectional), *args, **kwargs)  # fmt: skip
         self.method, self.fallback = one_of("method", method, METHODS), flag("fallback", fallback)
         self._number()
@@ -626,7 +628,7 @@ class _Module(torch.nn.RNNBase):
                                                     projection, self._token, self.method)  # fmt: skip
             y = y.transpose(0, 1) if turned else y
         else:
-            key = (x.dtype, x.shape[2], layers, self.method)
+            key = (x.dtype, x.shape[2], layers, one_of("method", self.method, METHODS))
             call = self._calls.get(key)
             if call is None:
                 form = _engine.Form(kind, CODES[x.dtype], x.shape[2], hidden, layers, bidirectional, bias, projection)
@@ -646,6 +648,13 @@ class _Module(torch.nn.RNNBase):
         engines = [call.engine for call in self._calls.values()]
         engines += [engine for (number, _), engine in _engine._engines.kept.items() if number == self._token]
         return [text for engine in engines for text in engine.sentences()]
+
+
+def _share(dropout: Any) -> float:
+    share = number("dropout", dropout)
+    if not 0 <= share <= 1:
+        raise ArgumentError.of("dropout", share, "0 to 1")
+    return share
 
 
 def _refuse_projection(size: Any) -> None:
@@ -692,6 +701,7 @@ class LSTM(_Module):
     def __init__(self, input_size: int, hidden_size: int, num_layers: int = 1, bias: bool = True, batch_first: bool = False,
                  dropout: float = 0.0, bidirectional: bool = False, proj_size: int = 0, device: Any = None, dtype: Any = None, *,
                  method: str = "auto", fallback: bool = False) -> None:  # fmt: skip
+        proj_size = whole_number("proj_size", proj_size, 0, whole_number("hidden_size", hidden_size, 1) - 1)
         super().__init__("LSTM", input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, proj_size, device=device,
                          dtype=dtype, method=method, fallback=fallback)  # fmt: skip
 
@@ -717,10 +727,9 @@ class _Unmixed(_Module):
             flag(name, given)
         for name, size in (("input_size", input_size), ("hidden_size", hidden_size), ("num_layers", num_layers)):
             whole_number(name, size, 1)
-        if not 0 <= number("dropout", dropout) <= 1:
-            raise ArgumentError.of("dropout", dropout, "0 to 1")
+        share = _share(dropout)
         self.mode, self.input_size, self.hidden_size, self.num_layers = mode, input_size, hidden_size, num_layers
-        self.bias, self.batch_first, self.dropout, self.bidirectional, self.proj_size = bias, batch_first, float(dropout), bidirectional, 0
+        self.bias, self.batch_first, self.dropout, self.bidirectional, self.proj_size = bias, batch_first, share, bidirectional, 0
         self.method, self.fallback = method, False
         form = _engine.Form(mode.lower(), 1, input_size, hidden_size, num_layers, bidirectional, bias)
         self._bounds = {name: bound for name, _, bound in form.bounds()}
