@@ -254,7 +254,7 @@ static void tell_candidates(cli_result *r, const cli_plan *p, const dpcr_solve_p
 // The options that make this very plan again, measured or not.
 static void tell_pinned(cli_result *r, const cli_plan *p, const dpcr_solve_plan *made) {
     const dpcr_solve_options *o = dpcr_solve_plan_options(made);
-    char text[256];
+    char text[512];  // more than all of them take
     int used = snprintf(text, sizeof text, "--method %s --backward %s --max-sweeps %d", dpcr_method_name(o->method),
                         dpcr_scheme_name(o->backward), o->max_sweeps);
     if (o->scheme && o->method != DPCR_METHOD_SEQUENTIAL && o->method != DPCR_METHOD_OVERLAP)

@@ -246,9 +246,9 @@ static bool is_model(const char *name) {
     return !strncmp(name, "equal-", 6);
 }
 
-// What is wrong with a file, by its name.
+// What is wrong with a file, by its name; NULL: there is none.
 static int fail_file(const char *path, const dpcr_error *error) {
-    if (error->status != DPCR_ERROR_FORMAT) return cli_fail_error(error, CLI_READING);
+    if (!path || error->status != DPCR_ERROR_FORMAT) return cli_fail_error(error, CLI_READING);
     return cli_fail(CLI_INPUT, "'%s': %s", path, error->text);
 }
 
@@ -445,8 +445,7 @@ static int act_validate(cli_schedule *s, cli_result *r) {
     if (status) return status;
     if (dpcr_schedule_validate(s->context, &s->schedule, s->options.memory_limit, &error) != DPCR_OK) {
         const bool own = !s->from && error.status == DPCR_ERROR_FORMAT;  // no file, but a limit beside it
-        if (own) return cli_fail(CLI_USAGE, "%s", error.text);
-        return s->from ? fail_file(s->from, &error) : cli_fail_error(&error, CLI_READING);
+        return own ? cli_fail(CLI_USAGE, "%s", error.text) : fail_file(s->from, &error);
     }
     set_shape(s, r);
     cli_set_bool(r, "valid", true);
@@ -516,7 +515,7 @@ static int simulate(cli_schedule *s, dpcr_simulation *x) {
     const int status = get_schedule(s);
     if (status) return status;
     if (dpcr_schedule_simulate(s->context, &s->schedule, &s->costs, x, &error) != DPCR_OK)
-        return s->from ? fail_file(s->from, &error) : cli_fail_error(&error, CLI_READING);
+        return fail_file(s->from, &error);
     return CLI_DONE;
 }
 

@@ -133,7 +133,7 @@ refused(2, "kept", "--sos", path("sos.npy"), "--input", x)
 refused(2, "twice", "--sos", path("sos.npy"), "--input", x, "--output", "-", "--json")
 refused(5, "[n][6]", "--sos", x, "--input", x, "--output", path("y.npy"))
 refused(5, "[3][4][2]", "--sos", path("sos.npy"), "--input", x, "--output", path("y.npy"), "--zi", path("z0.npy"))
-refused(5, "a_0", "--sos", put_npy("bad.npy", [1, 6], [1.0, 0, 0, 0, 0, 0]), "--input", x, "--output", path("y.npy"))
+refused(5, "bad.npy': filter_create: a_0", "--sos", put_npy("bad.npy", [1, 6], [1.0, 0, 0, 0, 0, 0]), "--input", x, "--output", path("y.npy"))
 refused(5, "[channels][samples]", "--sos", path("sos.npy"), "--input", put_npy("three.npy", [1, 1, 1], [0.0]), "--output", path("y.npy"))
 refused(5, "absent.npy", "--sos", path("sos.npy"), "--input", path("absent.npy"), "--output", path("y.npy"))
 for end in ("npy", "npz"):

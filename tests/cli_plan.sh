@@ -88,6 +88,10 @@ PYTHON
     grep -q "the same again: .*--chunk 70 --backward-chunk 50" || complain "--backward-chunk is not what is pinned"
 "$program" "${small[@]}" --method overlap --backward overlap --run-up 70 --backward-run-up 9 |
     grep -q "the same again: .*--run-up 70 --backward-run-up 9" || complain "--backward-run-up is not what is pinned"
+"$program" "${small[@]}" --method overlap --join-tolerance 0 | grep -q "the same again: .* --join-tolerance 0" ||
+    complain "--join-tolerance is not what is pinned"
+refused 2 "--join-tolerance" "${small[@]}" --join-tolerance -1
+refused 2 "--join-tolerance" "${small[@]}" --join-tolerance nan
 "$program" "${small[@]}" --method sequential --backward-chunk 50 --json >"$folder/h.json" || complain "a chunk of the way back is refused"
 python3 - "$folder" <<'PYTHON' || failed=1
 import json, sys

@@ -130,7 +130,6 @@ PATH=/nonexistent "$program" schedule draw --png "$folder/x.png" 2>"$folder/err"
 
 # ---- refusals ----
 printf '0F0,0B0\n1F0,1X0\n' >"$folder/bad.csv"
-printf '1F0,0F0,1B0,0B0\n' >"$folder/dead.csv"
 refused 2 "wanted one of generate" nonsense
 refused 2 "wanted one of generate"
 refused 2 "--schedule 'x': wanted one of gpipe" generate --schedule x
@@ -173,8 +172,12 @@ refused 2 "both want standard output" draw --json
 refused 2 "both want standard output" draw --csv -
 refused 2 "wanted a file" draw --png /dev/stdout
 refused 5 "line 2, cell 2 '1X0'" validate --from "$folder/bad.csv"
-refused 5 "wait for each other" validate --from "$folder/dead.csv"
-refused 5 "wait for each other" simulate --from "$folder/dead.csv"
+for action in validate simulate lower; do
+    printf '1F0,0F0,1B0,0B0\n' >"$folder/dead.csv"
+    refused 5 "wait for each other" $action --from "$folder/dead.csv"
+    printf '0B0,0F0\n' >"$folder/dead.csv"
+    refused 5 "dead.csv': " $action --from "$folder/dead.csv"
+done
 refused 5 "0F3 makes it hold 4 activations" validate --from $golden/gpipe_p4_m8.csv --activations 3
 refused 2 "makes it hold 2 activations" validate --schedule gpipe --ranks 4 --microbatches 8 --activations 1
 refused 5 "cannot read the schedule" validate --from "$folder/none.csv"

@@ -473,7 +473,7 @@ static void initialisation_does_not_depend_on_the_dtype(void **state) {
 
 static void save_and_load_keep_everything(void **state) {
     (void)state;
-    char path[] = "dpcr_test_model_XXXXXX";
+    char path[] = P_tmpdir "/dpcr_test_model_XXXXXX";
     close(mkstemp(path));
     for (int form = 0; form < 4; form++) {
         dpcr_model *m = make(&(dpcr_model_options){.architecture = form ? DPCR_RESNET : DPCR_MLP,
@@ -524,7 +524,7 @@ static dpcr_status make_save_load(dpcr_context *c, const char *path, dpcr_error 
 }
 static void refused_memory_is_reported_and_nothing_leaks(void **state) {
     (void)state;
-    char path[] = "dpcr_test_memory_XXXXXX";
+    char path[] = P_tmpdir "/dpcr_test_memory_XXXXXX";
     close(mkstemp(path));
     dpcr_status status = DPCR_ERROR_MEMORY;
     for (int64_t allowed = 0; status != DPCR_OK && allowed < 500; allowed++) {

@@ -296,6 +296,10 @@ static void measured_plans_are_remembered(void **state) {
         assert_non_null(strstr(dpcr_solve_plan_sentence(again), "known from an earlier measurement"));
         dpcr_solve_plan_destroy(again);
     }
+    dpcr_solve_options close = only;  // what joins otherwise is another chain's
+    close.join_tolerance = 1e-3;
+    dpcr_solve_plan *unknown = NULL;
+    assert_int_equal(dpcr_solve_plan_create(context, &steps, &close, &unknown, &error), DPCR_ERROR_UNSUPPORTED);
     dpcr_machine another = {.size = sizeof another,
                             .bandwidth = 1e9};  // of which nothing is known, as many threads or not
     assert_int_equal(dpcr_context_set_machine(context, &another, NULL), DPCR_OK);

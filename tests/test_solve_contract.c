@@ -368,7 +368,8 @@ static void outputs_do_not_overlap_themselves(void **state) {
     (void)state;
     dpcr_context *context = solving_context(1);
     chain c = tanh_chain(8, 2, 3, DPCR_F64);
-    const dpcr_steps steps = chain_steps(&c);
+    dpcr_steps steps = chain_steps(&c);
+    steps.tape_values = 1;
     const dpcr_solve_options options = {.size = sizeof options, .method = DPCR_METHOD_SEQUENTIAL};
     dpcr_solve_plan *plan = NULL;
     assert_int_equal(dpcr_solve_plan_create(context, &steps, &options, &plan, NULL), DPCR_OK);
@@ -382,6 +383,12 @@ static void outputs_do_not_overlap_themselves(void **state) {
     void *workspace = solving_workspace(bytes);
     z0.strides[0] = 0;  // one start for all is read
     assert_int_equal(dpcr_solve_execute(plan, &z0, &z, NULL, workspace, bytes, NULL, NULL), DPCR_OK);
+    const int64_t taped[3] = {8, 2, 1};
+    dpcr_array tape = dpcr_array_make(numbers[2], DPCR_F64, 3, taped);
+    tape.strides[1] = 0;
+    dpcr_error refusal = {0};
+    assert_int_equal(dpcr_solve_execute(plan, &z0, &z, &tape, workspace, bytes, NULL, &refusal), DPCR_ERROR_ARGUMENT);
+    assert_non_null(strstr(refusal.text, "tape is written"));
     for (int i = 0; i < 4; i++) {
         dpcr_array *array = i < 2 ? &z : i < 3 ? &lambda : &dz0;
         const dpcr_array right = *array;

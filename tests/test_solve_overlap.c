@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
-// Overlapped chunks that do not join within their sweeps: what is then done in order is the loop, bit for bit, also
-// where boundaries or reruns had come within the tolerance and the chain has carried that on.
+// Overlapped chunks: the loop's bits wherever the cuts lie, within the tolerance else. Where chunks do not join within
+// their sweeps what is then done in order is the loop, bit for bit, also where boundaries or reruns had come within the
+// tolerance and the chain has carried that on.
 #include <float.h>
 #include <math.h>
 #include <stdbool.h>
@@ -10,6 +11,165 @@
 #include "solving.h"
 
 enum { LENGTH = 32768, CHUNK = 512, LATCH = 2300, LATCH_END = 4500, KEEPS = 10000, KEEPS_END = 20000 };
+
+// With tolerance 0 overlap has the loop's bits: chains that forget, chains that do not, budgets of one sweep and of
+// many.
+static void overlap_has_the_loops_bits(void **state) {
+    (void)state;
+    const double forgets[2] = {0.9, 0}, keeps[2] = {1, 0.05}, bistable[2] = {2.5, 0};
+    const double *const kinds[] = {forgets, keeps, bistable};
+    dpcr_context *context = solving_context(2);
+    for (int kind = 0; kind < 3; kind++)
+        for (int single = 0; single < 2; single++)
+            for (int sweeps = 1; sweeps <= 3; sweeps++)
+                for (int64_t length = 1; length < 3000; length = length * 3 + 1) {
+                    chain c = {.step = step_tanh,
+                               .length = length,
+                               .batch = 2,
+                               .width = 2,
+                               .dtype = single ? DPCR_F32 : DPCR_F64,
+                               .parameters = kinds[kind]};
+                    void *z0 = starts(&c), *loop = loop_of(&c, z0);
+                    const dpcr_solve_options options = {.size = sizeof options,
+                                                        .method = DPCR_METHOD_OVERLAP,
+                                                        .backward = DPCR_SCHEME_SEQUENTIAL,
+                                                        .atol = -1,
+                                                        .rtol = -1,
+                                                        .warm_up = 32,
+                                                        .chunk = 41,
+                                                        .max_sweeps = sweeps};
+                    solved r = solve(context, &c, z0, &options);
+                    assert_int_equal(r.status, DPCR_OK);
+                    assert_memory_equal(r.z, loop, solving_bytes(&c) - 64);
+                    if (kind == 1 && length > 1000) assert_int_equal(r.report.reason, DPCR_REASON_FALLBACK);
+                    if (kind == 0 && single) assert_int_equal(r.report.reason, DPCR_REASON_EXACT);
+                    solved_free(&r);
+                    free(z0), free(loop);
+                }
+    dpcr_context_destroy(context);
+}
+
+// However many lanes the callback likes, and wherever the cuts then lie: the loop's bits; reruns of single chunks and
+// of whole groups, and what is left of the chain after the last group.
+static void overlap_cuts(void **state) {
+    (void)state;
+    const double forgets[2] = {0.9, 0}, slowly[2] = {0.999, 0}, keeps[2] = {1, 0.05};
+    const double *const kinds[] = {forgets, slowly, keeps};
+    const int64_t lanes[] = {0, 1, 3, 16, 80}, lengths[] = {1, 2, 63, 129, 1000, 4097, 20011};
+    const int64_t warm_ups[] = {1, 7, 48};
+    dpcr_context *context = solving_context(2);
+    for (int kind = 0; kind < 3; kind++)
+        for (size_t n = 0; n < sizeof lengths / sizeof *lengths; n++) {
+            chain c = {.step = step_tanh,
+                       .length = lengths[n],
+                       .batch = 1 + (int64_t)n % 2,
+                       .width = 1 + (int64_t)n % 3,
+                       .dtype = DPCR_F32,
+                       .parameters = kinds[kind]};
+            void *z0 = starts(&c), *loop = loop_of(&c, z0);
+            for (size_t i = 0; i < sizeof lanes / sizeof *lanes; i++)
+                for (size_t m = 0; m < sizeof warm_ups / sizeof *warm_ups; m++) {
+                    dpcr_steps steps = chain_steps(&c);
+                    steps.lanes = lanes[i];
+                    const dpcr_solve_options options = {.size = sizeof options,
+                                                        .method = DPCR_METHOD_OVERLAP,
+                                                        .backward = DPCR_SCHEME_SEQUENTIAL,
+                                                        .atol = -1,
+                                                        .rtol = -1,
+                                                        .warm_up = warm_ups[m]};
+                    solved r = solve_steps(context, &steps, &c, z0, &options, NULL, 0);
+                    assert_int_equal(r.status, DPCR_OK);
+                    assert_memory_equal(r.z, loop, solving_bytes(&c) - 64);
+                    solved_free(&r);
+                }
+            free(z0), free(loop);
+        }
+    dpcr_context_destroy(context);
+}
+
+// Chunks that joined bit for bit are the loop's result, and are called that.
+static void assert_joined(const chain *c, const solved *r, const void *loop) {
+    const size_t bytes = (size_t)(c->length * c->batch * c->width) * dpcr_dtype_size(c->dtype);
+    const bool bits = r->report.error_estimate == 0;
+    assert_int_equal(r->report.reason, bits ? DPCR_REASON_EXACT : DPCR_REASON_CONVERGED);
+    assert_true(!bits || memcmp(r->z, loop, bytes) == 0);
+}
+
+static void tolerant_overlap_is_close(void **state) {
+    (void)state;
+    const double forgets[2] = {0.9, 0};
+    dpcr_context *context = solving_context(2);
+    chain c = {.step = step_tanh, .length = 5000, .batch = 1, .width = 8, .dtype = DPCR_F32, .parameters = forgets};
+    void *z0 = starts(&c), *loop = loop_of(&c, z0);
+    const dpcr_solve_options options = {.size = sizeof options,
+                                        .method = DPCR_METHOD_OVERLAP,
+                                        .backward = DPCR_SCHEME_SEQUENTIAL,
+                                        .atol = 1e-6,
+                                        .rtol = 1e-6};
+    solved r = solve(context, &c, z0, &options);
+    assert_joined(&c, &r, loop);
+    assert_true(largest_error(&c, r.z, loop) < 2e-6);
+    solved_free(&r);
+    free(z0), free(loop);
+    dpcr_context_destroy(context);
+}
+
+static void step_doubling(const chain *c, int64_t l, int64_t b, const double *in, double *out, double *j) {
+    (void)b, (void)j;
+    for (int64_t i = 0; i < c->width; i++) out[i] = l == 0 ? -1 : 2 * in[i] + 1;
+}
+
+static void step_staying(const chain *c, int64_t l, int64_t b, const double *in, double *out, double *j) {
+    (void)l, (void)b, (void)j;
+    memcpy(out, in, (size_t)c->width * sizeof *out);
+}
+
+// The chain comes to -1 and stays there; what runs up from anywhere else is infinite, and agrees with no finite state.
+static void a_run_up_that_overflows_is_wrong(void **state) {
+    (void)state;
+    dpcr_context *context = solving_context(2);
+    chain c = {.step = step_doubling, .length = 4000, .batch = 1, .width = 2, .dtype = DPCR_F32};
+    float z0[2] = {5, 5};
+    const dpcr_solve_options options = {.size = sizeof options,
+                                        .method = DPCR_METHOD_OVERLAP,
+                                        .backward = DPCR_SCHEME_SEQUENTIAL,
+                                        .warm_up = 200,
+                                        .atol = 1e-6,
+                                        .rtol = 1e-6};
+    solved r = solve(context, &c, z0, &options);
+    assert_int_equal(r.report.reason, DPCR_REASON_FALLBACK);
+    for (int64_t i = 0; i < 2 * c.length; i++) assert_true(((const float *)r.z)[i] == -1);
+    solved_free(&r);
+    z0[0] = HUGE_VALF;  // this one stays infinite to its end: its states are right, and no error is told of them
+    c.step = step_staying;
+    r = solve(context, &c, z0, &options);
+    assert_int_equal(r.report.reason, DPCR_REASON_RESIDUAL_ONLY);
+    assert_true(isinf(((const float *)r.z)[2 * c.length - 2]));
+    solved_free(&r);
+    dpcr_context_destroy(context);
+}
+
+// Chunks of 128 steps would lie 2048 bytes apart: those of one group are a line longer, the others' one shorter, and
+// the last has the remainder; evaluations tell that no chunk ran twice.
+static void overlap_moves_chunks_off_each_other(void **state) {
+    (void)state;
+    static const double forgets[2] = {0.5, 0};
+    for (int64_t rest = 0; rest < 12; rest += 11) {
+        dpcr_context *context = solving_context(2);
+        chain c = tanh_chain(32 * 128 + rest, 1, 4, DPCR_F32);
+        c.parameters = forgets;
+        void *z0 = starts(&c);
+        const dpcr_solve_options options = {
+            .size = sizeof options, .method = DPCR_METHOD_OVERLAP, .warm_up = 24, .atol = 1e-4, .rtol = 1e-4};
+        solved r = solve(context, &c, z0, &options);
+        void *loop = loop_of(&c, z0);
+        assert_joined(&c, &r, loop);
+        assert_int_equal(r.report.evaluations, c.length + 31 * 24);
+        for (int64_t i = 0; i < 4 * c.length; i++) near(((float *)r.z)[i], ((float *)loop)[i], 1e-5);
+        free(loop), free(z0), solved_free(&r);
+        dpcr_context_destroy(context);
+    }
+}
 
 // Component 0 forgets everywhere, 2 keeps its past in a late stretch, so that the budget is spent; 1 grows in an
 // earlier stretch from a kick far below any tolerance.
@@ -136,9 +296,10 @@ static void auto_joins_closely_what_meets_soon(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(what_is_finished_is_the_loop),
-        cmocka_unit_test(auto_joins_closely_what_meets_soon),
-        cmocka_unit_test(what_met_within_the_tolerance_is_told),
+        cmocka_unit_test(overlap_has_the_loops_bits),          cmocka_unit_test(overlap_cuts),
+        cmocka_unit_test(tolerant_overlap_is_close),           cmocka_unit_test(a_run_up_that_overflows_is_wrong),
+        cmocka_unit_test(overlap_moves_chunks_off_each_other), cmocka_unit_test(what_is_finished_is_the_loop),
+        cmocka_unit_test(auto_joins_closely_what_meets_soon),  cmocka_unit_test(what_met_within_the_tolerance_is_told),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

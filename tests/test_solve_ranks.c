@@ -233,6 +233,18 @@ static dpcr_status refused_rank(void *user, const dpcr_transport *by, dpcr_error
                                                      bytes, NULL, error),
                      DPCR_ERROR_ARGUMENT);
     assert_non_null(strstr(error->text, "no `clear`"));
+    dpcr_array still = z;
+    still.strides[0] = 0;
+    dirty mine = {t->dx[1], t->length * B * W};
+    ranks.clear = clear, ranks.clear_user = &mine;
+    assert_int_equal(
+        dpcr_solve_execute_distributed(plan, &ranks, &z0, &still, NULL, &start, workspace, bytes, NULL, error),
+        DPCR_ERROR_ARGUMENT);
+    assert_non_null(strstr(error->text, "solve_execute_distributed: z is written"));
+    assert_int_equal(dpcr_solve_backward_distributed(plan, &ranks, &start, &z, NULL, NULL, NULL, &still, NULL,
+                                                     workspace, bytes, NULL, error),
+                     DPCR_ERROR_ARGUMENT);
+    assert_non_null(strstr(error->text, "solve_backward_distributed: lambda is written"));
     ranks.transport = NULL;
     assert_int_equal(dpcr_solve_execute_distributed(plan, &ranks, &z0, &z, NULL, &start, workspace, bytes, NULL, error),
                      DPCR_ERROR_ARGUMENT);

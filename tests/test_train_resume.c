@@ -135,26 +135,14 @@ typedef struct cancelling {
     int64_t calls, from;
 } cancelling;
 
-// Chunks of the way back whose borders may be off: their gradients tell by how many steps they were cut, and how many
-// they begin early, and a run that is gone on with without a word of it takes what the checkpoint tells.
-static void keep_way_back(int64_t warm_up) {
+// A run by `solve` that is stopped and gone on with by `other`, which leaves out what shows in the numbers, takes what
+// the checkpoint tells.
+static void keep_what_is_left_out(dpcr_solve_options solve, dpcr_solve_options left_out) {
     make_data(&data, COUNT, 1);
     const dpcr_model_options o = tiny();
-    dpcr_train_options options = tiny_run(NULL, NULL);
-    options.solve = (dpcr_solve_options){.method = DPCR_METHOD_SEQUENTIAL,
-                                         .backward = DPCR_SCHEME_OVERLAP,
-                                         .backward_chunk = 5,
-                                         .warm_up = 1,
-                                         .backward_warm_up = warm_up,
-                                         .atol = 1e9,
-                                         .rtol = 1e9};
-    reference wanted = make_reference(&o, options);
-    dpcr_train_options other = options;
-    if (warm_up)
-        other.solve.backward_warm_up = 0;
-    else
-        other.solve.backward_chunk = 0;
-    reference usual = make_reference(&o, other);
+    dpcr_train_options options = tiny_run(NULL, NULL), other = options;
+    options.solve = solve, other.solve = left_out;
+    reference wanted = make_reference(&o, options), usual = make_reference(&o, other);
     dpcr_context *context = make_context(1);
     dpcr_model *model = make_model(context, &o);
     assert_memory_not_equal(usual.parameters, wanted.parameters, vector_bytes(model));
@@ -173,14 +161,41 @@ static void keep_way_back(int64_t warm_up) {
     free_reference(&wanted), free_reference(&usual);
 }
 
+// Chunks of the way back whose borders may be off: their gradients tell by how many steps they were cut, and how many
+// they begin early.
+static const dpcr_solve_options loose = {.method = DPCR_METHOD_SEQUENTIAL,
+                                         .backward = DPCR_SCHEME_OVERLAP,
+                                         .backward_chunk = 5,
+                                         .warm_up = 1,
+                                         .atol = 1e9,
+                                         .rtol = 1e9};
+
 static void chunks_of_the_way_back_are_kept(void **state) {
     (void)state;
-    keep_way_back(0);
+    dpcr_solve_options left_out = loose;
+    left_out.backward_chunk = 0;
+    keep_what_is_left_out(loose, left_out);
 }
 
 static void run_ups_of_the_way_back_are_kept(void **state) {
     (void)state;
-    keep_way_back(9);  // the loss alone has gradients: they reach a chunk that begins so early
+    dpcr_solve_options early = loose;
+    early.backward_warm_up = 9;  // the loss alone has gradients: they reach a chunk that begins so early
+    keep_what_is_left_out(early, loose);
+}
+
+// Chunks that join bit for bit, where by the tolerance they would be left as they are.
+static void joins_are_kept(void **state) {
+    (void)state;
+    const dpcr_solve_options cut = {.method = DPCR_METHOD_OVERLAP,
+                                    .backward = DPCR_SCHEME_SEQUENTIAL,
+                                    .chunk = 5,
+                                    .warm_up = 1,
+                                    .atol = 1e9,
+                                    .rtol = 1e9};
+    dpcr_solve_options close = cut;
+    close.join_tolerance = -1;
+    keep_what_is_left_out(close, cut);
 }
 
 static int cancel_from(void *user) {
@@ -546,6 +561,7 @@ int main(void) {
         cmocka_unit_test(a_run_stopped_anywhere_resumes_to_the_same_bits),
         cmocka_unit_test(chunks_of_the_way_back_are_kept),
         cmocka_unit_test(run_ups_of_the_way_back_are_kept),
+        cmocka_unit_test(joins_are_kept),
         cmocka_unit_test(a_run_cancelled_anywhere_ends_with_the_same_file),
         cmocka_unit_test(a_run_killed_at_random_moments_ends_with_the_same_file),
         cmocka_unit_test(a_checkpoint_is_a_model),

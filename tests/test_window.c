@@ -304,7 +304,7 @@ static void chains_that_do_not_converge(test_chain *c) {
 }
 
 // Newton's windows of chains that keep their past: what a coarse tolerance leaves of each does not add up, since the
-// last corrections are added. (Without, the errors are 1.2e-4 to 1.5e-3.)
+// last corrections are added. Without, the errors are 1.2e-4 to 1.5e-3.
 static void corrections_do_not_add_up(test_chain *c) {
     const double coarse = 1e-3, allowed = c->dtype == DPCR_F32 ? 1e-4 : 1e-7;
     for (int64_t w = 1; w <= 4; w *= 2) {

@@ -193,9 +193,9 @@ static bool meets_itself(const dpcr_array *array) {
 }
 
 dpcr_status dpcri_check_written(const char *call, const char *name, const dpcr_array *array, dpcr_error *error) {
-    for (int32_t d = 0; array && d < array->ndim; d++)
-        if (array->shape[d] == 0) return DPCR_OK;
     if (!array) return DPCR_OK;
+    for (int32_t d = 0; d < array->ndim; d++)
+        if (array->shape[d] == 0) return DPCR_OK;
     if (dpcri_reaches_too_far(array))
         return dpcri_fail(error, DPCR_ERROR_OVERFLOW, "%s: the strides of %s reach beyond the address space", call,
                           name);

@@ -71,8 +71,8 @@ bool dpcri_reaches_too_far(const dpcr_array *array);
 // refused too.
 dpcr_status dpcri_check_written(const char *call, const char *name, const dpcr_array *array, dpcr_error *error);
 
-// Refuses a z0, [B][w], with a row that shares memory with one of z, [L][B][w]; both have been checked for shape, and
-// z's rows share nothing with one another (where they do, as solve allows, some may be missed).
+// Refuses a z0, [B][w], with a row that shares memory with one of z, [L][B][w]; both have been checked for shape.
+// Where z's rows share memory with one another, which dpcri_check_written refuses, some may be missed.
 dpcr_status dpcri_check_start(const char *call, const dpcr_array *z0, const dpcr_array *z, dpcr_error *error);
 
 // Structures of the public headers may grow: a caller's, of which `size` bytes are known here, says in its first field

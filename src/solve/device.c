@@ -355,9 +355,7 @@ done:
 // ---- the report ----
 
 static dpcr_reason reason_of(const dpcr_solve_options *o, const dpcr_device_outcome *outcome, int64_t length) {
-    double atol, rtol;
-    dpcri_join_within(o, &atol, &rtol);
-    const bool exact = o->method == DPCR_METHOD_OVERLAP && atol == 0 && rtol == 0;
+    const bool exact = o->method == DPCR_METHOD_OVERLAP && dpcri_joins_in_bits(o);
     if (o->method == DPCR_METHOD_SEQUENTIAL) return DPCR_REASON_SEQUENTIAL;
     if (is_sweeps(o) && outcome->locked < length)
         return outcome->non_finite ? DPCR_REASON_NONFINITE

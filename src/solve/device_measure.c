@@ -40,9 +40,8 @@ static bool key_of(const dpcr_solve_plan *plan, const dpcr_device_info *info, ch
     const dpcr_solve_options *o = &plan->options;
     const int used = dpcri_text_print(
         key, DPCRI_WISDOM_KEY,
-        "device %.100s %d.%d solve %s L%lld B%lld w%lld %s%lld flops %.9g tol %.9g %.9g joins %.9g chunk %lld warm-up "
-        "%lld "
-        "sweeps "
+        "device %.100s %d.%d solve %s L%lld B%lld w%lld %s%lld flops %.9g tol %.9g %.9g joins %.9g chunk %lld "
+        "warm-up %lld sweeps "
         "%d%s limit %zu chain %016" PRIx64,
         info->name, info->major, info->minor, dpcr_dtype_name(s->dtype), (long long)s->length, (long long)s->batch,
         (long long)s->width, dpcr_structure_name(s->jacobian.structure), (long long)s->jacobian.block, s->flops,
@@ -97,9 +96,9 @@ static double device_clock(void *argument) { return ((const trial *)argument)->n
 // How many ways are served; what they need at most.
 static int make_plans(trial *t, const dpcr_solve_plan *plan) {
     int served = 0;
-    const dpcr_solve_options *asked = &plan->options;  // 0 is a default yet, as the caller gave it
-    const bool none = asked->atol < 0 ? asked->rtol <= 0 : asked->atol == 0 && asked->rtol < 0;
-    const bool bits = asked->join_tolerance != 0 ? asked->join_tolerance < 0 : none;
+    dpcr_solve_options filled = plan->options;  // 0 is a default in the plan's yet, as the caller gave it
+    dpcri_device_defaults(&filled, plan->steps.dtype, plan->steps.length, 1, 1);
+    const bool bits = dpcri_joins_in_bits(&filled);
     for (int i = 0; i < WAYS; i++) {
         dpcr_solve_options o = plan->options;
         if (bits && methods[i] == DPCR_METHOD_NEWTON) continue;

@@ -143,6 +143,12 @@ void dpcri_join_within(const dpcr_solve_options *options, double *atol, double *
     *rtol = within == 0 ? options->rtol : fmax(within, 0);
 }
 
+bool dpcri_joins_in_bits(const dpcr_solve_options *options) {
+    double atol, rtol;
+    dpcri_join_within(options, &atol, &rtol);
+    return atol == 0 && rtol == 0;
+}
+
 void dpcri_overlap_carve(const dpcr_solve_plan *plan, dpcri_arena *arena, dpcri_overlap_space *space) {
     const int64_t chunks = layout_of(plan).chunks;
     int64_t rows = 0, numbers = 0;

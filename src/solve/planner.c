@@ -59,11 +59,7 @@ static bool can_run_beside(const dpcri_outlook *o) {
 }
 
 // The loop's, which only chunks of the loop have: sweeps of any other method would go on to the end of their budget.
-static bool wants_bits(const dpcri_outlook *o) {
-    double atol, rtol;
-    dpcri_join_within(o->options, &atol, &rtol);
-    return atol == 0 && rtol == 0;
-}
+static bool wants_bits(const dpcri_outlook *o) { return dpcri_joins_in_bits(o->options); }
 
 // Whether Jacobians are dense and so wide that composing them costs more than all threads together make up for.
 static bool is_wide(const dpcri_outlook *o) {

@@ -217,8 +217,9 @@ typedef struct dpcri_overlap_space {
     double *met;  // [K][B]: the largest distance at which reruns met what was stored, if not bit for bit; else 0
     unsigned char *rerun;  // [K][B]: 1 where the chunk must run again
 } dpcri_overlap_space;
-// Within what its chunks join, going forward.
+// Within what its chunks join, going forward, and whether that is nothing; of options whose defaults are filled in.
 void dpcri_join_within(const dpcr_solve_options *options, double *atol, double *rtol);
+bool dpcri_joins_in_bits(const dpcr_solve_options *options);
 void dpcri_overlap_carve(const dpcr_solve_plan *plan, dpcri_arena *arena, dpcri_overlap_space *space);
 // Chunks that a chain is cut into unless it is said: those of twice their warm-up, as many as groups of `lanes`, one
 // call each, take. Two groups at least where the chain is long enough, so that two threads find work; then a power of

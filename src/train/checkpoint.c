@@ -215,16 +215,15 @@ done:
 
 dpcr_status dpcri_saved_open(dpcri_saved *saved, dpcr_context *context, const char *path, dpcr_error *error) {
     *saved = (dpcri_saved){.context = context, .path = path};
-    const dpcr_status status = dpcr_safetensors_read(context, path, &saved->tensors, error);
+    dpcr_status status = dpcr_safetensors_read(context, path, &saved->tensors, error);
     if (status == DPCR_OK && saved->tensors.other_count > 0) {  // the next checkpoint often takes this one's place
         dpcri_quoted quoted;
         return dpcri_fail(error, DPCR_ERROR_FORMAT,
                           "train: %s is no checkpoint to go on from: tensor '%s' is of dtype %s, which none has", path,
                           dpcri_quote(saved->tensors.other_names[0], &quoted), saved->tensors.other_dtypes[0]);
     }
-    if (status != DPCR_OK) return status;
-    const dpcr_status whole = dpcri_tensors_sum_agrees(&saved->tensors, path, error);
-    return whole == DPCR_OK ? read_position(saved, error) : whole;
+    if (status == DPCR_OK) status = dpcri_tensors_sum_agrees(&saved->tensors, path, error);
+    return status == DPCR_OK ? read_position(saved, error) : status;
 }
 
 dpcr_status dpcri_saved_read(dpcri_saved *saved, dpcr_context *context, const char *path, dpcr_error *error) {

@@ -43,15 +43,13 @@ static void expect(dpcr_status got, dpcr_status wanted, const dpcr_error *error,
 static void modules_that_cannot_serve(void **state) {
     (void)state;
     const dpcri_device_table *table = NULL;
-    char path[] = "test_device.XXXXXX";
+    char path[] = P_tmpdir "/test_device.XXXXXX";
     const int file = mkstemp(path);
     assert_true(file >= 0);
     FILE *damaged = fdopen(file, "w");
     fputs("no module at all", damaged);
     fclose(damaged);
-    char damaged_path[64];
-    snprintf(damaged_path, sizeof damaged_path, "./%s", path);
-    REFUSED(DPCR_ERROR_DEVICE, "cannot be loaded", dpcri_device_open(damaged_path, &table, error));
+    REFUSED(DPCR_ERROR_DEVICE, "cannot be loaded", dpcri_device_open(path, &table, error));
     remove(path);
     REFUSED(DPCR_ERROR_DEVICE, "cannot be loaded", dpcri_device_open(STAND_INS "/none.so", &table, error));
     REFUSED(DPCR_ERROR_DEVICE, "no module of deeppcr", dpcri_device_open("libm.so.6", &table, error));
@@ -544,6 +542,15 @@ static void nonlinear_refusals(void **state) {
     first.device = n.z.device;
     REFUSED(DPCR_ERROR_ARGUMENT, "z0 shares memory with z",
             dpcr_solve_enqueue(plan, &first, &n.z, n.workspace, bytes, NULL, error));
+    off = n.z;
+    off.strides[0] = 0;
+    REFUSED(DPCR_ERROR_ARGUMENT, " z is written",
+            dpcr_solve_enqueue(plan, NULL, &off, n.workspace, bytes, NULL, error));
+    REFUSED(DPCR_ERROR_ARGUMENT, "lambda is written",
+            dpcr_solve_enqueue_backward(plan, NULL, &n.z, &n.z, &off, NULL, n.workspace, bytes, NULL, error));
+    first.strides[0] = 0;
+    REFUSED(DPCR_ERROR_ARGUMENT, "dz0 is written",
+            dpcr_solve_enqueue_backward(plan, NULL, &n.z, &n.z, &n.z, &first, n.workspace, bytes, NULL, error));
     REFUSED(DPCR_ERROR_ARGUMENT, "direct is",
             dpcr_solve_enqueue_backward(plan, NULL, &n.z, NULL, &n.z, NULL, n.workspace, bytes, NULL, error));
     REFUSED(DPCR_ERROR_UNSUPPORTED, "where solve_enqueue",

@@ -28,7 +28,8 @@ typedef struct slow {
     int takes[DPCR_METHOD_COUNT];
     int64_t locked[DPCR_METHOD_COUNT];  // steps that it leaves right, less than STEPS
     int launches[DPCR_METHOD_COUNT];
-    const void *z0;             // of the last launch
+    const void *z0;             // of the last launch,
+    double atol, rtol;          // and its tolerances
     double barrier, bandwidth;  // that it was asked with
 } slow;
 
@@ -42,7 +43,7 @@ static dpcr_status launch(void *user, dpcr_launch *l, dpcr_error *error) {
         return DPCR_OK;
     }
     s->launches[l->method]++;
-    s->z0 = l->z0 ? l->z0->data : NULL;
+    s->z0 = l->z0 ? l->z0->data : NULL, s->atol = l->atol, s->rtol = l->rtol;
     static const char bytes[WORKSPACE];
     static dpcr_device_outcome outcomes[ROWS];
     for (int b = 0; b < ROWS; b++)
@@ -120,6 +121,20 @@ static int launches(const fixture *f) {
     return all;
 }
 
+// A solve by the plan, in memory there.
+static void solve_there(fixture *f) {
+    const int64_t shape[3] = {STEPS, ROWS, WIDTH};
+    const size_t bytes = dpcr_solve_plan_workspace(f->plan);
+    void *memory[2] = {NULL, NULL};
+    assert_int_equal(dpcr_device_allocate(cuda, sizeof(float) * STEPS * ROWS * WIDTH, &memory[0], NULL), DPCR_OK);
+    assert_int_equal(dpcr_device_allocate(cuda, bytes, &memory[1], NULL), DPCR_OK);
+    dpcr_array z = dpcr_array_make(memory[0], DPCR_F32, 3, shape);
+    z.device = cuda;
+    assert_int_equal(dpcr_solve_enqueue(f->plan, NULL, &z, memory[1], bytes, NULL, NULL), DPCR_OK);
+    assert_int_equal(dpcr_solve_collect(f->plan, memory[1], bytes, NULL, NULL, NULL), DPCR_OK);
+    dpcr_device_release(cuda, memory[0]), dpcr_device_release(cuda, memory[1]);
+}
+
 static const dpcr_solve_options estimate = {0}, measure = {.planning = DPCR_PLANNING_MEASURE},
                                 wisdom = {.planning = DPCR_PLANNING_WISDOM};
 
@@ -153,9 +168,38 @@ static void the_fastest_is_taken(void **state) {
     assert_int_equal(launches(f), before);
 }
 
+// Bit for bit, by the tolerance or by what chunks join within: newton has none of that.
+static void bits_leave_newton_out(void **state) {
+    fixture *f = *state;
+    for (int i = 0; i < 2; i++) {
+        dpcr_solve_options bits = measure;
+        if (i)
+            bits.join_tolerance = -1;
+        else
+            bits.atol = -1;
+        takes(f, bits, DPCR_METHOD_OVERLAP, "measured; sequential");
+    }
+    assert_int_equal(f->work.launches[DPCR_METHOD_NEWTON], 0);
+}
+
+// What chunks join within goes to the kernels of overlap in the tolerances' place, to no other method's.
+static void joins_go_to_the_kernels(void **state) {
+    fixture *f = *state;
+    for (int i = 0; i < 3; i++) {
+        const double joins = i == 1 ? -1 : i == 2 ? 0.25 : 0, within = i == 1 ? 0 : i == 2 ? 0.25 : 0.5;
+        for (dpcr_method method = DPCR_METHOD_OVERLAP; method;
+             method = method == DPCR_METHOD_OVERLAP ? DPCR_METHOD_NEWTON : 0) {
+            const dpcr_solve_options o = {.method = method, .atol = 0.5, .rtol = 0.5, .join_tolerance = joins};
+            assert_int_equal(make(f, o), DPCR_OK);
+            solve_there(f);
+            assert_true(f->work.atol == (method == DPCR_METHOD_OVERLAP ? within : 0.5) && f->work.rtol == f->work.atol);
+        }
+    }
+}
+
 static void what_was_measured_is_remembered(void **state) {
     fixture *f = *state;
-    char path[] = "test_device_measure.XXXXXX";
+    char path[] = P_tmpdir "/test_device_measure.XXXXXX";
     const int file = mkstemp(path);
     assert_true(file >= 0);
     close(file);
@@ -174,6 +218,8 @@ static void what_was_measured_is_remembered(void **state) {
     // Another chain, other options: not known.
     dpcr_solve_options other = wisdom;
     other.atol = 1e-3;
+    assert_int_equal(make(f, other), DPCR_ERROR_UNSUPPORTED);
+    other = wisdom, other.join_tolerance = -1;
     assert_int_equal(make(f, other), DPCR_ERROR_UNSUPPORTED);
     f->steps.identity = 7;
     assert_int_equal(make(f, wisdom), DPCR_ERROR_UNSUPPORTED);
@@ -287,6 +333,8 @@ int main(void) {
     setenv("DEEPPCR_FAKE_CLOCK", "1", 1);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(the_fastest_is_taken, begin, finish),
+        cmocka_unit_test_setup_teardown(bits_leave_newton_out, begin, finish),
+        cmocka_unit_test_setup_teardown(joins_go_to_the_kernels, begin, finish),
         cmocka_unit_test_setup_teardown(what_was_measured_is_remembered, begin, finish),
         cmocka_unit_test_setup_teardown(ways_that_cannot_run_are_left_out, begin, finish),
         cmocka_unit_test_setup_teardown(without_room_the_rule_decides, begin, finish),
