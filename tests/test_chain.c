@@ -335,6 +335,18 @@ static void overlap_reports(void **state) {
     assert_int_equal(r.sweeps, 3);
     assert_true(r.finished_from > 0 && r.finished_from < q.length);
     assert_int_equal(wrong_states(&q, false), 0);
+    // Run-ups and chunks longer than any chain are one chunk, the loop.
+    for (int i = 0; i < 3; i++) {
+        const dpcr_chain_options endless = {.size = sizeof o,
+                                            .scheme = DPCR_SCHEME_OVERLAP,
+                                            .chunk = i == 1   ? 100
+                                                     : i == 2 ? INT64_MAX
+                                                              : 0,
+                                            .warm_up = INT64_MAX - i};
+        r = solve(&q, &endless, 2, false);
+        assert_true(r.applications > 0 && r.depth > 0);
+        assert_int_equal(wrong_states(&q, false), 0);
+    }
     drop(&q);
 }
 

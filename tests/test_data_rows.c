@@ -190,6 +190,11 @@ static void another_file_stays_as_it_is(void **state) {
     assert_memory_equal(got.items[0].array.data, numbers, sizeof numbers);
     dpcr_tensors_free(context, &got);
     const dpcr_array two = dpcr_array_make(wrong, DPCR_F64, 2, (const int64_t[]){2, 2});
+    for (int longer = 0; longer < 2; longer++) {  // the header is right, but data are missing, or something follows
+        assert_int_equal(truncate(path, longer ? size + 1 : size - 1), 0);
+        assert_int_equal(dpcr_npy_rows_write(path, &whole, 0, &two, &error), DPCR_ERROR_ARGUMENT);
+        assert_int_equal(size_of(path), longer ? size + 1 : size - 1);
+    }
     FILE *file = fopen(path, "wb");
     assert_non_null(file);
     assert_int_equal(fclose(file), 0);
