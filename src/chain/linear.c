@@ -337,7 +337,6 @@ void dpcri_chain_defaults(const dpcr_transition *transition, int64_t length, int
     (void)batch;
     options->size = sizeof *options;
     if (options->warm_up == 0) options->warm_up = 64;
-    if (options->warm_up > endless) options->warm_up = endless;
     if (options->chunk == 0) options->chunk = default_chunk(options->scheme, transition, length, options->warm_up);
     if (options->chunk > endless) options->chunk = endless;
     if (options->levels == 0) options->levels = 64;
