@@ -301,8 +301,12 @@ static int resume(training *t) {
     if (dpcr_safetensors_read(t->context, t->resume, &file, &error) != DPCR_OK)
         return cli_fail_error(&error, CLI_READING);
     int64_t pruned = 0;
-    int status =
-        vgg_is(&file) ? read_position(t, &file) : cli_fail(CLI_INPUT, "%s: no checkpoint of a VGG-11", t->resume);
+    int status = CLI_DONE;
+    if (!vgg_is(&file))
+        status = cli_fail(CLI_INPUT, "%s: no checkpoint of a VGG-11", t->resume);
+    else if (dpcr_tensors_sum_agrees(&file, t->resume, &error) != DPCR_OK)
+        status = cli_fail_error(&error, CLI_READING);
+    if (!status) status = read_position(t, &file);
     if (!status) status = agrees(t, &file);
     if (!status) status = vgg_get_int(&file, t->resume, "deeppcr.vgg.pruned", 0, 1, &pruned);
     const int part = pruned ? PRUNED : WHOLE;

@@ -110,7 +110,7 @@ int vgg_save(const char *path, const convnet *net, dpcr_optimiser *optimiser, co
     dpcr_status status = optimiser ? dpcr_optimiser_state(optimiser, &first, &second, &error) : DPCR_OK;
     if (first.data) put(w, "train.first", first);
     if (second.data) put(w, "train.second", second);
-    if (status == DPCR_OK) status = dpcr_safetensors_write(path, &w->tensors, &error);
+    if (status == DPCR_OK) status = dpcr_safetensors_write_summed(path, &w->tensors, &error);
     free(w);
     return status == DPCR_OK ? CLI_DONE : cli_fail_error(&error, CLI_WRITING);
 }

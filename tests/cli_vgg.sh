@@ -152,7 +152,10 @@ for arguments, status, word in (
     refused(status, word, *TRAIN, *arguments)
 assert not os.path.exists(path("early")), "the whole network was trained before the pruned one's options were refused"
 data = content("model")
-length = struct.unpack("<Q", data[:8])[0]
+put("broken", data[:-5] + bytes([data[-5] ^ 1]) + data[-4:])
+refused(5, "damaged", *TRAIN, *both, "--resume", path("broken"))
+data = data.replace(b"deeppcr.checksum", b"deeppcr.unsummed", 1)  # changed on purpose
+assert data != content("model")
 for what, broken in (("cut", data[:-5]), ("weights", data.replace(b"features.3.weight", b"features.9.weight", 1)),
                      ("kept", data.replace(b"features.3.kept", b"features.9.kept", 1)), ("channels", data.replace(b'channels":"1"', b'channels":"9"', 1)),
                      ("divisor", data.replace(b'divisor":"16"', b'divisor":"17"', 1)), ("step", data.replace(b'train.step":"24"', b'train.step":"-4"', 1))):
@@ -162,6 +165,7 @@ for what, broken in (("cut", data[:-5]), ("weights", data.replace(b"features.3.w
     if what != "step":
         refused(5, "", *judge("broken"))
 strings, parts = safetensors(path("model"))
+assert len(strings.pop("deeppcr.checksum")) == 16, strings
 put_safetensors("more", strings, {**parts, "note": ((1,), bytes(8), "q")})
 refused(5, "'note' is of dtype I64", *TRAIN, *both, "--resume", path("more"))
 put_safetensors("more", strings, {**parts, "features.3.bias": (parts["features.3.bias"][0], bytes(2 * parts["features.3.bias"][0][0]), "h")})

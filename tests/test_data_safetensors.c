@@ -236,6 +236,76 @@ static void names_what_it_does_not_load(void **state) {
     dpcr_tensors_free(s->context, &t);
 }
 
+// Whatever the order of tensors and strings; every byte of the file after its header counts, names and strings too.
+static void a_sum_goes_with_the_file(void **state) {
+    scratch *s = *state;
+    sample m;
+    make_sample(&m);
+    dpcr_tensors t;
+    size_t count = 0, again = 0;
+    assert_int_equal(dpcr_tensors_sum_agrees(&m.tensors, "none", &s->error), DPCR_OK);  // carries none
+    assert_int_equal(dpcr_safetensors_write_summed(scratch_path(s, "m"), &m.tensors, &s->error), DPCR_OK);
+    unsigned char *file = load_file(s->path, &count);
+    assert_int_equal(dpcr_safetensors_read(s->context, s->path, &t, &s->error), DPCR_OK);
+    assert_int_equal(t.metadata_count, 3);
+    assert_int_equal(strlen(dpcr_tensors_metadata(&t, "deeppcr.checksum")), 16);
+    assert_int_equal(dpcr_tensors_sum_agrees(&t, s->path, &s->error), DPCR_OK);
+    assert_int_equal(dpcr_safetensors_write_summed(scratch_path(s, "m"), &t, &s->error), DPCR_OK);
+    unsigned char *second = load_file(s->path, &again);
+    assert_int_equal(count, again);
+    assert_memory_equal(file, second, count);
+    free(second);
+    const dpcr_tensor item = t.items[0];
+    t.items[0] = t.items[4], t.items[4] = item;
+    char *const key = t.metadata_keys[0], *const value = t.metadata_values[0];
+    t.metadata_keys[0] = t.metadata_keys[1], t.metadata_values[0] = t.metadata_values[1];
+    t.metadata_keys[1] = key, t.metadata_values[1] = value;
+    assert_int_equal(dpcr_tensors_sum_agrees(&t, s->path, &s->error), DPCR_OK);
+    value[0] ^= 1;
+    assert_refused(s, dpcr_tensors_sum_agrees(&t, "this", &s->error), DPCR_ERROR_FORMAT, "this: damaged");
+    assert_int_equal(dpcr_safetensors_write_summed(scratch_path(s, "m"), &t, &s->error), DPCR_OK);  // a new sum
+    dpcr_tensors_free(s->context, &t);
+    assert_int_equal(dpcr_safetensors_read(s->context, s->path, &t, &s->error), DPCR_OK);
+    assert_int_equal(t.metadata_count, 3);
+    assert_int_equal(dpcr_tensors_sum_agrees(&t, s->path, &s->error), DPCR_OK);
+    dpcr_tensors_free(s->context, &t);
+    const size_t data = 8 + file[0] + ((size_t)file[1] << 8);
+    for (size_t at = data; at < count; at += at < data + 400 ? 1 : 97) {
+        file[at] ^= 0x10;
+        const char *path = scratch_write(s, "damaged", file, count);
+        assert_int_equal(dpcr_safetensors_read(s->context, path, &t, &s->error), DPCR_OK);
+        assert_refused(s, dpcr_tensors_sum_agrees(&t, path, &s->error), DPCR_ERROR_FORMAT, "damaged");
+        dpcr_tensors_free(s->context, &t);
+        file[at] ^= 0x10;
+    }
+    static const char *const changed[][2] = {{"\"reversed\"", "\"reverzed\""},
+                                             {"\"format\"", "\"farmat\""},
+                                             {"\"shape\":[3,4]", "\"shape\":[4,3]"},
+                                             {"checksum\":\"", "checksum\":\"?"}};
+    for (size_t i = 0; i < sizeof changed / sizeof *changed; i++) {
+        unsigned char *copy = malloc(count);
+        memcpy(copy, file, count);
+        unsigned char *at = memmem(copy, count, changed[i][0], strlen(changed[i][0]));
+        assert_non_null(at);
+        memcpy(at, changed[i][1], strlen(changed[i][1]));
+        const char *path = scratch_write(s, "damaged", copy, count);
+        assert_int_equal(dpcr_safetensors_read(s->context, path, &t, &s->error), DPCR_OK);
+        assert_refused(s, dpcr_tensors_sum_agrees(&t, path, &s->error), DPCR_ERROR_FORMAT, "damaged");
+        dpcr_tensors_free(s->context, &t);
+        free(copy);
+    }
+    free(file);
+    static const char other[] =
+        "{\"__metadata__\":{\"deeppcr.checksum\":\"0\"},\"n\":{\"dtype\":\"I64\",\"shape\":[],\"data_offsets\":[0,8]}}";
+    const char *path = write_header(s, other, 8);
+    assert_int_equal(dpcr_safetensors_read(s->context, path, &t, &s->error), DPCR_OK);
+    assert_refused(s, dpcr_tensors_sum_agrees(&t, path, &s->error), DPCR_ERROR_FORMAT, "'n' of dtype I64 is none of");
+    dpcr_tensors_free(s->context, &t);
+    assert_refused(s, dpcr_tensors_sum_agrees(NULL, path, &s->error), DPCR_ERROR_ARGUMENT, "wanted");
+    m.items[1].array.data = NULL;
+    assert_refused(s, dpcr_safetensors_write_summed(path, &m.tensors, &s->error), DPCR_ERROR_ARGUMENT, "got no data");
+}
+
 // The format lets a tensor begin at any byte; only some writers sort their tensors by size.
 static void reads_tensors_at_any_byte(void **state) {
     scratch *s = *state;
@@ -429,6 +499,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         scratch_test(reads_the_python_package),
         scratch_test(round_trip),
+        scratch_test(a_sum_goes_with_the_file),
         scratch_test(special_values_keep_their_bits),
         scratch_test(nothing_at_all),
         scratch_test(refuses_bad_headers),

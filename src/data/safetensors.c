@@ -344,9 +344,9 @@ static int compare_tensors(const void *a, const void *b) {
     return strcmp(p->name, q->name);
 }
 
-static dpcr_status add_metadata(json_t *header, const dpcr_tensors *tensors, dpcr_error *error) {
-    if (tensors->metadata_count <= 0) return DPCR_OK;
-    if (!tensors->metadata_keys || !tensors->metadata_values)
+static dpcr_status add_metadata(json_t *header, const dpcr_tensors *tensors, bool summed, dpcr_error *error) {
+    if (tensors->metadata_count <= 0 && !summed) return DPCR_OK;
+    if (tensors->metadata_count > 0 && (!tensors->metadata_keys || !tensors->metadata_values))
         return dpcri_fail(error, DPCR_ERROR_ARGUMENT,
                           "safetensors_write: metadata_count is %lld, but there are no keys or values",
                           (long long)tensors->metadata_count);
@@ -362,7 +362,10 @@ static dpcr_status add_metadata(json_t *header, const dpcr_tensors *tensors, dpc
             return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "safetensors_write: metadata key or value %lld is not UTF-8",
                               (long long)i);
     }
-    return DPCR_OK;
+    if (!summed) return DPCR_OK;
+    char sum[DPCRI_SUM_BYTES];
+    dpcri_tensors_sum(tensors, sum);
+    return json_object_set_new(metadata, DPCRI_SUM, json_string(sum)) == 0 ? DPCR_OK : no_memory(error, "the header");
 }
 
 static dpcr_status add_entry(json_t *header, const dpcr_tensor *tensor, int64_t *offset, dpcr_error *error) {
@@ -390,13 +393,13 @@ static dpcr_status add_entry(json_t *header, const dpcr_tensor *tensor, int64_t 
     return DPCR_OK;
 }
 
-static dpcr_status make_header(const dpcr_tensors *tensors, const dpcr_tensor **sorted, char **text,
+static dpcr_status make_header(const dpcr_tensors *tensors, bool summed, const dpcr_tensor **sorted, char **text,
                                dpcr_error *error) {
     dpcr_status status;
     int64_t offset = 0;
     json_t *header = json_object();
     if (!header) return no_memory(error, "the header");
-    DPCR_TRY(add_metadata(header, tensors, error));
+    DPCR_TRY(add_metadata(header, tensors, summed, error));
     for (int64_t i = 0; i < tensors->count; i++) DPCR_TRY(add_entry(header, sorted[i], &offset, error));
     *text = json_dumps(header, JSON_COMPACT);
     if (!*text) DPCR_TRY(no_memory(error, "the header"));
@@ -435,7 +438,7 @@ done:
     return status;
 }
 
-dpcr_status dpcr_safetensors_write(const char *path, const dpcr_tensors *tensors, dpcr_error *error) {
+static dpcr_status write_tensors(const char *path, const dpcr_tensors *tensors, bool summed, dpcr_error *error) {
     char *text = NULL;
     const dpcr_tensor **sorted = NULL;
     dpcr_status status;
@@ -447,10 +450,18 @@ dpcr_status dpcr_safetensors_write(const char *path, const dpcr_tensors *tensors
     for (int64_t i = 0; i < tensors->count; i++) sorted[i] = &tensors->items[i];
     // NOLINTNEXTLINE(bugprone-sizeof-expression): it is the pointers that are sorted.
     qsort(sorted, (size_t)tensors->count, sizeof sorted[0], compare_tensors);
-    DPCR_TRY(make_header(tensors, sorted, &text, error));
+    DPCR_TRY(make_header(tensors, summed, sorted, &text, error));
     DPCR_TRY(write_file(path, text, sorted, tensors->count, error));
 done:
     free(text);
     free(sorted);
     return status;
+}
+
+dpcr_status dpcr_safetensors_write(const char *path, const dpcr_tensors *tensors, dpcr_error *error) {
+    return write_tensors(path, tensors, false, error);
+}
+
+dpcr_status dpcr_safetensors_write_summed(const char *path, const dpcr_tensors *tensors, dpcr_error *error) {
+    return write_tensors(path, tensors, true, error);
 }

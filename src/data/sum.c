@@ -51,10 +51,20 @@ void dpcri_tensors_sum(const dpcr_tensors *t, char text[static DPCRI_SUM_BYTES])
     snprintf(text, DPCRI_SUM_BYTES, "%016llx", (unsigned long long)all);
 }
 
-dpcr_status dpcri_tensors_sum_agrees(const dpcr_tensors *tensors, const char *path, dpcr_error *error) {
+dpcr_status dpcr_tensors_sum_agrees(const dpcr_tensors *tensors, const char *path, dpcr_error *error) {
     char text[DPCRI_SUM_BYTES];
+    if (!tensors || !path)
+        return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "tensors_sum_agrees: tensors and their path are wanted");
     const char *saved = dpcr_tensors_metadata(tensors, DPCRI_SUM);
     if (!saved) return DPCR_OK;
+    if (tensors->other_count > 0) {
+        dpcri_quoted quoted;
+        return dpcri_fail(error, DPCR_ERROR_FORMAT,
+                          "%s: damaged: '%s' of dtype %s is none of the tensors that were saved", path,
+                          dpcri_quote(tensors->other_names[0], &quoted), tensors->other_dtypes[0]);
+    }
+    const dpcr_status status = dpcri_tensors_check_writable(tensors, error);
+    if (status != DPCR_OK) return status;
     dpcri_tensors_sum(tensors, text);
     if (strcmp(saved, text) == 0) return DPCR_OK;
     const bool printable = strlen(saved) == 16 && strspn(saved, "0123456789abcdef") == 16;

@@ -30,12 +30,10 @@ void dpcri_array_gather(const dpcr_array *array, int64_t first, int64_t count, v
 // Writes the elements little-endian.
 dpcr_status dpcri_writer_put_array(dpcri_writer *writer, const dpcr_array *array, dpcr_error *error);
 
-// The sum of names, strings and numbers, which files of ours carry as the string DPCRI_SUM: of host arrays of 4 or 8
-// bytes a number. `agrees`: DPCR_OK too where a file carries none, as older ones do.
+// The sum that dpcr_safetensors_write_summed writes as the string DPCRI_SUM, of arrays that can be written.
 #define DPCRI_SUM "deeppcr.checksum"
 enum { DPCRI_SUM_BYTES = 17 };
 void dpcri_tensors_sum(const dpcr_tensors *tensors, char text[static DPCRI_SUM_BYTES]);
-dpcr_status dpcri_tensors_sum_agrees(const dpcr_tensors *tensors, const char *path, dpcr_error *error);
 
 bool dpcri_host_is_little_endian(void);
 void dpcri_swap_bytes(void *data, int64_t count, size_t element_bytes);

@@ -64,7 +64,6 @@ typedef struct bundle {
     dpcr_tensors tensors;
     char *names, *numbers;
     option_text options[OPTION_COUNT];
-    char sum[DPCRI_SUM_BYTES];
 } bundle;
 
 static void bundle_add(bundle *b, const dpcr_tensors *extra) {
@@ -105,13 +104,6 @@ static dpcr_status bundle_fill(bundle *b, const dpcr_model *m, dpcr_error *error
     return DPCR_OK;
 }
 
-// What a run goes on from carries a sum of all of it; what is a model alone may be edited.
-static void bundle_sum(bundle *b) {
-    dpcri_tensors_sum(&b->tensors, b->sum);
-    b->tensors.metadata_keys[b->tensors.metadata_count] = (char *)(uintptr_t)DPCRI_SUM;
-    b->tensors.metadata_values[b->tensors.metadata_count++] = b->sum;
-}
-
 dpcr_status dpcr_model_save(const dpcr_model *m, const char *path, dpcr_error *error) {
     static const dpcr_tensors nothing = {0};
     return dpcri_model_save_with(m, path, &nothing, error);
@@ -120,7 +112,7 @@ dpcr_status dpcr_model_save(const dpcr_model *m, const char *path, dpcr_error *e
 dpcr_status dpcri_model_save_with(const dpcr_model *m, const char *path, const dpcr_tensors *extra, dpcr_error *error) {
     if (!m || !path) return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "model_save: a model and a path are wanted");
     const size_t count = (size_t)dpcri_model_parameters(&m->options);
-    size_t pairs = OPTION_COUNT + (size_t)extra->metadata_count + 1;
+    size_t pairs = OPTION_COUNT + (size_t)extra->metadata_count;
     for (const dpcri_metadata *item = m->metadata; item; item = item->next) pairs++;
     bundle b = {.names = dpcri_alloc(m->context, count * 64 + 1),
                 .numbers = dpcri_alloc(m->context, (size_t)m->count * m->program.kernels->element + 1)};
@@ -135,8 +127,9 @@ dpcr_status dpcri_model_save_with(const dpcr_model *m, const char *path, const d
     }
     DPCR_TRY(bundle_fill(&b, m, error));
     bundle_add(&b, extra);
-    if (extra->count || extra->metadata_count) bundle_sum(&b);
-    DPCR_TRY(dpcr_safetensors_write(path, &b.tensors, error));
+    // What a run goes on from carries a sum of all of it; what is a model alone may be edited.
+    const bool alone = !extra->count && !extra->metadata_count;
+    DPCR_TRY((alone ? dpcr_safetensors_write : dpcr_safetensors_write_summed)(path, &b.tensors, error));
 done:
     dpcri_free(m->context, b.tensors.metadata_values);
     dpcri_free(m->context, b.tensors.metadata_keys);

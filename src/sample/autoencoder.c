@@ -282,7 +282,7 @@ dpcr_status dpcr_autoencoder_save(const dpcr_autoencoder *a, const char *path, d
     DPCR_TRY(dpcri_bundle_create(&bundle, a->context, error));
     DPCR_TRY(dpcri_bundle_text(&bundle, "deeppcr.kind", "vae", error));
     DPCR_TRY(dpcri_autoencoder_put(a, NULL, &bundle, error));
-    DPCR_TRY(dpcri_bundle_write(&bundle, path, error));
+    DPCR_TRY(dpcr_safetensors_write_summed(path, &bundle.tensors, error));
 done:
     dpcri_bundle_destroy(&bundle);
     return status;

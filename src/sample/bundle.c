@@ -93,13 +93,6 @@ const dpcr_tensor *dpcri_bundle_find(const dpcr_tensors *tensors, const char *na
     return t && t->array.dtype == DPCR_F32 && t->array.ndim == 1 && t->array.shape[0] == count ? t : NULL;
 }
 
-dpcr_status dpcri_bundle_write(dpcri_bundle *b, const char *path, dpcr_error *error) {
-    char text[DPCRI_SUM_BYTES];
-    dpcri_tensors_sum(&b->tensors, text);
-    const dpcr_status status = dpcri_bundle_text(b, DPCRI_SUM, text, error);
-    return status == DPCR_OK ? dpcr_safetensors_write(path, &b->tensors, error) : status;
-}
-
 dpcr_status dpcri_bundle_read(dpcr_context *context, const char *path, dpcr_tensors *tensors, dpcr_error *error) {
     const dpcr_status status = dpcr_safetensors_read(context, path, tensors, error);
     if (status == DPCR_OK && tensors->other_count > 0) {
@@ -107,5 +100,5 @@ dpcr_status dpcri_bundle_read(dpcr_context *context, const char *path, dpcr_tens
         return dpcri_fail(error, DPCR_ERROR_FORMAT, "%s: the tensor %s is of dtype %s, which none of ours has", path,
                           dpcri_quote(tensors->other_names[0], &quoted), tensors->other_dtypes[0]);
     }
-    return status == DPCR_OK ? dpcri_tensors_sum_agrees(tensors, path, error) : status;
+    return status == DPCR_OK ? dpcr_tensors_sum_agrees(tensors, path, error) : status;
 }

@@ -482,7 +482,7 @@ dpcr_status dpcr_diffusion_save(const dpcr_diffusion *d, const char *path, dpcr_
     DPCR_TRY(dpcri_bundle_create(&bundle, d->context, error));
     DPCR_TRY(dpcri_bundle_text(&bundle, "deeppcr.kind", "denoiser", error));
     DPCR_TRY(dpcri_diffusion_put(d, NULL, &bundle, error));
-    DPCR_TRY(dpcri_bundle_write(&bundle, path, error));
+    DPCR_TRY(dpcr_safetensors_write_summed(path, &bundle.tensors, error));
 done:
     dpcri_bundle_destroy(&bundle);
     return status;

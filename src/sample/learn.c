@@ -124,7 +124,7 @@ static dpcr_status save_values(learning *l, const float *values, bool ended, dpc
         DPCR_TRY(dpcri_bundle_array(&b, "learn.first", DPCR_F32, count, l->optimiser->first, error));
     if (l->optimiser->second)
         DPCR_TRY(dpcri_bundle_array(&b, "learn.second", DPCR_F32, count, l->optimiser->second, error));
-    DPCR_TRY(dpcri_bundle_write(&b, l->options.save, error));
+    DPCR_TRY(dpcr_safetensors_write_summed(l->options.save, &b.tensors, error));
 done:
     dpcri_bundle_destroy(&b);
     l->saved = dpcri_seconds();

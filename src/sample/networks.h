@@ -76,9 +76,8 @@ dpcr_status dpcri_bundle_array(dpcri_bundle *bundle, const char *name, dpcr_dtyp
 dpcr_status dpcri_bundle_text(dpcri_bundle *bundle, const char *key, const char *value, dpcr_error *error);
 dpcr_status dpcri_bundle_int(dpcri_bundle *bundle, const char *key, int64_t value, dpcr_error *error);
 dpcr_status dpcri_bundle_real(dpcri_bundle *bundle, const char *key, double value, dpcr_error *error);
-// To a file, with the sum of all; and back: DPCR_ERROR_FORMAT where the sum is not the file's. A file without one is
-// read as it is. The caller frees the tensors, after a failure too.
-dpcr_status dpcri_bundle_write(dpcri_bundle *bundle, const char *path, dpcr_error *error);
+// What dpcr_safetensors_write_summed wrote of a bundle; DPCR_ERROR_FORMAT where the sum is not the file's, of tensors
+// that none of ours has too. The caller frees the tensors, after a failure too.
 dpcr_status dpcri_bundle_read(dpcr_context *context, const char *path, dpcr_tensors *tensors, dpcr_error *error);
 
 // Strings of a file that was read; what lacks or is no such number: DPCR_ERROR_FORMAT.

@@ -222,7 +222,7 @@ dpcr_status dpcri_saved_open(dpcri_saved *saved, dpcr_context *context, const ch
                           "train: %s is no checkpoint to go on from: tensor '%s' is of dtype %s, which none has", path,
                           dpcri_quote(saved->tensors.other_names[0], &quoted), saved->tensors.other_dtypes[0]);
     }
-    if (status == DPCR_OK) status = dpcri_tensors_sum_agrees(&saved->tensors, path, error);
+    if (status == DPCR_OK) status = dpcr_tensors_sum_agrees(&saved->tensors, path, error);
     return status == DPCR_OK ? read_position(saved, error) : status;
 }
 

@@ -238,7 +238,7 @@ dpcr_status dpcri_sequence_save_with(const dpcr_sequence *m, const char *path, c
                           "sequence_save: a network with reverse, reset_before, input_forget or clip cannot be saved");
     const size_t inner = (size_t)dpcr_recurrent_parameter_count(m->network),
                  items = inner + ENDS + (size_t)extra->count;
-    size_t pairs = 3 + (size_t)extra->metadata_count;
+    size_t pairs = 2 + (size_t)extra->metadata_count;
     for (const dpcri_sequence_string *s = m->strings; s; s = s->next) pairs++;
     bundle b = {.names = dpcri_alloc_zero(m->context, inner * NAME_BYTES)};
     b.tensors.items = dpcri_alloc_zero(m->context, items * sizeof *b.tensors.items);
@@ -247,12 +247,8 @@ dpcr_status dpcri_sequence_save_with(const dpcr_sequence *m, const char *path, c
     if (!b.names || !b.tensors.items || !b.tensors.metadata_keys || !b.tensors.metadata_values)
         DPCR_TRY(dpcri_fail(error, DPCR_ERROR_MEMORY, "sequence_save: no memory for %zu names", items));
     DPCR_TRY(fill(&b, m, extra, error));
-    char sum[DPCRI_SUM_BYTES];
-    if (extra->count || extra->metadata_count) {  // what a run goes on from; a model alone may be edited
-        dpcri_tensors_sum(&b.tensors, sum);
-        add_string(&b.tensors, DPCRI_SUM, sum);
-    }
-    DPCR_TRY(dpcr_safetensors_write(path, &b.tensors, error));
+    const bool alone = !extra->count && !extra->metadata_count;  // else what a run goes on from, with a sum
+    DPCR_TRY((alone ? dpcr_safetensors_write : dpcr_safetensors_write_summed)(path, &b.tensors, error));
 done:
     dpcri_free(m->context, b.tensors.metadata_values);
     dpcri_free(m->context, b.tensors.metadata_keys);
