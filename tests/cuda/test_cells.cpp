@@ -102,6 +102,15 @@ void overlap_is_the_loop(void **) {
     many.run(few, 4);
     assert_same(all, many.z, "overlap, many chunks");
 
+    // Chunks and run-ups longer than any chain.
+    for (const int64_t chunk : {int64_t(701), INT64_MAX - 700, INT64_MAX}) {
+        few = many.arguments(DPCRI_DEVICE_OVERLAP);
+        few.chunk = few.warm_up = chunk;
+        many.run(few, 5);
+        assert_same(all, many.z, "overlap, one chunk");
+        assert_int_equal(many.outcome[0].locked, 700);
+    }
+
     cell_case<double> d(2, 500, 2, false, false, 0.4, 1);
     const std::vector<double> want = d.loop();
     d.run(d.arguments(DPCRI_DEVICE_OVERLAP), 7);

@@ -148,6 +148,9 @@ void widest_of_a_device(void **) {
             assert_int_equal(blocks_of(f) > 0, !more);
             assert_int_equal(blocks_of(b) > 0, !more);
         }
+        // So wide that what a block alone would want is no number of 32 bits.
+        f.hidden = b.hidden = 46340;
+        assert_int_equal(blocks_of(f) + blocks_of(b), 0);
     }
 }
 

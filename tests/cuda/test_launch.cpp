@@ -97,6 +97,20 @@ void what_cannot_be_is_refused(void **) {
     c = good, c.length = 1, c.rows = INT64_MAX / 256;
     assert_int_equal(dpcri_cuda_chain_fits(c), DPCRI_CUDA_SIZE);
     assert_int_equal(run(c, SIZE_MAX), DPCRI_CUDA_SIZE);
+    // More columns, or tiles, than a launch has are refused before there is a workspace, as they are with one.
+    c = good, c.structure = DPCR_DIAGONAL, c.w = 1, c.length = 1;
+    const struct {
+        int64_t room, most, more;
+    } launches[] = {{227 << 10, (INT64_C(1) << 32) - 64, INT64_C(1) << 32},  // by linear_stream.h, and by linear.h
+                    {64 << 10, INT64_C(1) << 32, INT64_C(1) << 36}};
+    for (const auto &l : launches) {
+        const device other(8, l.room);
+        c.rows = l.most;
+        assert_int_equal(dpcri_cuda_chain_fits(c), DPCRI_CUDA_OK);
+        c.rows = l.more;
+        assert_int_equal(dpcri_cuda_chain_fits(c), DPCRI_CUDA_UNSUPPORTED);
+        assert_int_equal(run(c, SIZE_MAX), DPCRI_CUDA_UNSUPPORTED);
+    }
     c = good, c.length = 0;
     assert_int_equal(run(c, 0), DPCRI_CUDA_OK);
     c = good, c.rows = 0;

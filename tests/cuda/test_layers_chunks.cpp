@@ -75,6 +75,8 @@ void borders_of_chunks(void **) {
         for (const int64_t length : {1, 2, 8, 9, 17})
             is_the_loop({6, length, 2, DPCRI_CUDA_TANH, 0, true}, 0.5f, chunk, 1 + (int64_t)(seed % 9), 3, seed),
                 seed++;
+    for (const int64_t chunk : {INT64_MAX - 150, INT64_MAX})
+        is_the_loop({6, 150, 2, DPCRI_CUDA_TANH, 0, true}, 0.5f, chunk, chunk, 3, seed++);
     is_the_loop({3, 150, 1, DPCRI_CUDA_TANH, 0, true}, 0.3f, 0, 0, 0, 7);
 }
 

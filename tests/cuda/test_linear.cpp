@@ -66,6 +66,40 @@ void ring_of_components_and_blocks(void **) {
     parts_of_width<4>();
 }
 
+// Nodes of as many levels as tiles want: of two teams more than any width of the library has.
+void ring_across_many_levels(void **) {
+    chain<uint32_t> c(1, 2 * 4100, 1, 1, false, true);
+    order(8, 5);
+    solve<1, linear::geometry<1, 2, 1>, 1>(c);
+    c.assert_exact();
+}
+
+// Every tile of as many as a launch has lies in a node of the last level, or in one that the look-back folds there.
+template <class T, int K>
+void levels_reach_all_tiles() {
+    typedef linear::usual<T, K> S;
+    linear::problem<T> p = {};
+    p.length = (int64_t)INT32_MAX * S::steps;
+    p.columns = p.parts = 1;
+    const linear::sizes s = linear::plan<T, K, S, linear::usual_group<T, K>()>(&p);
+    assert_true(s.fits && s.blocks == INT32_MAX);
+    int64_t reach = 1;
+    for (int l = 0; l < p.levels; l++) reach *= S::teams;
+    if (reach <= p.tiles) fail_msg("width %d: %d levels reach %lld tiles", K, p.levels, (long long)reach);
+    p.length += S::steps;
+    assert_false((linear::plan<T, K, S, linear::usual_group<T, K>()>(&p).fits));
+}
+
+void levels_of_the_longest_chains(void **) {
+    levels_reach_all_tiles<float, 3>();
+    levels_reach_all_tiles<float, 16>();
+    levels_reach_all_tiles<double, 2>();
+    levels_reach_all_tiles<double, 8>();
+    levels_reach_all_tiles<double, 9>();
+    levels_reach_all_tiles<double, 16>();
+    levels_reach_all_tiles<uint32_t, 16>();
+}
+
 void floats_are_close_to_the_loop(void **) {
     const auto check = [](auto c, auto solver) {
         solver(c);
@@ -186,7 +220,8 @@ void shared_and_reversed_strides(void **) {
 int main() {
     const CMUnitTest tests[] = {
         cmocka_unit_test(ring_at_every_length_1_to_4),   cmocka_unit_test(ring_at_every_length_5_to_16),
-        cmocka_unit_test(ring_of_components_and_blocks), cmocka_unit_test(floats_are_close_to_the_loop),
+        cmocka_unit_test(ring_of_components_and_blocks), cmocka_unit_test(ring_across_many_levels),
+        cmocka_unit_test(levels_of_the_longest_chains),  cmocka_unit_test(floats_are_close_to_the_loop),
         cmocka_unit_test(bits_are_those_of_any_order),   cmocka_unit_test(bits_are_those_of_any_batch),
         cmocka_unit_test(hazards_stay_where_they_are),   cmocka_unit_test(shared_and_reversed_strides),
     };

@@ -57,12 +57,18 @@ problem<T> problem_of(const dpcri_device_cell &c, int k) {
     return p;
 }
 
+// Steps of a chunk, no more than there are, of which there is one at least.
+inline int64_t chunk_of(const dpcri_device_cell &c) {
+    const int64_t chunk = c.chunk > 0 ? c.chunk : usual_chunk(c.length);
+    return chunk < c.length ? chunk : c.length;
+}
+
 // What is cleared comes first.
 template <class T, int K>
 typename overlap<T, K>::arguments overlap_of(const dpcri_device_cell &c, cut *workspace, size_t *cleared) {
     typename overlap<T, K>::arguments a = {};
     a.p = problem_of<T>(c, K);
-    a.chunk = c.chunk > 0 ? c.chunk : usual_chunk(c.length);
+    a.chunk = chunk_of(c);
     a.warm_up = c.warm_up > 0 ? c.warm_up : usual_warm_up;
     a.chunks = (c.length + a.chunk - 1) / a.chunk;
     a.counts = workspace->take<uint32_t>(most_sweeps + 1);

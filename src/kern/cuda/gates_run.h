@@ -200,7 +200,8 @@ int shape_kept(simt::shape *s, typename On::arguments *a) {
 template <class T, int G, class On>
 int choose_on_chip(on_chip *way, typename On::arguments *a) {
     *way = {};
-    int status = shape_alone<T, chunks<T, typename On::alone>>(&way->alone, *a, On::alone::bytes(*a));
+    const int64_t alone = a->hidden <= threads ? On::alone::bytes(*a) : 0;  // of many units no number of 32 bits
+    int status = shape_alone<T, chunks<T, typename On::alone>>(&way->alone, *a, alone);
     if constexpr (On::in_lanes)
         if (status == 0 && way->alone.blocks > 0) return choose_lanes<T, G>(*a, &way->lanes);
     if (status != 0 || way->alone.blocks > 0) return status;

@@ -67,13 +67,24 @@ struct copy {
     }
 };
 
+// Of one that goes in one pass and has transitions.
+template <class T>
+linear::sizes sizes_of(const dpcri_device_linear &c) {
+    const int k = (int)dpcri_device_linear_mixes(&c);
+    linear::problem<T> p = problem_of<T>(c, k);
+    return k <= 8 ? linear::widths<T, 1, 8>::plan(k, &p) : linear::widths<T, 9, 16>::plan(k, &p);
+}
+
 template <class T>
 size_t workspace_of(const dpcri_device_linear &c) {
     if (c.structure == DPCR_ZERO) return 0;
-    if (dpcri_device_linear_large(&c)) return large::kinds<T>::workspace(c);
-    const int k = (int)dpcri_device_linear_mixes(&c);
-    linear::problem<T> p = problem_of<T>(c, k);
-    return k <= 8 ? linear::widths<T, 1, 8>::plan(k, &p).bytes : linear::widths<T, 9, 16>::plan(k, &p).bytes;
+    return dpcri_device_linear_large(&c) ? large::kinds<T>::workspace(c) : sizes_of<T>(c).bytes;
+}
+
+template <class T>
+int fits_of(const dpcri_device_linear &c) {
+    if (dpcri_device_linear_large(&c)) return large::kinds<T>::fits(c);
+    return c.structure == DPCR_ZERO || sizes_of<T>(c).fits ? DPCRI_CUDA_OK : DPCRI_CUDA_UNSUPPORTED;
 }
 
 template <class T>
@@ -112,10 +123,8 @@ int check(const dpcri_device_linear &c) {
 
 int dpcri_cuda_chain_fits(dpcri_device_linear c) {
     const int status = check(c);
-    if (status != DPCRI_CUDA_OK || !dpcri_device_linear_large(&c) || c.length == 0 || c.rows == 0) return status;
-    return c.dtype == DPCR_F32   ? large::kinds<float>::fits(c)
-           : c.dtype == DPCR_F64 ? large::kinds<double>::fits(c)
-                                 : large::kinds<uint32_t>::fits(c);
+    if (status != DPCRI_CUDA_OK || c.length == 0 || c.rows == 0) return status;
+    return c.dtype == DPCR_F32 ? fits_of<float>(c) : c.dtype == DPCR_F64 ? fits_of<double>(c) : fits_of<uint32_t>(c);
 }
 
 size_t dpcri_cuda_chain_workspace(dpcri_device_linear c) {

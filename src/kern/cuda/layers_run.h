@@ -222,7 +222,7 @@ template <class T>
 chunked<T> chunked_of(const dpcri_device_cell &c, cells::cut *workspace, size_t *cleared) {
     chunked<T> a = {};
     a.p = problem_of<T>(c);
-    a.chunk = c.chunk > 0 ? c.chunk : cells::usual_chunk(c.length);
+    a.chunk = cells::chunk_of(c);
     a.warm_up = c.warm_up > 0 ? c.warm_up : cells::usual_warm_up;
     a.chunks = shapes::over(c.length, a.chunk);
     a.counts = workspace->take<uint32_t>(cells::most_sweeps + 1);

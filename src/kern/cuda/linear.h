@@ -29,7 +29,7 @@
 
 namespace linear {
 
-constexpr int most_levels = 12;
+constexpr int most_levels = 16;  // a node of the last is of 4^15 tiles at least, and there are less than 2^31
 
 // `lanes` lanes of a team share the K + 1 columns of a summary.
 template <int Items, int Teams, int Lanes>
@@ -528,6 +528,7 @@ constexpr size_t page = 256;
 struct sizes {
     size_t cleared, bytes;  // ticket and flags; all
     int64_t blocks;
+    bool fits;  // into one launch
 };
 
 // Group is the most columns of a tile. Fills what the caller of the chain does not know.
@@ -541,6 +542,7 @@ inline sizes plan(problem<T> *p) {
     const int64_t nodes = plan_nodes<S>(p) * p->groups;
     sizes s;
     s.blocks = p->tiles * p->groups;
+    s.fits = s.blocks <= INT32_MAX;
     s.cleared = (((size_t)nodes + 1) * sizeof(uint32_t) + page - 1) / page * page;
     s.bytes = s.cleared + (size_t)nodes * (size_t)(p->group * (K * K + K)) * sizeof(T);
     return s;
@@ -551,7 +553,7 @@ template <class T, int K, class S, int Group, class Source = stored>
 inline int run(problem<T> p, void *workspace, void *stream, typename Source::arguments source = {}) {
     typedef kernel<T, K, S, Group, Source> k;
     const sizes s = plan<T, K, S, Group>(&p);
-    if (s.blocks > INT32_MAX) return -1;
+    if (!s.fits) return -1;
     p.ticket = static_cast<uint32_t *>(workspace);
     p.flags = p.ticket + 1;
     p.nodes = reinterpret_cast<T *>(static_cast<unsigned char *>(workspace) + s.cleared);

@@ -45,6 +45,7 @@ inline sizes plan(problem<T> *p) {
     const words_of<T, K> words(*p);
     sizes s;
     s.blocks = p->tiles * p->groups;
+    s.fits = s.blocks <= INT32_MAX && p->columns <= (int64_t)UINT32_MAX - radix;
     s.bytes = page + (size_t)(words.spans + words.ends + words.nodes) * sizeof(typename letter<T>::word);
     s.cleared = s.bytes;
     return s;
@@ -101,7 +102,7 @@ inline bool has_room() {
 template <class T, int K, class S, int Group>
 inline int run(problem<T> p, void *workspace, void *stream) {
     const sizes s = stream::plan<T, K, S, Group>(&p);
-    if (s.blocks > INT32_MAX || p.columns > (int64_t)UINT32_MAX - radix) return -1;
+    if (!s.fits) return -1;
     p.ticket = static_cast<uint32_t *>(workspace);
     const int status = simt::fill(workspace, absent, s.cleared, stream);
     if (status != 0) return status;
