@@ -202,6 +202,36 @@ static void by_the_clock_it_equals_one_loop(void **state) {
     dpcr_context_destroy(context);
 }
 
+// Steps that read their weights for the weight gradient too, while other threads go back: run often, for what one
+// thread would see of another's update hangs on how they take turns.
+static void steps_of_every_form_are_read_by_the_clock(void **state) {
+    (void)state;
+    enum { RUNS = 40 };
+    dpcr_context *context = make_context(1);
+    const dpcr_dataset *from = make_data(&data, 90, 1);
+    const dpcr_train_options options = train_options(2, 3);
+    dpcr_layerwise_options layerwise = layerwise_options(2, 3);
+    layerwise.groups = 4;
+    layerwise.segment = 30;
+    for (int k = 0; k < 3; k++) {
+        dpcr_model_options o = resnet_options(2, 5, k == 1 ? DPCR_F64 : DPCR_F32);
+        o.layer_norm = k != 1;
+        o.branch = k ? DPCR_BRANCH_TWO_LAYER : DPCR_BRANCH_LINEAR;
+        dpcr_model *wanted = make_model(context, &o);
+        loop l = {.context = context, .model = wanted};
+        emulate(&l, from, &options, &layerwise, layerwise.groups);
+        for (int run = 0; run < RUNS; run++) {
+            dpcr_model *model = make_model(context, &o);
+            must(dpcr_train_layerwise(context, model, from, &options, &layerwise, NULL, NULL, error));
+            if (memcmp(dpcr_model_vector(model, NULL), dpcr_model_vector(wanted, NULL), l.bytes))
+                fail_msg("case %d, run %d: another network", k, run);
+            dpcr_model_destroy(model);
+        }
+        dpcr_model_destroy(wanted);
+    }
+    dpcr_context_destroy(context);
+}
+
 static void a_run_goes_on_from_its_checkpoint(void **state) {
     (void)state;
     dpcr_context *context = make_context(1);
@@ -324,6 +354,7 @@ static void faults_and_refusals_are_told(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(by_the_clock_it_equals_one_loop),
+        cmocka_unit_test(steps_of_every_form_are_read_by_the_clock),
         cmocka_unit_test(a_run_goes_on_from_its_checkpoint),
         cmocka_unit_test(a_batch_larger_than_the_data_is_all_of_it),
         cmocka_unit_test(running_free_it_learns),

@@ -654,6 +654,21 @@ static void damaged_files_are_refused(void **state) {
     dpcr_context_destroy(context);
 }
 
+static float *bias_of(const dpcri_net *net, int layer) {
+    return net->values + net->layers[layer].weight + net->layers[layer].in * net->layers[layer].out;
+}
+
+// Codes that are large but finite, a hidden layer that is infinite, so that the last pixel is inf - inf.
+static void overflow_a_pixel(dpcr_autoencoder *vae) {
+    const dpcri_net *net = &vae->net;
+    const dpcri_dense *hidden = &net->layers[net->count - 2], *last = &net->layers[net->count - 1];
+    for (int64_t k = 0; k < hidden->in; k++) bias_of(net, vae->encoder - 1)[hidden->in + k] = 100;
+    for (int64_t i = 0; i < hidden->in * hidden->out; i++)
+        net->values[hidden->weight + i] = i / hidden->in % 4 < 2 ? 1e30f : -1e30f;
+    for (int64_t k = 0; k < last->in; k++) net->values[last->weight + last->in * (last->out - 1) + k] = k % 2 ? -1 : 1;
+    dpcri_net_pack(&vae->net);
+}
+
 static void refusals(void **state) {
     (void)state;
     dpcr_context *context = sampling_context(1);
@@ -700,6 +715,9 @@ static void refusals(void **state) {
         assert_int_equal(dpcr_autoencoder_train(vae, &half, &learn, NULL, &error), DPCR_ERROR_ARGUMENT);
         assert_non_null(strstr(error.text, "images or labels are NULL"));
     }
+    overflow_a_pixel(vae);
+    assert_int_equal(dpcr_autoencoder_train(vae, &data.set, &learn, NULL, &error), DPCR_ERROR_ARGUMENT);
+    assert_non_null(strstr(error.text, "the loss of step 1 is not finite"));
     dpcr_diffusion *wider = NULL;  // takes the auto-encoder over
     options.cols++, options.width = 4;
     assert_int_equal(dpcr_diffusion_create(context, &options, vae, &wider, &error), DPCR_ERROR_ARGUMENT);

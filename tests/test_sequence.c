@@ -150,6 +150,26 @@ static void gradients(void **state) {
     check_gradients(DPCR_LSTM, DPCR_READOUT_LAST, false, LONGEST);
 }
 
+// A segment that had to be finished in order is told, though those after it, beyond all ends, converge at once.
+static void the_worst_segment_is_told(void **state) {
+    (void)state;
+    dpcr_context *context = make_context(1);
+    dpcr_sequence *model = make_sequence(context, model_options(DPCR_GRU, DPCR_READOUT_LAST, DPCR_F64));
+    const dpcr_solve_options soon = {
+        .size = sizeof soon, .method = DPCR_METHOD_NEWTON, .backward = DPCR_SCHEME_SEQUENTIAL, .max_sweeps = 2};
+    const dpcri_sequence_shape shape = {.length = LONGEST, .batch = 1, .training = true, .packed = true, .segment = 4};
+    dpcri_sequence_pass pass;
+    assert_int_equal(dpcri_sequence_pass_create(&pass, model, &shape, NULL), DPCR_OK);
+    for (int64_t i = 0; i < LONGEST * FEATURES; i++) ((double *)pass.x)[i] = 3 * sin((double)i);
+    pass.lengths[0] = 4;
+    assert_int_equal(dpcri_sequence_pass_plan(&pass, &soon, NULL), DPCR_OK);
+    assert_int_equal(dpcri_sequence_run(&pass, NULL), DPCR_OK);
+    assert_int_equal(pass.reports[0].reason, DPCR_REASON_FALLBACK);
+    dpcri_sequence_pass_destroy(&pass);
+    dpcr_sequence_destroy(model);
+    dpcr_context_destroy(context);
+}
+
 // ---- training ----
 
 // Plain back-propagation through time, Newton forward with a scan back, overlapped chunks: one curve.
@@ -491,7 +511,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(gradients),      cmocka_unit_test(methods_agree), cmocka_unit_test(resumes),
         cmocka_unit_test(likelihood),     cmocka_unit_test(files),         cmocka_unit_test(refusals),
-        cmocka_unit_test(refused_memory), cmocka_unit_test(texts),
+        cmocka_unit_test(refused_memory), cmocka_unit_test(texts),         cmocka_unit_test(the_worst_segment_is_told),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

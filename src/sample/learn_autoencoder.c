@@ -65,9 +65,10 @@ static void judge_row(void *argument, int64_t i) {
     const float *y = l->y[l->layers - 1] + i * pixels, *x = l->x + i * pixels;
     const float *code = l->y[l->a->encoder - 1] + i * 2 * latent;
     float *g = l->g[0] + i * pixels;
+    const float least = 1e-7f, most = 1 - 1e-7f;
     double loss = 0;
     for (int64_t p = 0; p < pixels; p++) {
-        const float inside = fminf(fmaxf(y[p], 1e-7f), 1 - 1e-7f);
+        const float inside = y[p] < least ? least : y[p] > most ? most : y[p];  // NaN stays NaN, and shows in the loss
         loss -= (double)(x[p] * logf(inside) + (1 - x[p]) * logf(1 - inside));
         g[p] = (y[p] - x[p]) / (float)l->rows;
     }

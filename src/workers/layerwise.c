@@ -26,7 +26,7 @@ enum { DEFAULT_SEGMENT = 256, MOST_GROUPS = 16 };
 
 typedef struct group_state {
     _Alignas(64) atomic_llong updates;  // of this segment
-    atomic_llong forwards, inputs;      // passes of this segment that have read the weights
+    atomic_llong forwards, backs;       // passes of this segment that have read the weights
     pthread_rwlock_t lock;              // running free
     dpcr_optimiser *optimiser;
 } group_state;
@@ -151,7 +151,7 @@ static dpcr_status update_by_clock(thread *th, const piece *p, int64_t t, int64_
     const int64_t at = t * l->groups + g;
     DPCR_TRY(wait_until(th, &s->updates, t, error));
     DPCR_TRY(wait_until(th, &s->forwards, smaller(l->clock.forwards_before[at], p->updates), error));
-    DPCR_TRY(wait_until(th, &s->inputs, smaller(l->clock.inputs_before[at], p->updates), error));
+    DPCR_TRY(wait_until(th, &s->backs, smaller(l->clock.inputs_before[at], p->updates), error));
     update(th, g);
     count_staleness(l, t, l->clock.forward[at], l->clock.input[at]);
     atomic_fetch_add_explicit(&s->updates, 1, memory_order_release);
@@ -176,10 +176,11 @@ static dpcr_status go_back(thread *th, const piece *p, int64_t t, dpcr_error *er
             DPCR_TRY(wait_until(th, &s->updates, l->clock.input[t * l->groups + g], error));
         }
         status = dpcri_network_input(&th->network, &slot->batch, g, error);
+        // Two-layer and normalised steps read their weights for the weight gradient too: the same ones.
+        if (status == DPCR_OK) status = dpcri_network_weight(&th->network, &slot->batch, g, error);
         if (running_free) pthread_rwlock_unlock(&s->lock);
         if (status != DPCR_OK) goto done;
-        atomic_fetch_add_explicit(&s->inputs, 1, memory_order_release);
-        DPCR_TRY(dpcri_network_weight(&th->network, &slot->batch, g, error));
+        atomic_fetch_add_explicit(&s->backs, 1, memory_order_release);
         if (running_free) {
             pthread_rwlock_wrlock(&s->lock);
             update(th, g);
@@ -227,7 +228,7 @@ static void begin_segment(layerwise *l) {
     for (int64_t g = 0; g < l->groups; g++) {
         atomic_store(&l->group[g].updates, 0);
         atomic_store(&l->group[g].forwards, 0);
-        atomic_store(&l->group[g].inputs, 0);
+        atomic_store(&l->group[g].backs, 0);
     }
     for (int64_t k = 0; k < l->options.ahead; k++) {
         atomic_store(&l->slot[k].forward, 0);
