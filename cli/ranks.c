@@ -3,6 +3,7 @@
 
 #include <stdatomic.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <time.h>
 
 #include "world.h"
@@ -102,6 +103,13 @@ int cli_ranks_run(const cli_common *common, int64_t ranks, double deadline, cli_
 }
 
 // ---- one file of all ranks' rows ----
+
+bool cli_ranks_share(const char *path) {
+    struct stat info;
+    if (!path) return true;
+    if (cli_is_stdout(path) || strstr(path, ".npz")) return false;
+    return stat(path, &info) != 0 || !(S_ISFIFO(info.st_mode) || S_ISSOCK(info.st_mode));
+}
 
 static dpcr_status fail(dpcr_error *error, dpcr_status status, const char *text) {
     *error = (dpcr_error){.status = status};

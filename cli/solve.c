@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "ranks.h"
 #include "solve.h"
 #include "world.h"
 
@@ -416,7 +417,7 @@ static int refuse_ranks(solve *s) {
         return cli_fail(CLI_USAGE, "--indptr over ranks, whose summaries are products, which csr does not form");
     const char *paths[] = {s->a, s->b, s->z0, s->output};
     for (int i = 0; i < 4; i++)
-        if (paths[i] && (!strcmp(paths[i], "-") || strstr(paths[i], ".npz")))
+        if (!cli_ranks_share(paths[i]))
             return cli_fail(CLI_USAGE, "'%s' over ranks, who each read and write their part: wanted a .npy file",
                             paths[i]);
     if (s->input)

@@ -590,7 +590,7 @@ static int refuse_ranks(recurrent *r) {
         return cli_fail(CLI_USAGE, "--method %s over ranks, which overlap; wanted overlap, or sequential within a rank",
                         dpcr_method_name(method));
     for (int i = 0; i < 4; i++)
-        if (stepwise[i] && (!strcmp(stepwise[i], "-") || strstr(stepwise[i], ".npz")))
+        if (!cli_ranks_share(stepwise[i]))
             return cli_fail(CLI_USAGE, "'%s' over ranks, who each read and write their steps: wanted a .npy file",
                             stepwise[i]);
     for (size_t i = 0; i < sizeof by_all / sizeof by_all[0]; i++)

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
+#include <sys/stat.h>
 
 #include "cli.h"
 
@@ -42,6 +43,8 @@ static bool is_cut_short(const char *path) {
     enum { UNSAID = 0x7fffff00 };  // sizes from there on, and 0
     char name[4];
     uint32_t said = 0;
+    struct stat info;
+    if (stat(path, &info) != 0 || !S_ISREG(info.st_mode)) return false;  // a pipe has no second opening
     FILE *file = fopen(path, "rb");
     if (!file) return false;
     const bool read = read_head(file, 0, name, &said) && fseeko(file, 0, SEEK_END) == 0;

@@ -6,7 +6,7 @@ set -u
 . "$(dirname "$0")/program.bash"
 find_numpy
 "$python" - "$program" "$folder" <<'PYTHON'
-import json, os, sys, wave
+import json, os, sys, threading, wave
 import numpy as np
 
 from program import answer, content, ended, path, put, refused, run
@@ -55,6 +55,12 @@ assert (r["frames"], r["features"], r["frame"], r["hop"]) == (6, 24, 256, 128), 
 assert np.abs(got - mfcc(exact, RATE, 256, 128, 13)).max() < 1e-3, np.abs(got - mfcc(exact, RATE, 256, 128, 13)).max()
 run("convert", one, path("one.npz"))
 assert (np.load(path("one.npz"))["features"] == got).all()
+os.mkfifo(path("pipe.wav"))  # opened once: its writer goes away
+writer = threading.Thread(target=put, args=("pipe.wav", content("one.wav")))
+writer.start()
+run("convert", path("pipe.wav"), path("two.npy"), timeout=60)
+writer.join()
+assert (np.load(path("two.npy")) == got).all()
 for frame, hop, count, seconds in ((100, 30, 5, 0.05), (2048, 7, 26, 0)):
     run("convert", one, path("two.npy"), "--frame", frame, "--hop", hop, "--coefficients", count, "--seconds", seconds)
     part = exact[: int(seconds * RATE)] if seconds else exact

@@ -88,6 +88,11 @@ leaves_nothing 2 "for --scheme distributed" solve linear --A dense.npy --b b.npy
 leaves_nothing 2 "not started by mpirun" solve linear --A dense.npy --b b.npy --scheme distributed --scan mpi
 leaves_nothing 2 "of other schemes" solve linear --A dense.npy --b b.npy --scheme distributed --run-up 3
 leaves_nothing 2 "who each read" solve linear --A x.npz:A --b b.npy --scheme distributed
+mkfifo pipe.npy
+for stream in /dev/stdout pipe.npy; do
+    refused 2 "who each read" solve linear --A dense.npy --b b.npy --scheme distributed --output $stream
+    refused 2 "who each read" solve lstm --weights lstm.safetensors --input x.npy --ranks 2 --output $stream
+done
 leaves_nothing 5 "shape" solve lstm --weights lstm.safetensors --input gy.npy --ranks 2
 leaves_nothing 2 "who each read" solve lstm --weights lstm.safetensors --input x.npy --ranks 2 --h0 -
 leaves_nothing 2 "which overlap" solve lstm --weights lstm.safetensors --input x.npy --ranks 2 --method newton

@@ -109,6 +109,13 @@ for letter in "ef":
     run("gru", "--weights", weights, "--input", whole("half.npy", "<" + {"e": "f2", "f": "f4"}[letter], *few["x"][:2]), "--output", path(letter + ".npy"), "--quiet")
 assert content("e.npy") == content("f.npy") and list(get_npy("f.npy")[0]) == [T, B, H]
 
+# Steps of no sequence take no time, however many a file says there are.
+x_none, y_none, marks_none = (whole("none%d.npy" % i, "<f8", [10 ** 15, 0, *more], b"") for i, more in enumerate(([I], [H], [])))
+for arguments in (["--resets", marks_none], ["--resets", marks_none, "--ranks", 2],
+                  ["--lengths", put_npy("no.npy", [0], []), "--grad-output", y_none, "--grads", path("g.safetensors")]):
+    run("gru", "--weights", file, "--input", x_none, "--output", path("y.npy"), *arguments, "--quiet", timeout=60)
+    assert list(get_npy("y.npy")[0]) == [10 ** 15, 0, H]
+
 apart_file = os.path.join(fixtures, "recurrent_paragru_plain.safetensors")
 usual = ["gru", "--weights", file, "--input", x, "--output", path("y.npy")]
 for arguments, status, part in (

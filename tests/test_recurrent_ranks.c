@@ -330,12 +330,39 @@ static dpcr_status misfit(void *user, const dpcr_transport *by, dpcr_error *erro
     return DPCR_OK;
 }
 
+// What each rank has by itself would be put together without a word: weights, variants, lengths, initial states.
+static dpcr_status misfit_of_values(void *user, const dpcr_transport *by, dpcr_error *error) {
+    trial t = *(trial *)user;
+    const int64_t lengths[] = {by->rank == 1 ? t.s.T - 1 : t.s.T};
+    double h0 = by->rank == 1 ? 0.5 : 0.25, *const states = t.many.h0;
+    for (int what = 0; what < 6; what++) {
+        t.s.reverse = what == 0 && by->rank == 1;
+        t.many.h0 = what == 3 ? &h0 : what == 4 && by->rank == 1 ? NULL : states;
+        dpcr_recurrent *network = network_of(&t);
+        if (what == 1 && by->rank == 1) ((double *)dpcr_recurrent_vector(network, NULL))[1] += 1;
+        dpcr_recurrent_pass pass = pass_of(&t, &t.many, t.first[by->rank], t.first[by->rank + 1] - t.first[by->rank]);
+        if (what == 2) pass.lengths = lengths;
+        dpcr_recurrent_ranks o = {.size = sizeof o, .transport = by};
+        o.solve = (dpcr_solve_options){.size = sizeof o.solve, .method = DPCR_METHOD_SEQUENTIAL};
+        o.solve.no_fallback = what == 5 && by->rank == 1;
+        const dpcr_status status = dpcr_recurrent_distributed(network, &o, &pass, NULL, NULL, NULL, error);
+        if (status != DPCR_ERROR_ARGUMENT || !strstr(error->text, "rank 1 has another network"))
+            fail_msg("misfit %d on rank %d: %d, %s", what, (int)by->rank, (int)status, error->text);
+        dpcr_recurrent_destroy(network);
+    }
+    return DPCR_OK;
+}
+
 static void every_rank_hears_of_a_misfit(void **state) {
     (void)state;
     dpcr_error error = {0};
     trial t = {.s = {DPCR_GRU, 10, 1, 2, 3, 1, 0, 0}, .ranks = 2};
     open_trial(&t);
     if (dpcr_ranks_run(context, 2, misfit, &t, &error) != DPCR_OK) fail_msg("%s", error.text);
+    close_trial(&t);
+    t = (trial){.s = {DPCR_GRU, 10, 1, 2, 1, 1, 0, 0}, .ranks = 2};
+    open_trial(&t);
+    if (dpcr_ranks_run(context, 2, misfit_of_values, &t, &error) != DPCR_OK) fail_msg("%s", error.text);
     close_trial(&t);
 }
 

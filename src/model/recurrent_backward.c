@@ -80,7 +80,7 @@ static dpcr_status check_gradients(const dpcr_recurrent_plan *plan, const dpcr_r
     const char *const call = "recurrent_backward";
     if (!plan) return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "%s: a plan is wanted", call);
     const dpcr_recurrent *n = plan->network;
-    const int64_t T = plan->options.length, B = plan->options.batch;
+    const int64_t T = plan->length, B = plan->options.batch;
     const int64_t x[3] = {T, B, n->options.inputs}, y[3] = {T, B, outputs_of(plan)}, h[3] = {n->chains, B, h_of(plan)},
                   c[3] = {n->chains, B, hidden_of(plan)};
     dpcr_status status;
@@ -108,7 +108,7 @@ dpcr_status dpcr_recurrent_backward(dpcr_recurrent_plan *plan, const dpcr_recurr
     dpcri_recurrent_space space;
     dpcr_recurrent_pass whole;
     dpcr_status status;
-    const bool given = dpcri_recurrent_take_pass(pass, &whole);
+    const bool given = dpcri_recurrent_take_pass(pass, true, &whole);
     DPCR_TRY(check_gradients(plan, gradients, error));
     DPCR_TRY(dpcri_recurrent_open(plan, "recurrent_backward", given ? &whole : NULL, tape, workspace, workspace_bytes,
                                   true, &space, error));

@@ -288,13 +288,13 @@ static dpcri_device_recurrent layer_of(const dpcr_recurrent_plan *plan, const dp
 }
 
 // What both ways begin with: the pass as it is read, and the workspace's pieces.
-static dpcr_status begin(const dpcr_recurrent_plan *plan, const char *call, const dpcr_array *parameters,
+static dpcr_status begin(const dpcr_recurrent_plan *plan, const char *call, bool backward, const dpcr_array *parameters,
                          const dpcr_recurrent_pass *given, void *workspace, size_t workspace_bytes,
                          dpcr_recurrent_pass *pass, device_space *space, dpcr_error *error) {
     dpcr_status status = DPCR_OK;
     *space = (device_space){0};
     DPCR_TRY(check_ready(plan, call, workspace, workspace_bytes, error));
-    if (!dpcri_recurrent_take_pass(given, pass))
+    if (!dpcri_recurrent_take_pass(given, backward, pass))
         return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "%s: a pass with its size set is wanted", call);
     DPCR_TRY(check_pass(plan, call, parameters, pass, error));
     space->kernel_bytes = plan->kernel_bytes;
@@ -339,7 +339,8 @@ dpcr_status dpcr_recurrent_enqueue(const dpcr_recurrent_plan *plan, const dpcr_a
     dpcr_status status = DPCR_OK;
     dpcr_recurrent_pass pass;
     device_space space;
-    DPCR_TRY(begin(plan, "recurrent_enqueue", parameters, given, workspace, workspace_bytes, &pass, &space, error));
+    DPCR_TRY(
+        begin(plan, "recurrent_enqueue", false, parameters, given, workspace, workspace_bytes, &pass, &space, error));
     const int64_t D = plan->network->directions;
     for (int64_t c = 0; !empty(plan) && c < plan->network->chains; c++) {
         if (c % D == 0) DPCR_TRY(drop_below(plan, &pass, &space, c / D, stream, error));
@@ -414,7 +415,7 @@ dpcr_status dpcr_recurrent_enqueue_backward(const dpcr_recurrent_plan *plan, con
     dpcr_status status = DPCR_OK;
     dpcr_recurrent_pass pass;
     device_space space;
-    DPCR_TRY(begin(plan, call, parameters, given, workspace, workspace_bytes, &pass, &space, error));
+    DPCR_TRY(begin(plan, call, true, parameters, given, workspace, workspace_bytes, &pass, &space, error));
     DPCR_TRY(check_gradients(plan, call, gradients, parameter_gradients, error));
     DPCR_TRY(dpcri_recurrent_check_apart(call, &pass, gradients, true, error));
     const int64_t D = plan->network->directions;

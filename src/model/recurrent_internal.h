@@ -52,7 +52,8 @@ typedef struct dpcri_recurrent_kept {
 struct dpcr_recurrent_plan {
     const dpcr_recurrent *network;
     dpcr_context *context;
-    dpcr_recurrent_plan_options options;  // sample NULL
+    dpcr_recurrent_plan_options options;  // sample NULL; on the host length 0 where batch is: nobody's steps
+    int64_t length;                       // as asked for
     dpcri_recurrent *layers;    // [chains]; they are pointed to a call's arrays, so a plan serves one call at a time
     dpcr_solve_plan **chains;   // [chains]
     char *packed;               // what the layers' weights are laid out in
@@ -144,8 +145,9 @@ void dpcri_recurrent_lay_out_back(dpcr_recurrent_plan *plan);
 // DPCR_ERROR_ARGUMENT where they do not even hold a method.
 dpcr_status dpcri_recurrent_solve_options(const char *call, dpcr_solve_options *solve, dpcr_error *error);
 
-// The pass with what its size leaves out; false: there is none.
-bool dpcri_recurrent_take_pass(const dpcr_recurrent_pass *given, dpcr_recurrent_pass *pass);
+// The pass with what its size leaves out, and going back without its last states, which may be gone; false: there is
+// none.
+bool dpcri_recurrent_take_pass(const dpcr_recurrent_pass *given, bool backward, dpcr_recurrent_pass *pass);
 
 // The masks over y of `layer` in a pass: a word of the generator below `below` drops its number, the others are times
 // scale. False: the plan has no dropout.

@@ -436,6 +436,7 @@ dpcr_status dpcr_recurrent_plan_create(const dpcr_recurrent *network, const dpcr
     p->network = network;
     p->context = context;
     p->options = given;
+    p->length = given.length;
     p->adjoints = given.training;
     if (dpcri_solve_on_device(&given.solve)) {
         status = dpcri_recurrent_plan_device(p, error);
@@ -444,6 +445,7 @@ dpcr_status dpcr_recurrent_plan_create(const dpcr_recurrent *network, const dpcr
         *plan = p;
         return DPCR_OK;
     }
+    if (given.batch == 0) p->options.length = 0;
     p->layers = dpcri_alloc_zero(context, (size_t)network->chains * sizeof *p->layers);
     p->chains = dpcri_alloc_zero(context, (size_t)network->chains * sizeof *p->chains);
     p->outputs = dpcri_alloc_zero(context, (size_t)network->options.layers * sizeof *p->outputs);

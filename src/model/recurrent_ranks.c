@@ -7,6 +7,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "base/checksum.h"
 #include "model/recurrent_internal.h"
 #include "solve/relay.h"
 
@@ -555,7 +556,7 @@ static dpcr_status check(job *j, const dpcr_recurrent_pass *pass, const dpcr_rec
                          dpcr_error *error) {
     dpcr_status status;
     const dpcr_recurrent *n = j->network;
-    if (!dpcri_recurrent_take_pass(pass, &j->pass) || j->pass.x.ndim != 3)
+    if (!dpcri_recurrent_take_pass(pass, false, &j->pass) || j->pass.x.ndim != 3)
         return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "%s: a pass with its size set and x [T][B][I] is wanted",
                           function);
     const int64_t T = j->pass.x.shape[0], N = n->chains, D = n->directions;
@@ -610,9 +611,37 @@ static dpcr_status fill_options(job *j, const dpcr_recurrent_ranks *given, dpcr_
 }
 
 typedef struct hello {
-    int64_t steps, batch, count, warm_up, sweeps, back, packed, resets, kind;
+    int64_t steps, batch, warm_up, sweeps, strict, back, packed, resets;
     double atol, rtol;
+    uint64_t sum;
 } hello;
+
+// Of `bytes` bytes of numbers, eight at a time; NULL: zeros.
+static uint64_t add_numbers(uint64_t sum, const void *numbers, size_t bytes) {
+    for (size_t at = 0; at < bytes; at += sizeof sum) {
+        const size_t n = bytes - at < sizeof sum ? bytes - at : sizeof sum;
+        uint64_t word = 0;
+        if (numbers) memcpy(&word, (const char *)numbers + at, n);
+        sum = (sum ^ word) * UINT64_C(0x100000001b3);
+        sum ^= sum >> 32;  // else the upper bits of a word would never reach the lower ones
+    }
+    return sum;
+}
+
+// Of what is to be the same on all ranks and too long to be told: network, lengths, states that go in.
+static uint64_t sum_of(const job *j) {
+    const dpcr_recurrent_options *o = &j->network->options;
+    const size_t B = (size_t)j->B, N = (size_t)j->network->chains, size = size_of(j);
+    const int64_t facts[] = {o->kind,         o->dtype,         o->inputs,     o->hidden,
+                             o->layers,       o->no_bias,       o->projection, o->reverse,
+                             o->reset_before, o->bidirectional, o->peepholes,  o->input_forget};
+    uint64_t sum = dpcri_checksum(DPCRI_CHECKSUM, facts, sizeof facts);
+    sum = dpcri_checksum(sum, &o->clip, sizeof o->clip);
+    if (j->pass.lengths) sum = dpcri_checksum(sum, j->pass.lengths, B * sizeof *j->pass.lengths);
+    sum = add_numbers(sum, j->network->parameters, (size_t)j->network->count * size);
+    sum = add_numbers(sum, j->pass.h0.data, N * B * (size_t)j->H * size);
+    return add_numbers(sum, j->pass.c0.data, N * B * (size_t)j->C * size);
+}
 
 static dpcr_status meet(job *j, dpcr_error *error) {
     dpcr_status status, ready = DPCR_OK;
@@ -621,15 +650,15 @@ static dpcr_status meet(job *j, dpcr_error *error) {
     const dpcr_solve_options *s = &j->options.solve;
     const hello mine = {.steps = j->pass.x.shape[0],
                         .batch = j->B,
-                        .count = n->count,
                         .warm_up = s->warm_up,
                         .sweeps = s->max_sweeps,
+                        .strict = s->no_fallback != 0,
                         .back = goes_back(j),
                         .packed = j->pass.lengths != NULL,
                         .resets = j->pass.resets != NULL,
-                        .kind = n->options.kind,
                         .atol = s->atol,
-                        .rtol = s->rtol};
+                        .rtol = s->rtol,
+                        .sum = sum_of(j)};
     hello *all = zeros(j, 1, comm->ranks, 1, sizeof *all, &ready, error);
     j->steps = zeros(j, 1, comm->ranks, 1, sizeof *j->steps, &ready, error);
     j->chains = zeros(j, 1, n->chains, 1, sizeof *j->chains, &ready, error);
@@ -637,21 +666,25 @@ static dpcr_status meet(job *j, dpcr_error *error) {
     DPCR_TRY(dpcri_agree(comm, ready, error));
     DPCR_TRY(dpcri_gather_all(comm, &mine, sizeof mine, all, error));
     for (int64_t r = 0; r < comm->ranks; r++) {
-        hello other = all[r];
-        j->steps[r] = other.steps;
-        if (!dpcri_add(j->total, other.steps, &j->total))
+        j->steps[r] = all[r].steps;
+        if (!dpcri_add(j->total, all[r].steps, &j->total))
             DPCR_TRY(dpcri_fail(error, DPCR_ERROR_OVERFLOW, "%s: the ranks' steps together do not fit", function));
-        if (r < comm->rank) j->first += other.steps;
-        other.steps = all[0].steps;
-        if (memcmp(&other, &all[0], sizeof other) != 0)
-            DPCR_TRY(dpcri_fail(error, DPCR_ERROR_ARGUMENT,
-                                "%s: rank %lld has another network, batch or options than rank 0; wanted the same",
-                                function, (long long)r));
+        if (r < comm->rank) j->first += all[r].steps;
     }
     for (int64_t b = 0; j->pass.lengths && b < j->B; b++)
         if (j->pass.lengths[b] < 0 || j->pass.lengths[b] > j->total)
             ready = dpcri_fail(error, DPCR_ERROR_ARGUMENT, "%s: lengths[%lld] is %lld, wanted 0..%lld", function,
                                (long long)b, (long long)j->pass.lengths[b], (long long)j->total);
+    DPCR_TRY(dpcri_agree(comm, ready, error));
+    for (int64_t r = 0; r < comm->ranks; r++) {
+        hello other = all[r];
+        other.steps = all[0].steps;
+        if (memcmp(&other, &all[0], sizeof other) != 0)
+            DPCR_TRY(dpcri_fail(error, DPCR_ERROR_ARGUMENT,
+                                "%s: rank %lld has another network, batch, lengths, initial states or options than "
+                                "rank 0; wanted the same",
+                                function, (long long)r));
+    }
     j->inputs[0] = j->pass.x.data;
     for (int64_t l = 1; l < n->options.layers; l++)
         j->inputs[l] = zeros(j, own_steps(j), j->B, n->directions * j->H, n->element, &ready, error);

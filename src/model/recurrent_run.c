@@ -91,17 +91,18 @@ dpcr_status dpcri_recurrent_check_apart(const char *call, const dpcr_recurrent_p
     return check_apart(call, back, 7, 10, false, error);
 }
 
-bool dpcri_recurrent_take_pass(const dpcr_recurrent_pass *given, dpcr_recurrent_pass *pass) {
+bool dpcri_recurrent_take_pass(const dpcr_recurrent_pass *given, bool backward, dpcr_recurrent_pass *pass) {
     *pass = (dpcr_recurrent_pass){0};
     if (!given || given->size < offsetof(dpcr_recurrent_pass, resets)) return false;
     DPCRI_COPY_IN(*pass, given);
+    if (backward) pass->ht = pass->ct = (dpcr_array){0};
     return true;
 }
 
 static dpcr_status check_pass(const dpcr_recurrent_plan *plan, const char *call, const dpcr_recurrent_pass *pass,
                               dpcr_error *error) {
     const dpcr_recurrent *n = plan->network;
-    const int64_t T = plan->options.length, B = plan->options.batch;
+    const int64_t T = plan->length, B = plan->options.batch;
     const int64_t x[3] = {T, B, n->options.inputs}, y[3] = {T, B, outputs_of(plan)},
                   h[3] = {n->chains, B, hidden_of(plan)}, c[3] = {n->chains, B, n->options.hidden};
     dpcr_status status;
@@ -319,7 +320,7 @@ dpcr_status dpcr_recurrent_execute(dpcr_recurrent_plan *plan, const dpcr_recurre
                                    dpcr_error *error) {
     dpcri_recurrent_space space;
     dpcr_recurrent_pass whole;
-    const bool given = dpcri_recurrent_take_pass(pass, &whole);
+    const bool given = dpcri_recurrent_take_pass(pass, false, &whole);
     dpcr_status status = dpcri_recurrent_open(plan, "recurrent_execute", given ? &whole : NULL, tape, workspace,
                                               workspace_bytes, false, &space, error);
     if (status != DPCR_OK) return status;
@@ -383,7 +384,7 @@ dpcr_status dpcri_recurrent_sample(dpcr_recurrent_plan *plan, const dpcr_solve_o
     dpcri_recurrent_space space;
     dpcr_recurrent_pass pass;
     dpcr_status status;
-    const bool given = dpcri_recurrent_take_pass(plan->options.sample, &pass);
+    const bool given = dpcri_recurrent_take_pass(plan->options.sample, false, &pass);
     plan->options.training = 0;  // the chains are only run forward here
     const size_t bytes = dpcr_recurrent_plan_workspace(plan),
                  outputs = (size_t)plan->options.length * (size_t)plan->options.batch * (size_t)outputs_of(plan) *
