@@ -459,6 +459,22 @@ def test_refusals_of_tensors(rng):
 
 
 @registers
+@pytest.mark.parametrize("dynamic", [None, True, False])
+def test_a_compiled_program_takes_another_scale(rng, dynamic):
+    """PyTorch makes a number that changes a symbol, of which Python's math.isfinite knows nothing."""
+    torch.compiler.reset()
+    q, k, v = (torch.from_numpy(rng.normal(size=(2, 9, 2, 3))).requires_grad_() for _ in range(3))
+    compiled = torch.compile(lambda scale: ours.linear_attention(q, k, v, scale=scale), backend="aot_eager", fullgraph=True, dynamic=dynamic)
+    for scale in (0.5, 0.25, 0.7, 2):
+        found, wanted = compiled(scale), ours.linear_attention(q, k, v, scale=scale)
+        assert torch.allclose(found, wanted, rtol=0, atol=1e-11)
+        for a, b in zip(*(torch.autograd.grad(x.square().sum(), (q, k, v)) for x in (found, wanted))):
+            assert torch.allclose(a, b, rtol=0, atol=1e-10)
+    with pytest.raises(Exception, match="finite number|Observed exception"):
+        compiled(float("inf"))
+
+
+@registers
 def test_compiled_programs_and_exported_ones(rng):
     arrays = given(rng)
     arrays[2] = np.swapaxes(np.ascontiguousarray(np.swapaxes(arrays[2], 1, 2)), 1, 2)

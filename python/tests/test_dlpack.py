@@ -42,11 +42,11 @@ def test_what_speaks_dlpack_is_taken_where_it_lies(rng):
 @pytest.mark.parametrize("device, name", [((2, 1), "cuda:1"), ((10, 0), "rocm:0"), ((99, 0), "DLPack device 99:0")])
 def test_other_devices_are_refused_in_words(rng, device, name):
     b = rng.normal(size=(9, 2))
-    for call in (lambda x: deeppcr.linear_chain(np.ones((9, 2)), x), lambda x: signal.sosfilt([[1, 0, 0, 1, 0, 0]], x),
-                 lambda x: recurrent.GRU(2, 3)(x), lambda x: deeppcr.solve(lambda z, l: z, x, 3)):  # fmt: skip
+    for what, call in (("b", lambda x: deeppcr.linear_chain(np.ones((9, 2)), x)), ("x", lambda x: signal.sosfilt([[1, 0, 0, 1, 0, 0]], x)),
+                       ("x", lambda x: recurrent.GRU(2, 3)(x)), ("z0", lambda x: deeppcr.solve(lambda z, l: z, x, 3))):  # fmt: skip
         with pytest.raises(deeppcr.UnsupportedError) as caught:
             call(Foreign(b, device))
-        assert caught.value.got == name and caught.value.what == "the device of a Foreign"
+        assert caught.value.got == name and caught.value.what == f"{what}'s device"
 
 
 def test_the_buffer_protocol():
@@ -64,8 +64,9 @@ def test_tensors_of_pytorch(rng):
     assert negated.is_neg() and np.array_equal(_library.array(negated), -b.numpy())
     assert np.array_equal(_library.array(torch.complex(b, b).conj()), (b - 1j * b).numpy())
     assert np.array_equal(deeppcr.linear_chain(A.transpose(1, 2), b), deeppcr.linear_chain(A.transpose(1, 2).numpy(), b.numpy()))
-    for bad, wanted in ((b.clone().requires_grad_(), "detached"), (b.to(torch.bfloat16), "NumPy"), (b.to("meta"), "memory"), (b.to_sparse(), "to_dense")):
-        with pytest.raises(deeppcr.Error, match=f"wanted.*{wanted}"):
+    for bad, what, wanted in ((b.clone().requires_grad_(), "b", "detached"), (b.to(torch.bfloat16), "b's dtype", "NumPy"),
+                              (b.to("meta"), "b's device", "memory"), (b.to_sparse(), "b's layout", "to_dense")):  # fmt: skip
+        with pytest.raises(deeppcr.Error, match=f"{what} is .*wanted.*{wanted}"):
             deeppcr.linear_chain(A, bad)
     if hasattr(torch, "func"):
         with pytest.raises(deeppcr.ArgumentError, match="deeppcr.torch"):

@@ -891,6 +891,44 @@ print("whole")
     assert status == 0 and said.endswith("whole\n"), said
 
 
+@pytest.mark.skipif(not hasattr(jax, "set_mesh") or not hasattr(jax.sharding, "reshard"), reason="this JAX has no meshes whose axes are explicit")
+def test_gradients_over_meshes_whose_axes_are_explicit():
+    """JAX wants gradients over the devices as what they belong to, and so second ones of chains; without the mesh all are the same."""
+    status, said = alone("""
+import numpy as np, jax, jax.numpy as jnp
+from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
+from deeppcr import jax as ours, recurrent
+p = {n: jnp.asarray(v) for n, v in recurrent.GRU(3, 4).state_dict().items()}
+rng = np.random.default_rng(0)
+make = lambda *shape: jnp.asarray(rng.normal(size=shape) * 0.3, jnp.float32)
+A, b, z0, x, h, q = make(5, 4, 3, 3), make(5, 4, 3), make(4, 3), make(5, 4, 3), make(1, 4, 4), make(4, 5, 1, 3)
+sos = jnp.asarray([[0.1, 0.2, 0.1, 1, -0.5, 0.2]])
+chain = lambda *a: jnp.sin(ours.linear_chain(*a)).sum()
+again = lambda *a: sum((g ** 3).sum() for g in jax.grad(chain, (0, 1, 2))(*a))
+calls = [
+    (chain, (A, b, z0)), (again, (A, b, z0)), (lambda A, b: jnp.sin(ours.linear_chain(A, b, transposed=True)).sum(), (A, b)),
+    (lambda p, x, h: (ours.gru(p, x, h)[0] ** 2).sum(), (p, x, h)), (lambda q: (ours.linear_attention(q, q, q) ** 2).sum(), (q,)),
+    (lambda sos, x: (ours.sosfilt(sos, x) ** 2).sum(), (sos, q)),
+]
+whole = [jax.grad(f, tuple(range(len(a))))(*a) for f, a in calls]
+mesh = jax.make_mesh((4,), ("d",), axis_types=(AxisType.Explicit,))
+def over(x):
+    parts = [("d" if n == 4 and i == list(x.shape).index(4) else None) for i, n in enumerate(x.shape)]
+    return jax.device_put(x, NamedSharding(mesh, P(*parts)))
+with jax.set_mesh(mesh):
+    for i, ((f, a), wanted) in enumerate(zip(calls, whole)):
+        mixed = [] if i in (1, 2) else [a[:1] + jax.tree.map(over, a[1:])]  # those go by JAX's own operations, which have their rules
+        for given in (jax.tree.map(over, a), *mixed):
+            found = jax.jit(jax.grad(f, tuple(range(len(a)))))(*given)
+            for one, other in zip(jax.tree.leaves(found), jax.tree.leaves(wanted)):
+                assert np.allclose(one, other, rtol=1e-4, atol=1e-5)
+            for one, x in zip(jax.tree.leaves(found), jax.tree.leaves(given)):
+                assert jax.typeof(one).shape == x.shape
+print("whole")
+""", XLA_FLAGS="--xla_force_host_platform_device_count=4")
+    assert status == 0 and said.endswith("whole\n"), said
+
+
 def test_a_child_and_the_end(rng):
     """A child after fork knows nothing of its parent's calls, and makes its own; the end of a process waits for none."""
     status, said = alone(f"""

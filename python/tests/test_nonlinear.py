@@ -328,6 +328,61 @@ def test_a_handler_of_ctrl_c_that_raises_nothing(method):
         signal.signal(signal.SIGINT, before)
 
 
+@pytest.mark.parametrize("method", ["sequential", "overlap", "jacobi"])
+def test_a_step_that_runs_its_own_plan_may_catch_what_that_raises(method):
+    class Mine(Exception):
+        pass
+
+    state = {"depth": 0, "caught": 0}
+
+    def step(z, l):
+        if l.max() >= 50 and state["depth"] == 0:
+            state["depth"] = 1
+            try:
+                plan.solve(np.ones(2))
+            except Mine:
+                state["caught"] += 1
+            finally:
+                state["depth"] = 0
+        elif state["depth"]:
+            raise Mine
+        return 0.5 * z
+
+    state["depth"] = -1  # planning is no solve
+    plan = deeppcr.plan(lambda z, l: step(z, l) if state["depth"] >= 0 else 0.5 * z, np.ones(2), 100, method=method)
+    state["depth"] = 0
+    found = plan.solve(np.ones(2))
+    assert state["caught"] and np.allclose(found.z[:, 0], 0.5 ** np.arange(1, 101.0), rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("when", ["around", "within"])
+def test_a_ctrl_c_around_a_call_within_a_step_is_heard(when):
+    """One that came in the step before it called its own plan was forgotten; one within ends both, and a handler runs once."""
+    pressed, calls = [], []
+
+    def step(z, l):
+        calls.append(l.max())
+        if len(calls) == 300 and when == "around":
+            signal.raise_signal(signal.SIGINT)
+            plan.solve(np.ones(2))
+        elif len(calls) == 300:
+            plan.solve(np.ones(2))
+        elif len(calls) == 310 and when == "within":
+            signal.raise_signal(signal.SIGINT)
+        return 0.5 * z
+
+    plan = deeppcr.plan(step, np.ones(2), 3000, method="sequential")
+    calls.clear()
+    before = signal.signal(signal.SIGINT, lambda *_: pressed.append(len(calls)))
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            plan.solve(np.ones(2))
+        assert len(pressed) == 1 and len(calls) < 320
+        assert plan.solve(np.ones(2)).z.shape == (3000, 2) and len(pressed) == 1
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
 def test_not_finite_and_not_converged(rng):
     chaotic = lambda z, l: 3.99 * z * (1 - z)  # noqa: E731
     jacobian = lambda z, l: (3.99 * (1 - 2 * z))  # noqa: E731

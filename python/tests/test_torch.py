@@ -767,6 +767,18 @@ def test_operators_pass_pytorchs_own_checks(name):
     torch.library.opcheck(torch.ops.deeppcr.linear_chain.default, (A, b, None, False, "auto", "dense"))
 
 
+@registers
+@pytest.mark.parametrize("length, batch", [(5, 2), (5, 0)])
+@pytest.mark.parametrize("structure", ["dense", "diagonal", "scalar", "identity"])
+@pytest.mark.parametrize("transposed", [False, True])
+def test_chains_gradients_pass_pytorchs_own_checks(structure, length, batch, transposed):
+    """Among them that no result lies in another's memory, as compiled programs rely on."""
+    ends = {"dense": (length, batch, 3, 3), "diagonal": (length, batch, 3), "scalar": (length, batch), "identity": ()}[structure]
+    A, z, g = torch.ones(ends), torch.randn(length, batch, 3), torch.randn(length, batch, 3)
+    z0 = None if transposed else torch.randn(batch, 3)
+    torch.library.opcheck(torch.ops.deeppcr.linear_chain_vjp.default, (A, z, g, z0, transposed, "auto", structure))
+
+
 def operator_arguments():
     """Of each operator: arguments that it takes, by name."""
     f, d = lambda *shape: torch.full(shape, 0.1), dict  # noqa: E731

@@ -30,6 +30,20 @@ def shape_of(array: Array) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(array.shape, array.dtype)
 
 
+_type_of, _reshard = getattr(jax, "typeof", None), getattr(jax.sharding, "reshard", None)
+
+
+def as_inputs(found: Sequence[Any], inputs: Sequence[Any]) -> Tuple[Any, ...]:
+    """Gradients over a mesh's devices as what they belong to, which JAX asks for where its axes are explicit: calls give them whole."""
+    if _type_of is None or _reshard is None:
+        return tuple(found)
+    made = []
+    for g, x in zip(found, inputs):
+        wanted = None if g is None or x is None else _type_of(x).sharding
+        made.append(g if wanted is None or wanted.mesh.empty or _type_of(g).sharding == wanted else _reshard(g, wanted))
+    return tuple(made)
+
+
 def as_array(name: str, value: Any, dtype: Any = None) -> Array:
     """A value as an array, of real numbers where it is to become one of `dtype`."""
     if isinstance(value, np.ndarray) and not value.dtype.isnative:  # which JAX does not take

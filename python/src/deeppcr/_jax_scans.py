@@ -9,7 +9,7 @@ import jax
 import numpy as np
 
 from . import _xla, attention, selective
-from ._jax_calls import CODES, Array, as_array, ask, expect, first_gradients, lane, shape_of
+from ._jax_calls import CODES, Array, as_array, as_inputs, ask, expect, first_gradients, lane, shape_of
 from ._scans import Kind, Scan, refuse_complex
 from .errors import ArgumentError, finite, flag, whole_number
 
@@ -103,7 +103,7 @@ def _scanned_forward(name: str, option: Any, there: int, arrays: Tuple[Array, ..
 
 
 def _scanned_backward(name: str, option: Any, there: int, arrays: Tuple[Array, ...], given: Any) -> Any:
-    return (first_gradients(_FORMS[name].kind.what, f"{name}_vjp {option!r} {there}", given, arrays),)
+    return (as_inputs(first_gradients(_FORMS[name].kind.what, f"{name}_vjp {option!r} {there}", given, arrays), arrays),)
 
 
 _scanned.defvjp(_scanned_forward, _scanned_backward)

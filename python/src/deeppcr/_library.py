@@ -537,16 +537,16 @@ def array(values: Any, name: str = "an array") -> np.ndarray:
         where = getattr(values, "device", error)
         if str(where) == "cpu":  # PyTorch's, within a transform of torch.func
             raise errors.ArgumentError.of(name, f"a {kind} that a transform follows", "numbers, or the function of deeppcr.torch") from None
-        raise errors.UnsupportedError.of(f"the device of a {kind}", where, "memory that the processor reads") from None
+        raise errors.UnsupportedError.of(f"{name}'s device", where, "memory that the processor reads") from None
     if device not in _READABLE:
         where = f"{_ELSEWHERE.get(device, f'DLPack device {int(device)}')}:{number}"
-        raise errors.UnsupportedError.of(f"the device of a {kind}", where, "memory that the processor reads")
+        raise errors.UnsupportedError.of(f"{name}'s device", where, "memory that the processor reads")
     if getattr(values, "requires_grad", False):
         raise errors.ArgumentError.of(name, f"a {kind} that requires gradients", "it detached, or the function of deeppcr.torch")
     if hasattr(values, "resolve_neg"):  # PyTorch's views that are to be negated or conjugated, of which DLPack does not tell
         values = values.resolve_neg().resolve_conj()
     if "strided" not in str(getattr(values, "layout", "strided")):
-        raise errors.ArgumentError.of(f"the layout of a {kind}", values.layout, "a dense one, as by to_dense()")
+        raise errors.ArgumentError.of(f"{name}'s layout", values.layout, "a dense one, as by to_dense()")
     found: Any = values
     try:
         found = np.from_dlpack(values)
@@ -555,7 +555,7 @@ def array(values: Any, name: str = "an array") -> np.ndarray:
     try:
         return np.asarray(found)
     except Exception as error:  # noqa: B902
-        raise errors.ArgumentError.of(f"the dtype of a {kind}", getattr(values, "dtype", error), "one of NumPy's") from None
+        raise errors.ArgumentError.of(f"{name}'s dtype", getattr(values, "dtype", error), "one of NumPy's") from None
 
 
 def whole(values: Any, dtype: Any, name: str = "an array") -> np.ndarray:

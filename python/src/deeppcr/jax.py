@@ -22,7 +22,7 @@ from . import _engine, _xla
 from . import _library as library
 from . import linear as numbers
 from . import signal as filters
-from ._jax_calls import CODES, Array, Shapes, as_array, ask, expect, first_gradients, lane, shape_of
+from ._jax_calls import CODES, Array, Shapes, as_array, as_inputs, ask, expect, first_gradients, lane, shape_of
 from ._jax_scans import linear_attention, selective_scan
 from ._ready import Here, Ready
 from .errors import ArgumentError, one_of, whole_number
@@ -218,7 +218,8 @@ _xla.repeats.update(chain=_chain_again, chain_vjp=_chain_vjp_again)
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(3, 4, 5))
 def _chain(A: Array, b: Array, z0: Optional[Array], transposed: bool, scheme: str, structure: str) -> Array:
-    return ask(f"chain {structure} {scheme} {int(transposed)} {b.ndim}", shape_of(b), A, b, *([] if z0 is None else [z0]))
+    z = ask(f"chain {structure} {scheme} {int(transposed)} {b.ndim}", shape_of(b), A, b, *([] if z0 is None else [z0]))
+    return as_inputs([z], [b])[0]
 
 
 def _chain_forward(A: Array, b: Array, z0: Optional[Array], transposed: bool, scheme: str, structure: str) -> Any:
@@ -233,7 +234,7 @@ def _chain_backward(transposed: bool, scheme: str, structure: str, kept: Any, g:
     if transposed:  # by operations that have derivatives, like the chain itself
         direct = _chain(A, g, None, False, scheme, structure)
         before = jnp.concatenate([jnp.zeros_like(g[:1]), direct[:-1]])
-        return _outer(z, before, structure, A), direct, None
+        return as_inputs((_outer(z, before, structure, A), direct, None), (A, z, None))
     return _gradients(A, z, g, z0, scheme, structure)
 
 
@@ -241,7 +242,7 @@ def _chain_backward(transposed: bool, scheme: str, structure: str, kept: Any, g:
 def _gradients(A: Array, z: Array, g: Array, z0: Optional[Array], scheme: str, structure: str) -> Any:
     shapes = [shape_of(A), shape_of(g), *([] if z0 is None else [shape_of(z0)])]
     found = ask(f"chain_vjp {structure} {scheme} {g.ndim}", shapes, A, z, g, *([] if z0 is None else [z0]))
-    return found[0], found[1], None if z0 is None else found[2]
+    return as_inputs((found[0], found[1], None if z0 is None else found[2]), (A, z, z0))
 
 
 def _gradients_forward(A: Array, z: Array, g: Array, z0: Optional[Array], scheme: str, structure: str) -> Any:
@@ -496,7 +497,8 @@ def _network_forward(form: _engine.Form, method: str, x: Array, h0: Array, c0: A
 
 def _network_backward(form: _engine.Form, method: str, kept: Any, given: Any) -> Any:
     x, h0, c0, parameters = kept
-    dx, dh0, dc0, *rest = first_gradients(form.kind, f"network_vjp {_words(form, method)}", given, (x, h0, c0, *parameters))
+    inputs = (x, h0, c0, *parameters)
+    dx, dh0, dc0, *rest = as_inputs(first_gradients(form.kind, f"network_vjp {_words(form, method)}", given, inputs), inputs)
     return dx, dh0, dc0, tuple(rest)
 
 
@@ -785,7 +787,8 @@ def _filtered_forward(kind: str, coefficients: Tuple[Array, ...], x: Array, zi: 
 
 def _filtered_backward(kind: str, kept: Any, given: Any) -> Any:
     coefficients, x, zi = kept
-    *found, gx, gzi = first_gradients("the filter", f"filter_vjp {kind} {x.ndim}", given, (*coefficients, x, zi))
+    inputs = (*coefficients, x, zi)
+    *found, gx, gzi = as_inputs(first_gradients("the filter", f"filter_vjp {kind} {x.ndim}", given, inputs), inputs)
     return tuple(found), gx, gzi
 
 

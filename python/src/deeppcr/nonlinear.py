@@ -237,11 +237,12 @@ class _Steps:
 
     def run(self, function: Any, *arguments: Any, progress: Optional[Callable[[int], Any]] = None) -> None:
         with self.lock:
-            before, self.progress = self.progress, progress  # a step may run its own plan
+            before = self.progress, self.raised  # a step may run its own plan, and catch what that raises
+            self.progress = progress
             try:
                 self._run(function, *arguments)
             finally:
-                self.progress = before
+                self.progress, self.raised = before
 
     def _run(self, function: Any, *arguments: Any) -> None:
         """Calls the library, holding SIGINT back until it is out of the callbacks: they end the call, the handler runs then."""
@@ -251,7 +252,7 @@ class _Steps:
             ours = signal.getsignal(signal.SIGINT)
         if ours is None or ours == signal.SIG_IGN or ours == signal.SIG_DFL:
             ours = None
-        self.raised, self.interrupted = None, False
+        self.raised, around = None, self.interrupted  # by a Ctrl-C that a call around this one has not heard of yet: it ends this one too
         if ours is not None:
             signal.signal(signal.SIGINT, self._interrupt)
         try:
@@ -259,9 +260,10 @@ class _Steps:
         finally:
             if ours is not None:
                 signal.signal(signal.SIGINT, ours)
-        if self.interrupted and status:
+            interrupted, self.interrupted = self.interrupted, around
+        if interrupted and status:
             library.interrupt()
-        if self.interrupted:  # too late to end anything
+        if interrupted:  # too late to end anything
             signal.raise_signal(signal.SIGINT)
         if status and self.raised is not None:
             raise self.raised

@@ -44,7 +44,7 @@ def _by_operations(chain: Any, A: Tensor, z0: Optional[Tensor], z: Tensor, g: Te
         return None if structure == "identity" else torch.zeros_like(A), torch.zeros_like(g), None if z0 is None else torch.zeros_like(z0), None, None, None
     if structure == "identity":
         direct = g.cumsum(0) if transposed else g.flip(0).cumsum(0).flip(0)
-        return None, direct, None if z0 is None else direct[0], None, None, None
+        return None, direct, None if z0 is None else direct[0].clone(), None, None, None
     direct = chain(A, g.contiguous(), None, not transposed, scheme, structure)
     nothing = torch.zeros_like(g[:1])
     block = A.shape[-1] if structure == "block" else 0
