@@ -122,7 +122,7 @@ void dpcri_tell_choice(dpcr_solve_plan *plan, const dpcri_outlook *o, const dpcr
     else if (!other)
         snprintf(text, sizeof text, "%s%s: %s", backward ? "; backward " : "", name,
                  plan->steps.length < DPCRI_LEAST_LENGTH || plan->steps.batch == 0 ? "too little to run side by side"
-                                                                                   : "there is no other way");
+                                                                                   : "the only candidate");
     else {
         const bool at_best = !backward && o->costs.at_best && dpcri_is_loop(chosen) && other->measured == 0;
         describe(other, what, sizeof what);
