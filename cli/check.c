@@ -71,11 +71,6 @@ static bool has_kinks(const dpcr_model *model) {
     return model && dpcr_model_get_options(model)->activation == DPCR_ACT_RELU;
 }
 
-// The order of badness: failures first, then fallbacks, then the rest.
-static int badness(dpcr_reason reason) {
-    return reason < 0 ? 10 - (int)reason : reason == DPCR_REASON_FALLBACK ? 9 : 0;
-}
-
 static void note(verdict *v, const cli_solution *fast, const cli_solution *loop, double error, double gradients,
                  double end_to_end, const char *tensor, uint64_t seed, int index, bool first) {
     v->seed_sweeps[index] = fast->report.sweeps;
@@ -83,7 +78,7 @@ static void note(verdict *v, const cli_solution *fast, const cli_solution *loop,
     v->end_to_end_error = fmax(v->end_to_end_error, end_to_end);
     if (first || gradients > v->max_gradient_error) snprintf(v->worst_tensor, sizeof v->worst_tensor, "%s", tensor);
     v->max_gradient_error = fmax(v->max_gradient_error, gradients);
-    if (first || badness(fast->report.reason) > badness(v->reason)) v->reason = fast->report.reason;
+    v->reason = first ? fast->report.reason : dpcr_reason_worse(v->reason, fast->report.reason);
     if (first || fast->report.sweeps > v->sweeps) {
         v->sweeps = fast->report.sweeps;
         v->seed = seed;

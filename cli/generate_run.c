@@ -59,12 +59,7 @@ typedef struct batch_run {
 } batch_run;
 
 static void worst_reason(generation *g, dpcr_reason reason) {
-    const bool first = g->reason == 0, failed = reason < 0 && (g->reason > 0 || reason < g->reason);
-    const bool finished =
-        g->reason > 0 &&
-        (reason == DPCR_REASON_FALLBACK ||
-         ((reason == DPCR_REASON_RESIDUAL_ONLY || reason == DPCR_REASON_SCALED) && g->reason != DPCR_REASON_FALLBACK));
-    if (first || failed || finished) g->reason = reason;
+    g->reason = g->reason == 0 ? reason : dpcr_reason_worse(g->reason, reason);
 }
 
 // What making the plan has taken: seconds, evaluations of the network (products with its Jacobian among them), calls.

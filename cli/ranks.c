@@ -104,12 +104,13 @@ int cli_ranks_run(const cli_common *common, int64_t ranks, double deadline, cli_
 
 // ---- one file of all ranks' rows ----
 
-bool cli_ranks_share(const char *path) {
+bool cli_ranks_flows(const char *path) {
     struct stat info;
-    if (!path) return true;
-    if (cli_is_stdout(path) || strstr(path, ".npz")) return false;
-    return stat(path, &info) != 0 || !(S_ISFIFO(info.st_mode) || S_ISSOCK(info.st_mode));
+    if (!path || cli_is_stdout(path)) return path != NULL;
+    return stat(path, &info) == 0 && (S_ISFIFO(info.st_mode) || S_ISSOCK(info.st_mode));
 }
+
+bool cli_ranks_share(const char *path) { return !path || !(cli_ranks_flows(path) || strstr(path, ".npz")); }
 
 static dpcr_status fail(dpcr_error *error, dpcr_status status, const char *text) {
     *error = (dpcr_error){.status = status};

@@ -26,7 +26,9 @@ dpcr_status cli_ranks_agree(cli_ranks *rank, cli_doing doing, dpcr_status status
 // The steps of rank r of an even cut: first, and one past the last.
 int64_t cli_rank_first(int64_t length, int64_t ranks, int64_t rank);
 
-// Whether ranks can each read or write their part of it, as of NULL: no stream, no member of an archive.
+// A pipe or "-", of which the second rank to read would get nothing; not NULL.
+bool cli_ranks_flows(const char *path);
+// Whether ranks can each read or write their part of it, as of NULL: none such, no member of an archive.
 bool cli_ranks_share(const char *path);
 
 // One file of all ranks' rows: `part` from row `first` on, of an array like `whole`. Whole in its place, or not there.

@@ -594,8 +594,8 @@ static int refuse_ranks(recurrent *r) {
             return cli_fail(CLI_USAGE, "'%s' over ranks, who each read and write their steps: wanted a .npy file",
                             stepwise[i]);
     for (size_t i = 0; i < sizeof by_all / sizeof by_all[0]; i++)
-        if (by_all[i] && !strcmp(by_all[i], "-"))
-            return cli_fail(CLI_USAGE, "standard input ('-') over ranks, who each read all of it: wanted a file");
+        if (cli_ranks_flows(by_all[i]))
+            return cli_fail(CLI_USAGE, "'%s' over ranks, who each read all of it: wanted a file, no stream", by_all[i]);
     return CLI_DONE;
 }
 

@@ -302,7 +302,9 @@ int vgg_eval(dpcr_context *context, const cli_common *common, const char *path, 
     double loss = 0;
     int64_t correct = 0;
     if (dpcr_safetensors_read(context, path, &file, &error) != DPCR_OK) return cli_fail_error(&error, CLI_READING);
-    int status = cli_data_read(context, data, split, CONVNET_CLASSES, limit, &images);
+    int status = CLI_DONE;
+    if (dpcr_tensors_sum_agrees(&file, path, &error) != DPCR_OK) status = cli_fail_error(&error, CLI_READING);
+    if (!status) status = cli_data_read(context, data, split, CONVNET_CLASSES, limit, &images);
     if (!status) status = vgg_get_real(&file, path, "deeppcr.vgg.mean", &scale.mean);
     if (!status) status = vgg_get_real(&file, path, "deeppcr.vgg.deviation", &scale.deviation);
     if (!status && !(scale.deviation > 0)) status = refuse(path, "deeppcr.vgg.deviation");

@@ -93,6 +93,10 @@ for stream in /dev/stdout pipe.npy; do
     refused 2 "who each read" solve linear --A dense.npy --b b.npy --scheme distributed --output $stream
     refused 2 "who each read" solve lstm --weights lstm.safetensors --input x.npy --ranks 2 --output $stream
 done
+for states in "--h0 pipe.npy" "--lengths pipe.npy" "--grads g.safetensors --grad-final pipe.npy"; do
+    # shellcheck disable=SC2086 # words of options
+    refused 2 "who each read all of it" solve lstm --weights lstm.safetensors --input x.npy --ranks 2 --output no.npy $states
+done
 leaves_nothing 5 "shape" solve lstm --weights lstm.safetensors --input gy.npy --ranks 2
 leaves_nothing 2 "who each read" solve lstm --weights lstm.safetensors --input x.npy --ranks 2 --h0 -
 leaves_nothing 2 "which overlap" solve lstm --weights lstm.safetensors --input x.npy --ranks 2 --method newton

@@ -268,6 +268,7 @@ header = 8 + int.from_bytes(checkpoint[:8], "little")
 for place in range(header, len(checkpoint), (len(checkpoint) - header) // 6):  # weights and the optimiser's state
     put("flipped", checkpoint[:place] + bytes([checkpoint[place] ^ 4]) + checkpoint[place + 1 :])
     refused(5, "flipped: damaged", "train", "resnet", *small, "--resume", path("flipped"), "--save", path("n"))
+    refused(5, "flipped: damaged", "eval", path("flipped"), "--data", path("data"))
 width = b'"deeppcr.width":"8"'
 assert width in checkpoint
 put("narrow", checkpoint.replace(width, b'"deeppcr.width":"0"'))

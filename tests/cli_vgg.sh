@@ -154,6 +154,7 @@ assert not os.path.exists(path("early")), "the whole network was trained before 
 data = content("model")
 put("broken", data[:-5] + bytes([data[-5] ^ 1]) + data[-4:])
 refused(5, "damaged", *TRAIN, *both, "--resume", path("broken"))
+refused(5, "damaged", *judge("broken"))
 data = data.replace(b"deeppcr.checksum", b"deeppcr.unsummed", 1)  # changed on purpose
 assert data != content("model")
 for what, broken in (("cut", data[:-5]), ("weights", data.replace(b"features.3.weight", b"features.9.weight", 1)),

@@ -299,7 +299,7 @@ static void a_sum_goes_with_the_file(void **state) {
         "{\"__metadata__\":{\"deeppcr.checksum\":\"0\"},\"n\":{\"dtype\":\"I64\",\"shape\":[],\"data_offsets\":[0,8]}}";
     const char *path = write_header(s, other, 8);
     assert_int_equal(dpcr_safetensors_read(s->context, path, &t, &s->error), DPCR_OK);
-    assert_refused(s, dpcr_tensors_sum_agrees(&t, path, &s->error), DPCR_ERROR_FORMAT, "'n' of dtype I64 is none of");
+    assert_refused(s, dpcr_tensors_sum_agrees(&t, path, &s->error), DPCR_ERROR_FORMAT, "damaged");
     dpcr_tensors_free(s->context, &t);
     assert_refused(s, dpcr_tensors_sum_agrees(NULL, path, &s->error), DPCR_ERROR_ARGUMENT, "wanted");
     m.items[1].array.data = NULL;

@@ -717,12 +717,27 @@ static void empty_chains(void **state) {
     dpcr_context_destroy(context);
 }
 
+// The worse first: whatever the order they come in, one of the two, and no cycle.
+static void of_two_reasons_the_worse_is_told(void **state) {
+    (void)state;
+    static const dpcr_reason order[] = {DPCR_REASON_NONFINITE, DPCR_REASON_NOT_CONVERGED, DPCR_REASON_FALLBACK,
+                                        DPCR_REASON_SCALED,    DPCR_REASON_RESIDUAL_ONLY, DPCR_REASON_CONVERGED,
+                                        DPCR_REASON_EXACT,     DPCR_REASON_SEQUENTIAL};
+    enum { REASONS = sizeof order / sizeof *order };
+    for (int i = 0; i < REASONS; i++)
+        for (int k = i; k < REASONS; k++) {
+            assert_int_equal(dpcr_reason_worse(order[i], order[k]), order[i]);
+            assert_int_equal(dpcr_reason_worse(order[k], order[i]), order[i]);
+        }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(positive_codes),
         cmocka_unit_test(histories),
         cmocka_unit_test(plans_are_shared),
         cmocka_unit_test(refusals),
+        cmocka_unit_test(of_two_reasons_the_worse_is_told),
         cmocka_unit_test(a_lane_outside_its_domain_spoils_no_other),
         cmocka_unit_test(outputs_do_not_overlap_themselves),
         cmocka_unit_test(what_is_left_open_is_written),

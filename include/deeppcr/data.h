@@ -117,8 +117,9 @@ DPCR_API dpcr_status dpcr_safetensors_write(const char *path, const dpcr_tensors
 // The same with one more string, "deeppcr.checksum": 16 hexadecimal digits, a sum of all names, types, shapes, numbers
 // and other strings, whatever their order (one of that name in `tensors` is replaced). Not against forgery.
 DPCR_API dpcr_status dpcr_safetensors_write_summed(const char *path, const dpcr_tensors *tensors, dpcr_error *error);
-// DPCR_ERROR_FORMAT, in words that name `path`, where `tensors` carry a sum and it is not theirs; DPCR_OK where they
-// carry none.
+// DPCR_ERROR_FORMAT, in words that name `path`, where `tensors`, as they were read from there, carry a sum and it is
+// not theirs; DPCR_OK where they carry none. Tensors that were not loaded for their type are not looked at; arrays
+// that could not be written are refused as the writer does.
 DPCR_API dpcr_status dpcr_tensors_sum_agrees(const dpcr_tensors *tensors, const char *path, dpcr_error *error);
 
 // ---- ONNX ----

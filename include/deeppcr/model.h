@@ -112,7 +112,8 @@ DPCR_API dpcr_status dpcr_model_head(const dpcr_model *model, const dpcr_array *
 DPCR_API dpcr_status dpcr_model_head_backward(dpcr_model *model, const dpcr_array *z, const dpcr_array *dlogits,
                                               const dpcr_array *dz, dpcr_error *error);
 
-// safetensors with PyTorch's names; the options lie in its metadata, so load needs the file alone.
+// safetensors with PyTorch's names; the options lie in its metadata, so load needs the file alone. One with a sum, as
+// checkpoints have, that is not the file's own is refused (dpcr_tensors_sum_agrees).
 DPCR_API dpcr_status dpcr_model_save(const dpcr_model *model, const char *path, dpcr_error *error);
 DPCR_API dpcr_status dpcr_model_load(dpcr_context *context, const char *path, dpcr_model **model, dpcr_error *error);
 

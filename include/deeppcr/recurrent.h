@@ -221,8 +221,9 @@ DPCR_API dpcr_status dpcr_recurrent_backward(dpcr_recurrent_plan *plan, const dp
 DPCR_API dpcr_status dpcr_recurrent_enqueue(const dpcr_recurrent_plan *plan, const dpcr_array *parameters,
                                             const dpcr_recurrent_pass *pass, void *workspace, size_t workspace_bytes,
                                             void *stream, dpcr_error *error);
-// Puts dpcr_recurrent_backward's pass into the stream and returns. pass and workspace as enqueue left them; gradients'
-// arrays and parameter_gradients [count] (or NULL: not wanted), onto which the parameters' are added, on the device.
+// Puts dpcr_recurrent_backward's pass into the stream and returns. pass and workspace as enqueue left them, but for ht
+// and ct, which are not looked at; gradients' arrays and parameter_gradients [count] (or NULL: not wanted), onto which
+// the parameters' are added, on the device.
 // Back by the loop where the method is the loop, else by overlapped chunks with boundaries judged by the largest
 // gradient at them; what is open is always finished in order. Sums over steps and sequences are in an order that the
 // shape alone says.
@@ -255,15 +256,15 @@ typedef struct dpcr_recurrent_ranks {
 
 // dpcr_recurrent_execute, and with `gradients` dpcr_recurrent_backward after it, of sequences whose steps are spread
 // over ranks: rank r holds consecutive ones, after those of the ranks below it. All ranks make this call with the same
-// network, h0, c0 and lengths (of the whole sequences), else DPCR_ERROR_ARGUMENT; x, y and resets are of the rank's own
-// steps, pass->x.shape[0] >= 0 of them, and so are gradients->y and gradients->x. Each layer and direction is
-// overlapped: every rank starts from a run-up over its neighbour's last warm_up steps, whose inputs it is sent, and
-// boundaries are exchanged and checked as overlap does its chunks'; backward likewise. ht, ct, gradients->ht, ct, h0,
-// c0 and the parameters' gradients (added, summed in the ranks' order) are those of the whole sequences, on every rank.
-// `reports` and `back_reports` [N] or NULL: method overlap, sweeps over the ranks, the worst of what the boundaries and
-// the ranks' own steps came to (residual: of the boundaries' defects too), reason EXACT where tolerances are 0. Then y
-// is, bit for bit, the loop's (methods within a rank that are not the loop or overlap keep to their own tolerance). Not
-// with dropout. Failures are every rank's. Allocates.
+// network, h0, c0, lengths (of the whole sequences) and gradients->ht, ct, else DPCR_ERROR_ARGUMENT; x, y and resets
+// are of the rank's own steps, pass->x.shape[0] >= 0 of them, and so are gradients->y and gradients->x. Each layer and
+// direction is overlapped: every rank starts from a run-up over its neighbour's last warm_up steps, whose inputs it is
+// sent, and boundaries are exchanged and checked as overlap does its chunks'; backward likewise. ht, ct, gradients->ht,
+// ct, h0, c0 and the parameters' gradients (added, summed in the ranks' order) are those of the whole sequences, on
+// every rank. `reports` and `back_reports` [N] or NULL: method overlap, sweeps over the ranks, the worst of what the
+// boundaries and the ranks' own steps came to (residual: of the boundaries' defects too), reason EXACT where tolerances
+// are 0. Then y is, bit for bit, the loop's (methods within a rank that are not the loop or overlap keep to their own
+// tolerance). Not with dropout. Failures are every rank's. Allocates.
 DPCR_API dpcr_status dpcr_recurrent_distributed(dpcr_recurrent *network, const dpcr_recurrent_ranks *options,
                                                 const dpcr_recurrent_pass *pass,
                                                 const dpcr_recurrent_gradients *gradients, dpcr_solve_report *reports,

@@ -307,6 +307,8 @@ typedef enum dpcr_reason {
 } dpcr_reason;
 
 DPCR_API const char *dpcr_reason_name(dpcr_reason reason);
+// Of two reasons the one to tell of both: failures first, then what was finished in order, then the weaker claim.
+DPCR_API dpcr_reason dpcr_reason_worse(dpcr_reason a, dpcr_reason b);
 
 typedef enum dpcr_lock {
     DPCR_LOCK_RESIDUAL = 0,  // |z_l - f_l(z_{l-1})| <= atol + rtol |z_l|, every component

@@ -97,7 +97,8 @@ typedef struct dpcr_layerwise_options {
 //
 //   F(t) = max(F(t - 1), F(t - forwards) + groups, B(t - ahead) + 2 groups)        first ticks of minibatch t
 //   B(t) = max(B(t - 1), B(t - backwards) + 2 groups, F(t) + groups)               forward, and back
-//   group g is read at tick F(t) + g and at B(t) + 2 (groups - 1 - g), and updated at the end of the tick after
+//   group g is read at tick F(t) + g and, for both gradients, at B(t) + 2 (groups - 1 - g), and updated at the end of
+//   the tick after
 //
 // so that the network is, bit for bit, that of one thread that does the same in that order, on any machine. A segment
 // begins with the clock at 0. Threads wait for each other, not for time: a machine may be faster or slower than the

@@ -57,13 +57,9 @@ dpcr_status dpcr_tensors_sum_agrees(const dpcr_tensors *tensors, const char *pat
         return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "tensors_sum_agrees: tensors and their path are wanted");
     const char *saved = dpcr_tensors_metadata(tensors, DPCRI_SUM);
     if (!saved) return DPCR_OK;
-    if (tensors->other_count > 0) {
-        dpcri_quoted quoted;
-        return dpcri_fail(error, DPCR_ERROR_FORMAT,
-                          "%s: damaged: '%s' of dtype %s is none of the tensors that were saved", path,
-                          dpcri_quote(tensors->other_names[0], &quoted), tensors->other_dtypes[0]);
-    }
-    const dpcr_status status = dpcri_tensors_check_writable(tensors, error);
+    dpcr_tensors loaded = *tensors;
+    loaded.other_count = 0;  // of which no sum was made
+    const dpcr_status status = dpcri_tensors_check_writable(&loaded, error);
     if (status != DPCR_OK) return status;
     dpcri_tensors_sum(tensors, text);
     if (strcmp(saved, text) == 0) return DPCR_OK;

@@ -616,31 +616,40 @@ typedef struct hello {
     uint64_t sum;
 } hello;
 
-// Of `bytes` bytes of numbers, eight at a time; NULL: zeros.
-static uint64_t add_numbers(uint64_t sum, const void *numbers, size_t bytes) {
-    for (size_t at = 0; at < bytes; at += sizeof sum) {
-        const size_t n = bytes - at < sizeof sum ? bytes - at : sizeof sum;
+// Of an array [N][B][width], eight bytes at a time; what is 0 adds nothing, so NULL is zeros.
+static uint64_t add_numbers(uint64_t sum, const void *numbers, int64_t count, size_t size) {
+    uint64_t all = 0;
+    const size_t bytes = numbers ? (size_t)count * size : 0;
+    for (size_t at = 0; at < bytes; at += sizeof all) {
+        const size_t n = bytes - at < sizeof all ? bytes - at : sizeof all;
         uint64_t word = 0;
-        if (numbers) memcpy(&word, (const char *)numbers + at, n);
-        sum = (sum ^ word) * UINT64_C(0x100000001b3);
-        sum ^= sum >> 32;  // else the upper bits of a word would never reach the lower ones
+        memcpy(&word, (const char *)numbers + at, n);
+        if (word == 0) continue;
+        word = (word + (at + 1) * UINT64_C(0x9e3779b97f4a7c15)) * UINT64_C(0xff51afd7ed558ccd);
+        all += (word ^ word >> 32) * UINT64_C(0xc4ceb9fe1a85ec53);
     }
-    return sum;
+    return dpcri_checksum(sum, &all, sizeof all);
 }
 
-// Of what is to be the same on all ranks and too long to be told: network, lengths, states that go in.
+static uint64_t add_states(uint64_t sum, const job *j, const dpcr_array *states, int64_t width) {
+    return add_numbers(sum, states->data, j->network->chains * j->B * width, size_of(j));
+}
+
+// Of what is to be the same on all ranks and too long to be told: network, lengths, states and gradients that go in.
 static uint64_t sum_of(const job *j) {
     const dpcr_recurrent_options *o = &j->network->options;
-    const size_t B = (size_t)j->B, N = (size_t)j->network->chains, size = size_of(j);
-    const int64_t facts[] = {o->kind,         o->dtype,         o->inputs,     o->hidden,
-                             o->layers,       o->no_bias,       o->projection, o->reverse,
-                             o->reset_before, o->bidirectional, o->peepholes,  o->input_forget};
+    const dpcr_recurrent_gradients *g = goes_back(j) ? j->gradients : NULL;
+    const int64_t facts[] = {o->kind,           o->dtype,           o->inputs,      o->hidden,
+                             o->layers,         !!o->no_bias,       o->projection,  !!o->reverse,
+                             !!o->reset_before, !!o->bidirectional, !!o->peepholes, !!o->input_forget};
     uint64_t sum = dpcri_checksum(DPCRI_CHECKSUM, facts, sizeof facts);
     sum = dpcri_checksum(sum, &o->clip, sizeof o->clip);
-    if (j->pass.lengths) sum = dpcri_checksum(sum, j->pass.lengths, B * sizeof *j->pass.lengths);
-    sum = add_numbers(sum, j->network->parameters, (size_t)j->network->count * size);
-    sum = add_numbers(sum, j->pass.h0.data, N * B * (size_t)j->H * size);
-    return add_numbers(sum, j->pass.c0.data, N * B * (size_t)j->C * size);
+    if (j->pass.lengths) sum = dpcri_checksum(sum, j->pass.lengths, (size_t)j->B * sizeof *j->pass.lengths);
+    sum = add_numbers(sum, j->network->parameters, j->network->count, size_of(j));
+    sum = add_states(sum, j, &j->pass.h0, j->H);
+    sum = add_states(sum, j, &j->pass.c0, j->C);
+    if (g) sum = add_states(add_states(sum, j, &g->ht, j->H), j, &g->ct, j->C);
+    return sum;
 }
 
 static dpcr_status meet(job *j, dpcr_error *error) {
@@ -681,8 +690,8 @@ static dpcr_status meet(job *j, dpcr_error *error) {
         other.steps = all[0].steps;
         if (memcmp(&other, &all[0], sizeof other) != 0)
             DPCR_TRY(dpcri_fail(error, DPCR_ERROR_ARGUMENT,
-                                "%s: rank %lld has another network, batch, lengths, initial states or options than "
-                                "rank 0; wanted the same",
+                                "%s: rank %lld has another network, batch, lengths, states, last gradients or options "
+                                "than rank 0; wanted the same",
                                 function, (long long)r));
     }
     j->inputs[0] = j->pass.x.data;

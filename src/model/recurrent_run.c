@@ -15,7 +15,7 @@ void dpcri_recurrent_worst(const dpcr_solve_report *reports, int64_t chains, dpc
     if (reason) *reason = reports[0].reason;
     if (residual) *residual = reports[0].residual;
     for (int64_t c = 1; c < chains; c++) {
-        if (reason) *reason = dpcri_worse_reason(*reason, reports[c].reason);
+        if (reason) *reason = dpcr_reason_worse(*reason, reports[c].reason);
         if (residual && reports[c].residual > *residual) *residual = reports[c].residual;
     }
 }

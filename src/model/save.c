@@ -287,6 +287,7 @@ dpcr_status dpcr_model_load(dpcr_context *context, const char *path, dpcr_model 
     for (int64_t i = 0; i < tensors.metadata_count; i++)
         if (tensors.metadata_keys[i][0] && strncmp(tensors.metadata_keys[i], "deeppcr.", 8) != 0)
             DPCR_TRY(dpcr_model_set_metadata(made, tensors.metadata_keys[i], tensors.metadata_values[i], error));
+    DPCR_TRY(dpcr_tensors_sum_agrees(&tensors, path, error));
     *model = made;
     made = NULL;
 done:

@@ -388,7 +388,7 @@ void dpcri_device_report(const dpcr_solve_options *o, int64_t length, int64_t ba
         const dpcr_device_outcome *at = &outcomes[b];
         const dpcr_reason reason = length > 0 ? reason_of(o, at, length) : DPCR_REASON_EXACT;
         const int sweeps = o->method == DPCR_METHOD_SEQUENTIAL ? 0 : at->sweeps;
-        worst = b == 0 ? reason : dpcri_worse_reason(worst, reason);
+        worst = b == 0 ? reason : dpcr_reason_worse(worst, reason);
         if (sweeps > report->sweeps) report->sweeps = sweeps;
         report->evaluations += length * (sweeps > 0 ? sweeps : 1);
         report->residual = fmax(report->residual, at->residual);

@@ -153,7 +153,7 @@ void dpcri_record_sweep(dpcri_run *run, double residual, const double *by_sequen
     }
 }
 
-dpcr_reason dpcri_worse_reason(dpcr_reason a, dpcr_reason b) {
+dpcr_reason dpcr_reason_worse(dpcr_reason a, dpcr_reason b) {
     static const dpcr_reason order[] = {DPCR_REASON_NONFINITE, DPCR_REASON_NOT_CONVERGED, DPCR_REASON_FALLBACK,
                                         DPCR_REASON_SCALED,    DPCR_REASON_RESIDUAL_ONLY, DPCR_REASON_CONVERGED,
                                         DPCR_REASON_EXACT};
@@ -164,7 +164,7 @@ dpcr_reason dpcri_worse_reason(dpcr_reason a, dpcr_reason b) {
 
 static dpcr_reason worst_reason(const int *reason, int64_t batch) {
     dpcr_reason worst = DPCR_REASON_SEQUENTIAL;
-    for (int64_t b = 0; b < batch; b++) worst = dpcri_worse_reason(worst, (dpcr_reason)reason[b]);
+    for (int64_t b = 0; b < batch; b++) worst = dpcr_reason_worse(worst, (dpcr_reason)reason[b]);
     return worst;
 }
 

@@ -154,7 +154,7 @@ static void fold(const job *j, double ratio) {
     r->worst = DPCR_REASON_SEQUENTIAL, r->residual = 0;
     for (int64_t q = 0; q < r->comm->ranks; q++) {
         const verdict *v = &j->verdicts[q];
-        r->worst = dpcri_worse_reason(r->worst, (dpcr_reason)v->own.reason);
+        r->worst = dpcr_reason_worse(r->worst, (dpcr_reason)v->own.reason);
         r->residual = fmax(r->residual, v->own.residual);
         own = fmax(own, v->own.estimate);
         known = known && !v->lost && v->own.estimate >= 0;
@@ -231,14 +231,14 @@ done:
 }
 
 void dpcri_relay_tell(dpcri_relay *r, const dpcr_solve_report *own) {
-    const bool loops = dpcri_worse_reason(own->reason, DPCR_REASON_EXACT) == DPCR_REASON_EXACT;
+    const bool loops = dpcr_reason_worse(own->reason, DPCR_REASON_EXACT) == DPCR_REASON_EXACT;
     r->own = (dpcri_relay_own){own->reason, own->residual, loops ? 0 : own->error_estimate};
 }
 
 void dpcri_relay_report(const dpcri_relay *r, int64_t evaluations, dpcr_solve_report *to) {
     if (!to) return;
     const bool exact = r->atol == 0 && r->rtol == 0;
-    const bool loops = exact && dpcri_worse_reason(r->worst, DPCR_REASON_EXACT) == DPCR_REASON_EXACT;
+    const bool loops = exact && dpcr_reason_worse(r->worst, DPCR_REASON_EXACT) == DPCR_REASON_EXACT;
     const bool sure = r->estimate >= 0 && r->estimate <= r->atol + r->rtol;
     dpcr_solve_report report = {.size = sizeof report};
     DPCRI_COPY_IN(report, to);  // its arrays are the caller's
@@ -256,6 +256,6 @@ void dpcri_relay_report(const dpcri_relay *r, int64_t evaluations, dpcr_solve_re
                                    : exact     ? DPCR_REASON_EXACT
                                    : sure      ? DPCR_REASON_CONVERGED
                                                : DPCR_REASON_RESIDUAL_ONLY;
-    report.reason = dpcri_worse_reason(boundaries, r->worst);
+    report.reason = dpcr_reason_worse(boundaries, r->worst);
     dpcri_copy_out(to, &report, sizeof report);
 }

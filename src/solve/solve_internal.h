@@ -288,9 +288,7 @@ dpcr_status dpcri_method_transition(const dpcr_steps *steps, const dpcr_solve_op
 // Chooses method, scheme and backward for the plan's AUTO fields; writes the sentence and the candidates.
 dpcr_status dpcri_planner_choose(dpcr_solve_plan *plan, dpcr_error *error);
 
-// Of two reasons of one batch the one that is told of the whole: failures first, then what was finished in order, then
-// the weaker claim.
-dpcr_reason dpcri_worse_reason(dpcr_reason a, dpcr_reason b);
+static inline bool dpcri_is_worse(dpcr_reason a, dpcr_reason b) { return a != b && dpcr_reason_worse(a, b) == a; }
 
 // Refuses scales that are negative or no number.
 dpcr_status dpcri_check_step_scale(const dpcr_solve_options *options, int64_t length, dpcr_error *error);

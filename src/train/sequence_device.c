@@ -368,8 +368,7 @@ static dpcr_status collect_segment(dpcri_sequence_device *d, int64_t k, dpcr_sol
     if (status != DPCR_OK) return status;
     dpcr_solve_report own = reports[0];
     dpcri_recurrent_worst(reports, chains, &own.reason, &own.residual);
-    if (k == 0 || (own.reason != d->report.reason && dpcri_worse_reason(own.reason, d->report.reason) == own.reason))
-        d->report = own;
+    if (k == 0 || dpcri_is_worse(own.reason, d->report.reason)) d->report = own;
     return DPCR_OK;
 }
 

@@ -341,6 +341,7 @@ dpcr_status dpcr_sequence_load(dpcr_context *context, const char *path, dpcr_seq
     DPCR_TRY(read_ends(made, &file, path, error));
     DPCR_TRY(check_finite(made, path, error));
     DPCR_TRY(read_strings(made, &file, error));
+    DPCR_TRY(dpcr_tensors_sum_agrees(&file, path, error));
     *model = made;
     made = NULL;
 done:

@@ -188,11 +188,8 @@ static dpcr_status run_segments(dpcri_sequence_pass *p, dpcr_error *error) {
     for (int64_t k = 0; k < p->segments; k++) {
         const dpcr_status status = run_segment(p, k, error);
         if (status != DPCR_OK) return status;
-        for (int64_t c = 0; c < p->model->chains; c++) {
-            const dpcr_reason own = p->reports[c].reason;
-            const bool worse = own != worst.reason && dpcri_worse_reason(own, worst.reason) == own;
-            if ((k == 0 && c == 0) || worse) worst = p->reports[c];
-        }
+        for (int64_t c = 0; c < p->model->chains; c++)
+            if ((k == 0 && c == 0) || dpcri_is_worse(p->reports[c].reason, worst.reason)) worst = p->reports[c];
     }
     p->reports[0] = worst;
     memcpy(p->ht, p->kept_h + (size_t)p->segments * p->h_bytes, p->h_bytes);

@@ -41,7 +41,7 @@ static void set_seen(const dpcri_clock *c, ticks k) {
             while (readers < c->minibatches && c->forward[readers * c->groups + g] <= u) readers++;
             while (ways_back < c->minibatches && c->input[ways_back * c->groups + g] <= u) ways_back++;
             c->forwards_before[u * c->groups + g] = (int32_t)readers;
-            c->inputs_before[u * c->groups + g] = (int32_t)ways_back;
+            c->backs_before[u * c->groups + g] = (int32_t)ways_back;
         }
     }
 }
@@ -51,12 +51,12 @@ dpcr_status dpcri_clock_create(dpcri_clock *c, dpcr_context *context, int64_t mi
     dpcr_status status = DPCR_OK;
     ticks k = {0};
     *c = (dpcri_clock){.context = context, .minibatches = minibatches, .groups = groups};
-    int32_t **const tables[] = {&c->forward, &c->input, &c->forwards_before, &c->inputs_before};
+    int32_t **const tables[] = {&c->forward, &c->input, &c->forwards_before, &c->backs_before};
     const size_t cells = (size_t)minibatches * (size_t)groups;
     for (int i = 0; i < 4; i++) *tables[i] = dpcri_alloc(context, cells * sizeof **tables[i]);
     k.forward = dpcri_alloc(context, (size_t)minibatches * sizeof *k.forward);
     k.back = dpcri_alloc(context, (size_t)minibatches * sizeof *k.back);
-    if (!c->forward || !c->input || !c->forwards_before || !c->inputs_before || !k.forward || !k.back)
+    if (!c->forward || !c->input || !c->forwards_before || !c->backs_before || !k.forward || !k.back)
         DPCR_TRY(dpcri_fail(error, DPCR_ERROR_MEMORY, "train: no memory for the clock of %lld updates",
                             (long long)minibatches));
     set_ticks(c, k, forwards, backwards, ahead);
@@ -72,6 +72,6 @@ void dpcri_clock_destroy(dpcri_clock *c) {
     dpcri_free(c->context, c->forward);
     dpcri_free(c->context, c->input);
     dpcri_free(c->context, c->forwards_before);
-    dpcri_free(c->context, c->inputs_before);
+    dpcri_free(c->context, c->backs_before);
     *c = (dpcri_clock){0};
 }

@@ -3,7 +3,7 @@
 //
 //   forward thread   for its t, group 0 .. G - 1:   act_g = group_g(act_{g-1}; weights now)
 //   backward thread  for its t, group G - 1 .. 0:   error_{g-1} = input gradient(error_g, act; weights now)
-//                                                   weights_g -= step(weight gradient(error_g, act))
+//                                                   weights_g -= step(weight gradient(error_g, act; the same))
 //
 // "Now" is what the clock says (clock.c): a thread waits until a group has seen so many updates, and an update until
 // all have read what it replaces. Both go forward in the clock's ticks, so none waits for ever, and no weights are kept
@@ -151,7 +151,7 @@ static dpcr_status update_by_clock(thread *th, const piece *p, int64_t t, int64_
     const int64_t at = t * l->groups + g;
     DPCR_TRY(wait_until(th, &s->updates, t, error));
     DPCR_TRY(wait_until(th, &s->forwards, smaller(l->clock.forwards_before[at], p->updates), error));
-    DPCR_TRY(wait_until(th, &s->backs, smaller(l->clock.inputs_before[at], p->updates), error));
+    DPCR_TRY(wait_until(th, &s->backs, smaller(l->clock.backs_before[at], p->updates), error));
     update(th, g);
     count_staleness(l, t, l->clock.forward[at], l->clock.input[at]);
     atomic_fetch_add_explicit(&s->updates, 1, memory_order_release);

@@ -57,7 +57,7 @@ problem<T> problem_of(const dpcri_device_cell &c, int k) {
     return p;
 }
 
-// Steps of a chunk, no more than there are, of which there is one at least.
+// Steps of a chunk: at most all of them (length is 1 or more).
 inline int64_t chunk_of(const dpcri_device_cell &c) {
     const int64_t chunk = c.chunk > 0 ? c.chunk : usual_chunk(c.length);
     return chunk < c.length ? chunk : c.length;
