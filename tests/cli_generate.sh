@@ -141,6 +141,11 @@ told = answer("generate", path("codes"), "--method", "picard", "--step-tolerance
 assert told["reason"] == "residual-only" and told["error_estimate"] is None and told["step_tolerance"] == 1e-3, told
 told = answer("generate", path("codes"), "--method", "picard", "--paradigms", "--tolerance", 0.1)
 assert told["reason"] == "scaled", told
+# Of several batches the worst is told: once one was finished in order, that stays so whatever comes after it.
+for sweeps in range(10, 15):
+    reasons = [answer("generate", path("codes"), "--sampler", "ddpm", "--method", "picard", "--tolerance", 1e-3, "--max-sweeps", sweeps,
+                      "--batch", 1, "--count", count)["reason"] for count in range(1, 11)]
+    assert reasons == sorted(reasons, key=["converged", "fallback"].index), (sweeps, reasons)
 refused(2, "", "generate", path("codes"), "--method", "newton", "--paradigms")
 refused(2, "", "generate", path("codes"), "--scaled", "--step-tolerance", 0.1)
 for known in [], ["--known", path("none.png"), "--mask", path("none.png")]:

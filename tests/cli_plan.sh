@@ -37,6 +37,7 @@ PYTHON
 "$program" plan logistic --length 3000 --batch 1 --json >"$folder/d.json" || complain "plan logistic failed"
 "$program" plan mlp --layers 65536 --width 2 --batch 1 --json --cores 1 --bandwidth 20 >"$folder/e.json" || complain "1 core"
 "$program" plan mlp --layers 65536 --width 2 --batch 1 --json --cores 4096 --region 2 >"$folder/f.json" || complain "4096 cores"
+"$program" plan resnet --layers 1024 --width 32 --batch 128 --json --cores 1 >"$folder/alone.json" || complain "nothing to choose from"
 for caches in "64K 128K" "64K 1G" "64M 1G"; do
     set -- $caches
     "$program" plan mlp --layers 256 --width 16 --batch 4 --json --cores 4 --l2 $1 --l3 $2 >"$folder/caches-$1-$2.json" || complain "caches of $caches"
@@ -60,6 +61,8 @@ for plan in (a, b, c, d, e, f):
 assert not a["calibration_cached"] and b["calibration_cached"] and a["calibration_seconds"] > 0
 assert a["memory"] == "forgets" and 0 < a["forgets_in_steps"] < 300 and a["contraction_rate"] < 0
 assert d["memory"] == "is chaotic" and d["contraction_rate"] > 0.1, d["memory"]
+alone = json.load(open(f"{sys.argv[1]}/alone.json"))
+assert len(alone["candidates"]) == 2 and alone["sentence"].startswith("sequential: the only candidate; overlap does not pay: "), alone
 assert all(x["measured_seconds"] is None for x in best(a, "forward")[1])
 assert best(b, "forward")[0]["measured_seconds"] > 0 and best(b, "forward")[0]["method"] == b["method"]
 assert c["method"] == b["method"] and c["backward"] == b["backward"] and c["pinned"] == b["pinned"] and "known" in c["sentence"]

@@ -89,6 +89,7 @@ header = 8 + int.from_bytes(kept[:8], "little")
 for place in range(header, len(kept), (len(kept) - header) // 5):
     put("flipped.st", kept[:place] + bytes([kept[place] ^ 16]) + kept[place + 1 :])
     refused(5, "flipped.st: damaged", "train", "gru", *learn, "--resume", path("flipped.st"))
+    refused(5, "flipped.st: damaged", "eval", path("flipped.st"), "--data", path("text"))
 put_safetensors("more.st", strings, {**parts, "note": ((3,), bytes(24), "q")})
 refused(5, "'note' is of dtype I64, which none has", "train", "gru", *learn, "--resume", path("more.st"))
 assert "note" in safetensors(path("more.st"))[1]

@@ -223,10 +223,9 @@ DPCR_API dpcr_status dpcr_recurrent_enqueue(const dpcr_recurrent_plan *plan, con
                                             void *stream, dpcr_error *error);
 // Puts dpcr_recurrent_backward's pass into the stream and returns. pass and workspace as enqueue left them, but for ht
 // and ct, which are not looked at; gradients' arrays and parameter_gradients [count] (or NULL: not wanted), onto which
-// the parameters' are added, on the device.
-// Back by the loop where the method is the loop, else by overlapped chunks with boundaries judged by the largest
-// gradient at them; what is open is always finished in order. Sums over steps and sequences are in an order that the
-// shape alone says.
+// the parameters' are added, on the device. Back by the loop where the method is the loop, else by overlapped chunks
+// with boundaries judged by the largest gradient at them; what is open is always finished in order. Sums over steps and
+// sequences are in an order that the shape alone says.
 DPCR_API dpcr_status dpcr_recurrent_enqueue_backward(const dpcr_recurrent_plan *plan, const dpcr_array *parameters,
                                                      const dpcr_recurrent_pass *pass,
                                                      const dpcr_recurrent_gradients *gradients,
