@@ -19,15 +19,15 @@ double dpcri_adjoint_loop_seconds(const dpcri_narrow *n) {
     const dpcri_adjoint_kernels *k = dpcri_adjoint_kernels_get(n->dtype);
     const dpcri_slower slower = dpcri_kernels_slower();
     if (n->width <= DPCRI_NARROW_WIDTH) return slower.sums * k->loop_seconds[n->diagonal ? 1 : n->width];
-    if (!n->diagonal) return slower.loop * k->eight_seconds[0];
+    if (!n->diagonal) return slower.eight * k->eight_seconds[0];
     const double filled = dpcri_adjoint_lane_seconds(n);
     return filled > k->loop_seconds[0] ? filled : k->loop_seconds[0];
 }
 
 double dpcri_adjoint_lane_seconds(const dpcri_narrow *n) {
     const dpcri_adjoint_kernels *k = dpcri_adjoint_kernels_get(n->dtype);
-    const double slower = dpcri_kernels_slower().lanes;
-    if (n->width <= DPCRI_NARROW_WIDTH) return slower * k->lane_seconds[n->weight_step != 0][n->width];
-    if (!n->diagonal) return slower * k->eight_seconds[1];
-    return slower * k->lane_seconds[0][0] * (double)parts_of(n, k);
+    const dpcri_slower slower = dpcri_kernels_slower();
+    if (n->width <= DPCRI_NARROW_WIDTH) return slower.lanes * k->lane_seconds[n->weight_step != 0][n->width];
+    if (!n->diagonal) return slower.eights * k->eight_seconds[1];
+    return slower.lanes * k->lane_seconds[0][0] * (double)parts_of(n, k);
 }

@@ -582,20 +582,20 @@ static void set_costs(const dpcr_model *m, dpcr_steps *steps) {
     const int64_t lane = p->kernels->columns / 2;  // numbers a vector
     steps->lanes = p->width > 2 * lane ? 2 : p->width > lane ? 4 : 8;
     steps->lane_seconds = 1e-9 * (3 + activation / 2 + 0.037 * weights);
-    steps->latency = 1e-9 * fmax(slower.relu * (8 + activation + 0.95 * w), 0.04 * weights);
+    steps->latency = 1e-9 * fmax(slower.wide * (8 + activation + 0.95 * w), 0.04 * weights);
     // Up to a vector wide W is turned by pieces of 16 bytes, all rows of a vector or half of them; 8 and 16, whose
     // kernels know the width, take no longer than their weights do.
     const bool known = p->width == 8 || p->width == 16;
     const double pieces = ceil(w * real / 4), piece = p->width <= lane / 2 ? 4 : 6;
     steps->adjoint_lane_seconds = 1e-9 * (2 + (p->width > lane || known ? 0.055 * weights : pieces * piece));
-    steps->adjoint_latency = 1e-9 * fmax(slower.relu * (8 + 0.85 * w), 0.055 * weights);
+    steps->adjoint_latency = 1e-9 * fmax(slower.wide * (8 + 0.85 * w), 0.055 * weights);
     if (p->kernels->eights && p->width == 8) {
         // [AVX2, AVX-512], both on a Zen 5: ReLU, and what tanh adds
         static const double lane_seconds[] = {2.2, 1.7}, longer_lane[] = {3.6, 1.5}, longer_loop[] = {14.7, 7.6};
         const bool wide = dpcri_isa_level() == DPCRI_AVX512, relu = activation == 0;
-        steps->lane_seconds = 1e-9 * (lane_seconds[wide] + (relu ? 0 : longer_lane[wide])) * slower.lanes;
+        steps->lane_seconds = 1e-9 * (lane_seconds[wide] + (relu ? 0 : longer_lane[wide])) * slower.eights;
         // Fitted together on a Zen 4: its factor is one for ReLU too.
-        steps->latency = 1e-9 * (5.4 + (relu ? 0 : longer_loop[wide])) * fmax(slower.loop, slower.relu);
+        steps->latency = 1e-9 * (5.4 + (relu ? 0 : longer_loop[wide])) * fmax(slower.loop, slower.wide);
     }
 }
 

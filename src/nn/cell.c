@@ -590,7 +590,7 @@ static void set_turned_costs(const dpcr_cell *cell, dpcr_steps *steps) {
     const double activation = cell->narrow.activation <= DPCRI_ACT_RELU ? 0 : 4;
     const bool eight = w == 8 && real == 1 && cell->kernels->eights;
     steps->lanes = w > 32 ? 4 : 8;
-    steps->latency = 1e-9 * dpcri_kernels_slower().relu * (eight ? 5.5 + 2 * activation : 8 + activation + 0.98 * w);
+    steps->latency = 1e-9 * dpcri_kernels_slower().wide * (eight ? 5.5 + 2 * activation : 8 + activation + 0.98 * w);
     steps->lane_seconds = 1e-9 * longer[dpcri_isa_level()] * dpcri_kernels_slower().lanes * real *
                           (1 + activation / 4 + 0.1 * w + 0.0095 * w * w);
 }
