@@ -3,7 +3,8 @@
 #   make           the program, build/deeppcr, and the CUDA backend where nvcc is found (CUDA=off: not)
 #   make test      every test, by CTest
 #   make run       the main job, results in out/   make check    the quick tests only
-#   make install PREFIX=/usr/local [DESTDIR=]      make clean    removes build folders and out/
+#   make install PREFIX=/usr/local [DESTDIR=]      make uninstall with the same PREFIX and DESTDIR
+#   make clean    removes build folders and out/
 #   make python    the Python package, in a fresh virtual environment, and its tests
 #   make format lint asan tsan clang fuzz arm avx512 peers    see docs/dev.md
 BUILD ?= build
@@ -13,7 +14,7 @@ TARGET = product
 OUT ?= out
 export OUT
 
-.PHONY: all run test check install clean format lint asan tsan clang fuzz arm avx512 peers python
+.PHONY: all run test check install uninstall clean format lint asan tsan clang fuzz arm avx512 peers python
 .NOTPARALLEL:
 SHELL = /bin/bash
 .SHELLFLAGS = -o pipefail -c
@@ -43,6 +44,9 @@ check:
 
 install: all
 	@DESTDIR="$(DESTDIR)" cmake --install $(BUILD) --prefix "$(PREFIX)"
+
+uninstall:
+	@scripts/uninstall $(BUILD) "$(PREFIX)" "$(DESTDIR)"
 
 clean:
 	@rm -rf build build-* "$(OUT)"

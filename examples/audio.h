@@ -7,14 +7,12 @@
 #include <deeppcr/deeppcr.h>
 #include <glob.h>
 #include <math.h>
+#include <signal.h>
 #include <sndfile.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
-#if defined(__SSE2__)
-#include <immintrin.h>
-#endif
 
 #define AUDIO_DEFAULT "/usr/share/sounds/alsa/*.wav"  // Debian's alsa-utils: spoken places of loudspeakers, and noise
 enum { AUDIO_RATE = 48000, AUDIO_ROUNDS = 5 };
@@ -23,6 +21,18 @@ static double audio_now(void) {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+// A number of the command line, from low to high. False: told.
+static int audio_number(int option, const char *text, double low, double high, double *value) {
+    char *end;
+    const double number = strtod(text, &end);
+    if (end == text || *end || !(number >= low && number <= high)) {
+        fprintf(stderr, "-%c '%s': wanted a number from %g to %g\n", option, text, low, high);
+        return 0;
+    }
+    *value = number;
+    return 1;
 }
 
 // ---- recordings ----
@@ -61,7 +71,7 @@ static int audio_append(audio *a, const char *path) {
     float *mixed = malloc((size_t)info.frames * sizeof *mixed);
     const int64_t count = (int64_t)((double)info.frames * AUDIO_RATE / info.samplerate);
     float *grown = realloc(a->samples, (size_t)(a->length + count + 1) * sizeof *grown);
-    const int ok = all && mixed && grown && sf_readf_float(file, all, info.frames) == info.frames;
+    const int room = all && mixed && grown, ok = room && sf_readf_float(file, all, info.frames) == info.frames;
     sf_close(file);
     if (grown) a->samples = grown;
     for (int64_t l = 0; l < info.frames && ok; l++) {
@@ -73,13 +83,13 @@ static int audio_append(audio *a, const char *path) {
     else if (ok)
         audio_resample(mixed, info.frames, info.samplerate, grown + a->length, count);
     else
-        fprintf(stderr, "'%s' cannot be read to its end\n", path);
+        fprintf(stderr, room ? "'%s' cannot be read to its end\n" : "'%s': not enough memory\n", path);
     if (ok) a->length += count;
     free(all), free(mixed);
     return ok;
 }
 
-// The files one after the other (none: Debian's), over again until there are so many seconds. False: told.
+// The files one after the other (none: Debian's), over again until there are so many seconds (0: once). False: told.
 static int audio_read(audio *a, int count, char **paths, double seconds) {
     glob_t found = {0};
     *a = (audio){0};
@@ -91,11 +101,12 @@ static int audio_read(audio *a, int count, char **paths, double seconds) {
     int ok = 1;
     for (int i = 0; i < count && ok; i++) ok = audio_append(a, paths[i]);
     globfree(&found);
-    const int64_t own = a->length, wanted = (int64_t)(seconds * AUDIO_RATE);
+    const int64_t own = a->length, wanted = (int64_t)ceil(seconds * AUDIO_RATE);
+    if (ok && own < 1) fprintf(stderr, "not one sample at %d Hz in what was given\n", AUDIO_RATE);
     if (!ok || own < 1) return 0;
     if (wanted > own) {
         float *grown = realloc(a->samples, (size_t)wanted * sizeof *grown);
-        if (!grown) return 0;
+        if (!grown) return fprintf(stderr, "not enough memory for %g s\n", seconds), 0;
         a->samples = grown;
         for (int64_t l = own; l < wanted; l++) grown[l] = grown[l - own];
     }
@@ -151,10 +162,14 @@ static void audio_fourier(double *re, double *im) {
 static int audio_spectrogram(const char *path, const float *before, const float *after, int64_t length, int64_t stride,
                              double seconds) {
     static float level[AUDIO_BINS][AUDIO_COLUMNS];
-    FILE *g = popen("gnuplot", "w");
+    signal(SIGPIPE, SIG_IGN);  // gnuplot may be missing, or end early: its exit status tells
+    // The path by the environment, not as a text that shell and gnuplot read.
+    FILE *g = setenv("AUDIO_PICTURE", path, 1) == 0
+                  ? popen("command -v gnuplot >/dev/null && exec gnuplot >\"$AUDIO_PICTURE\"", "w")
+                  : NULL;
     if (!g) return fprintf(stderr, "no gnuplot: no picture\n"), 0;
     const int64_t shown = seconds * AUDIO_RATE < (double)length ? (int64_t)(seconds * AUDIO_RATE) : length;
-    fprintf(g, "set terminal png size 1000,800\nset output '%s'\nset multiplot layout 2,1\n", path);
+    fprintf(g, "set terminal png size 1000,800\nset multiplot layout 2,1\n");
     fprintf(g, "set xrange [0:%g]\nset yrange [0:%g]\nset cbrange [-90:0]\nset xlabel 's'\nset ylabel 'kHz'\n",
             (double)shown / AUDIO_RATE, AUDIO_RATE / 2000.0);
     for (int picture = 0; picture < 2; picture++) {
@@ -178,19 +193,11 @@ static int audio_spectrogram(const char *path, const float *before, const float 
         fwrite(level, sizeof level, 1, g);
     }
     fprintf(g, "unset multiplot\n");
-    if (pclose(g) != 0) return fprintf(stderr, "gnuplot drew no '%s'\n", path), 0;
+    if (pclose(g) != 0) return fprintf(stderr, "'%s' is not drawn: no gnuplot, or it failed\n", path), 0;
     return 1;
 }
 
 // ---- a filter, run ----
-
-// Silence lets states sink through the denormal numbers, which many processors compute slowly: this thread flushes them
-// to zero from here on, and the library's workers take on its mode.
-static void audio_flush_denormals(void) {
-#if defined(__SSE2__)
-    _mm_setcsr(_mm_getcsr() | 0x8040);
-#endif
-}
 
 typedef struct audio_run {
     double seconds;  // the median of the rounds
@@ -229,7 +236,9 @@ static dpcr_status audio_solve(dpcr_context *context, const dpcr_steps *steps, d
     return status;
 }
 
-// The callbacks checked, the filter by the loop and as the planner likes; z gets the states. False: told.
+// The callbacks checked, the filter by the loop and as the planner likes; z gets the states. False: told. Silence lets
+// states sink through the denormal numbers, which many processors compute slowly: this thread flushes them to zero from
+// here on, and the library's workers take on its mode.
 static int audio_filter(dpcr_context *context, const dpcr_steps *steps, float *z) {
     const size_t bytes = (size_t)(steps->length * steps->width) * sizeof *z;
     const int64_t shape[] = {1, steps->width};
@@ -238,6 +247,7 @@ static int audio_filter(dpcr_context *context, const dpcr_steps *steps, float *z
     float *by_loop = malloc(bytes);
     audio_run loop, own;
     dpcr_error error = {0};
+    dpcr_flush_denormals(1);
     if (!by_loop || dpcr_steps_check(context, steps, &z0, 1e-4, &error) != DPCR_OK ||
         audio_solve(context, steps, DPCR_METHOD_SEQUENTIAL, by_loop, &loop, &error) != DPCR_OK ||
         audio_solve(context, steps, DPCR_METHOD_AUTO, z, &own, &error) != DPCR_OK) {

@@ -82,7 +82,7 @@ static dpcr_status solve(dpcr_context *context, const dpcr_steps *steps, dpcr_me
     dpcr_solve_report report = {.size = sizeof report};
     status = dpcr_solve_execute(plan, &view_z0, &view_z, NULL, workspace, bytes, &report, error);
     if (status == DPCR_OK)
-        printf("%-10s %-10s sweeps %2d, residual %.1e of the tolerance\n", dpcr_method_name(report.method),
+        printf("%-10s %-10s sweeps %2d, residual %.1e\n", dpcr_method_name(report.method),
                dpcr_reason_name(report.reason), report.sweeps, report.residual);
     free(workspace);
     dpcr_solve_plan_destroy(plan);

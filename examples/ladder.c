@@ -92,30 +92,29 @@ static int learn(dpcr_context *context, const ladder *truth, const float *target
 }
 
 int main(int argc, char **argv) {
-    double cutoff = 1200, resonance = 2.5, seconds = 60;
-    int steps_learnt = 0;
+    double cutoff = 1200, resonance = 2.5, seconds = 60, steps_learnt = 0;
     const char *out = NULL, *picture = NULL;
     for (int option; (option = getopt(argc, argv, "f:k:t:l:o:p:")) != -1;) {
-        if (option == 'f') cutoff = atof(optarg);
-        if (option == 'k') resonance = atof(optarg);
-        if (option == 't') seconds = atof(optarg);
-        if (option == 'l') steps_learnt = atoi(optarg);
+        if (option == 'f' && !audio_number(option, optarg, 1, AUDIO_RATE / 2, &cutoff)) return 2;
+        if (option == 'k' && !audio_number(option, optarg, 0, 4, &resonance)) return 2;
+        if (option == 't' && !audio_number(option, optarg, 0, 86400, &seconds)) return 2;
+        if (option == 'l' && !audio_number(option, optarg, 0, 1e6, &steps_learnt)) return 2;
         if (option == 'o') out = optarg;
         if (option == 'p') picture = optarg;
         if (option == '?') return 2;
     }
     audio sound;
     dpcr_context *context = NULL;
+    dpcr_error error = {.text = "not enough memory"};
     if (!audio_read(&sound, argc - optind, argv + optind, seconds)) return 1;
     float *z = malloc((size_t)sound.length * 4 * sizeof *z);
-    if (!z || dpcr_context_create(NULL, &context, NULL) != DPCR_OK) return 1;
+    if (!z || dpcr_context_create(NULL, &context, &error) != DPCR_OK) return fprintf(stderr, "%s\n", error.text), 1;
     ladder filter = ladder_make(sound.samples, sound.length, AUDIO_RATE, cutoff, resonance);
     const dpcr_steps steps = ladder_steps(&filter, 1);
-    audio_flush_denormals();
     int ok = audio_filter(context, &steps, z);
     if (ok && out) ok = audio_write(out, z + 3, sound.length, 4);
     if (ok && picture) ok = audio_spectrogram(picture, sound.samples, z + 3, sound.length, 4, 12);
-    if (ok && steps_learnt) ok = learn(context, &filter, z, cutoff, steps_learnt);
+    if (ok && steps_learnt >= 1) ok = learn(context, &filter, z, cutoff, (int)steps_learnt);
     dpcr_context_destroy(context);
     free(z), free(sound.samples);
     return ok ? 0 : 1;

@@ -36,6 +36,13 @@ for header in include/deeppcr/*.h; do
     [ -z "$ours" ] || { echo "headers: $name reaches private headers: $ours"; failed=1; }
 done
 grep -nE '\bdpcri_|\bDPCRI_' include/deeppcr/*.h && { echo "headers: private names (dpcri_, DPCRI_) in public headers"; failed=1; }
+# All at once by other compilers and newer standards.
+printf '#include <deeppcr/deeppcr.h>\n' >"$folder/all.h"
+for how in "g++ -std=c++20 -x c++" "clang -std=c17 -x c" "clang++ -std=c++20 -x c++"; do
+    command -v "${how%% *}" >/dev/null || continue
+    # shellcheck disable=SC2086
+    $how ${warnings/-Wstrict-prototypes /} -I"$folder/include" -fsyntax-only "$folder/all.h" || { echo "headers: $how refuses them"; failed=1; }
+done
 [ "$count" -gt 0 ] || { echo "headers: no public headers found"; failed=1; }
 [ $failed -ne 0 ] || echo "headers: $count compile alone as C17 and as C++17"
 exit $failed

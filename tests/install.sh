@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: MIT
 # install.sh BUILD_DIR: installs into a folder of its own, moves it, and builds and runs examples against it: by
 # pkg-config with the shared and with the static library, by CMake's find_package, and in another project. Checks the
-# man page.
+# man page, and what the examples say to wrong arguments; takes an installation away again.
 set -u
 build=$(cd "${1:?usage: install.sh BUILD_DIR}" && pwd)
 source=$(pwd)
@@ -83,6 +83,34 @@ for kind in shared static; do
     done
 done
 
+# The examples that take arguments: what is wrong is told, and a path is no text for a shell or for gnuplot.
+told() {  # status, text, command...
+    local status=$1 text=$2 got
+    shift 2
+    "$@" >/dev/null 2>"$folder/log"
+    got=$?
+    [ $got -eq "$status" ] || { cat "$folder/log"; fail "'$*' exits with $got, wanted $status"; }
+    grep -qF -e "$text" "$folder/log" || { cat "$folder/log"; fail "'$*' does not tell: $text"; }
+}
+if [ -x "$folder/cmake-shared/clipper" ]; then
+    printf 'RIFF\50\0\0\0WAVEfmt \20\0\0\0\1\0\1\0\0\356\2\0\0\356\2\0\1\0\10\0data\3\0\0\0\200\200\200\0' >"$folder/short.wav"
+    mkdir "$folder/pictures"
+    for name in clipper ladder; do
+        example=$folder/cmake-shared/$name
+        for wrong in x nan -1 1e300 "" 1s; do told 2 "-t '$wrong': wanted a number from 0 to 86400" "$example" -t "$wrong" "$folder/tone.wav"; done
+        told 1 "cannot be read" "$example" "$folder/none.wav"
+        told 1 "is not drawn" "$example" -t 0.1 -p "$folder/none/x.png" "$folder/tone.wav"
+        told 1 "is not drawn" env PATH="$folder/none" "$example" -t 0.1 -p "$folder/pictures/x.png" "$folder/tone.wav"
+        # shellcheck disable=SC2016
+        quietly "$name has no picture" bash -c 'cd "$1" && "$2" -t 0.1 -p "$3" ../tone.wav' - "$folder/pictures" "$example" "|it's \$(>a) \"b\".png"
+        quietly "$name does not take one sample" "$example" -t 0.00001 "$folder/tone.wav"
+    done
+    told 1 "not one sample at 48000 Hz" "$folder/cmake-shared/clipper" "$folder/short.wav"
+    told 2 "-f '30000': wanted a number from 1 to 24000" "$folder/cmake-shared/ladder" -f 30000
+    told 2 "-d 'inf': wanted a number from 0 to 1000" "$folder/cmake-shared/clipper" -d inf
+    [ "$(ls "$folder/pictures")" = "|it's \$(>a) \"b\".png" ] || fail "pictures beside the one that was named: $(ls "$folder/pictures")"
+fi
+
 # As a part of another project: the same two targets, and its sources find the headers. The library itself is not built.
 mkdir "$folder/inside"
 cp examples/linear_chain.c "$folder/inside"
@@ -102,7 +130,16 @@ for kind in deeppcr static; do
         ninja -C "$folder/inside/b" "CMakeFiles/inside_$kind.dir/linear_chain.c.o"
 done
 
+# Taken away again, what others put there apart.
+quietly "cmake --install failed" cmake --install "$build" --prefix "$folder/gone again"
+echo other >"$folder/gone again/include/other.h"
+quietly "cannot be uninstalled" scripts/uninstall "$build" "$folder/gone again"
+left=$(find "$folder/gone again" ! -type d -o -name deeppcr)
+[ "$left" = "$folder/gone again/include/other.h" ] || fail "uninstall leaves $left"
+told 4 "no file of deeppcr in" scripts/uninstall "$build" "$folder/gone again"
+told 4 "no build in" scripts/uninstall "$folder" "$folder/gone again"
+
 page=$prefix/share/man/man1/deeppcr.1
 quietly "man page is not in order" mandoc -T lint -W warning,stop "$page"
 mandoc -T ascii "$page" | grep -q 'deeppcr' || fail "man page is empty"
-echo "install: headers, shared and static library, pkg-config, CMake package, man page"
+echo "install: headers, shared and static library, pkg-config, CMake package, examples, man page; and away again"
