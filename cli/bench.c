@@ -55,7 +55,7 @@ static error_t read_values(const char *option, const char *arg, int64_t low, ben
     if (!copy) return cli_fail_memory("an option"), EINVAL;
     bool ok = true;
     values->count = 0;
-    for (char *word; ok && (word = strsep(&rest, ","));) {
+    for (char *word; ok && (word = cli_next_item(&rest));) {
         if (values->count == BENCH_VALUES) {
             cli_fail(CLI_USAGE, "%s: wanted at most %d numbers", option, BENCH_VALUES);
             ok = false;

@@ -14,11 +14,13 @@ typedef struct bench_entrant {
     const char *name;  // of the method or scheme; "sequential", "auto"
     void *plan;        // for the subject's run
     size_t workspace;
+    bool asked;            // the user named it
     double least_seconds;  // what it takes at best, from its flops; 0: no idea
     char skipped[160];     // why it was not run; empty: it was
     // what it told
     const char *chosen, *scheme, *reason;  // chosen: the name of what ran; scheme and reason may be NULL
     bool fallback;                         // it gave up and left the rest to the loop
+    bool unconverged;                      // it gave up and was told not to fall back: no result
     double tolerance;                      // that it ran with; negative: not told
     int64_t run_up;                        // asked for; 0: the default
     int sweeps;

@@ -187,7 +187,7 @@ static int run_race(race *r, double seconds) {
         double once = 0;
         way *w = &r->ways[i];
         status = run_way(r->n, w, 1, &once);
-        if (!status) status = run_way(r->n, w, 1, &once);
+        if (!status) status = heard(run_way(r->n, w, 1, &once));
         w->runs = once < round_seconds ? (int)fmin(1e4, ceil(round_seconds / fmax(once, 1e-7))) : 1;
     }
     if (!status) compare(r);
@@ -303,9 +303,9 @@ static int run(const bppsa_asked *a) {
     race r = {.n = &n};
     dpcr_context *context = cli_context_create(&a->common, &status);
     if (context) status = heard(bppsa_network_create(context, a, &n));
-    if (context && !status) status = plan_way(context, &n, DENSE, 1, &r.ways[DENSE]);
-    if (context && !status) status = plan_way(context, &n, LOOP, 1, &r.ways[LOOP]);
-    if (context && !status) status = plan_way(context, &n, SCAN, a->level_limit + 1, &r.ways[SCAN]);
+    if (context && !status) status = heard(plan_way(context, &n, DENSE, 1, &r.ways[DENSE]));
+    if (context && !status) status = heard(plan_way(context, &n, LOOP, 1, &r.ways[LOOP]));
+    if (context && !status) status = heard(plan_way(context, &n, SCAN, a->level_limit + 1, &r.ways[SCAN]));
     if (context && !status) status = heard(time_fill(&r));
     if (context && !status) status = run_race(&r, a->seconds);
     if (context && !status) status = tell(a, &r);

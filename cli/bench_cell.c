@@ -10,16 +10,16 @@ enum { STREAM_W = 0x401, STREAM_X, SQUARINGS = 24, MOST_ROWS = 4096 };
 
 // ---- W ----
 
-// out = a a; returns its largest magnitude.
+// out = a a; returns its largest magnitude. Wide matrices take minutes: a signal ends it.
 static double square(const double *a, double *out, int64_t w) {
     double largest = 0;
-    for (int64_t i = 0; i < w; i++)
-        for (int64_t j = 0; j < w; j++) {
-            double sum = 0;
-            for (int64_t k = 0; k < w; k++) sum += a[i * w + k] * a[k * w + j];
-            out[i * w + j] = sum;
-            largest = fmax(largest, fabs(sum));
-        }
+    for (int64_t i = 0; i < w && !cli_signal(); i++) {
+        double *row = out + i * w;
+        memset(row, 0, (size_t)w * sizeof *row);
+        for (int64_t k = 0; k < w; k++)
+            for (int64_t j = 0; j < w; j++) row[j] += a[i * w + k] * a[k * w + j];
+        for (int64_t j = 0; j < w; j++) largest = fmax(largest, fabs(row[j]));
+    }
     return largest;
 }
 
@@ -27,7 +27,7 @@ static double square(const double *a, double *out, int64_t w) {
 // `a` and `other` [w][w] are used up.
 static double spectral_radius(double *a, double *other, int64_t w) {
     double logarithm = 0, power = 1;  // A^power = a e^(power logarithm)
-    for (int i = 0; i < SQUARINGS; i++) {
+    for (int i = 0; i < SQUARINGS && !cli_signal(); i++) {
         const double largest = square(a, other, w);
         power *= 2;
         if (largest == 0) return 0;
@@ -44,6 +44,10 @@ static int set_dense(const bench *b, const dpcr_array *weight) {
     if (!memory) return cli_fail_memory("a cell's W");
     for (int64_t i = 0; i < count; i++) memory[i] = cli_normal(b->common.seed, STREAM_W, (uint64_t)i);
     const double radius = spectral_radius(memory, memory + count, w);
+    if (cli_signal()) {
+        cli_release(memory);
+        return cli_fail_stopped();
+    }
     for (int64_t i = 0; i < count; i++)
         cli_array_set(weight, i,
                       radius > 0 ? b->radius / radius * cli_normal(b->common.seed, STREAM_W, (uint64_t)i) : 0);

@@ -76,7 +76,7 @@ static bool read_values(const char *option, const char *arg, double low, double 
     bool ok = copy != NULL;
     if (!ok) cli_fail_memory("an option");
     to->count = 0;
-    for (char *word; ok && (word = strsep(&rest, ","));) {
+    for (char *word; ok && (word = cli_next_item(&rest));) {
         ok = to->count < VALUES || (cli_fail(CLI_USAGE, "%s: wanted at most %d numbers", option, VALUES), false);
         if (ok) ok = cli_read_double(option, word, low, high, &to->value[to->count++]);
     }
@@ -100,7 +100,7 @@ static bool read_methods(const char *arg, diffusion_bench *b) {
     b->method_count = 0;
     if (!b->methods) return cli_fail_memory("an option"), false;
     char *rest = b->methods;
-    for (char *word; (word = strsep(&rest, ","));) {
+    for (char *word; (word = cli_next_item(&rest));) {
         generation g = b->base;
         if (b->method_count == VALUES) return cli_fail(CLI_USAGE, "--methods: wanted at most %d", VALUES), false;
         if (!cli_read_sampling_method("--methods", word, &g)) return false;

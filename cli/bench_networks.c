@@ -112,6 +112,7 @@ static int add_linear(maker *m, int64_t outputs) {
     const int64_t inputs = m->state.shape[2];
     dpcr_array weights = {0};
     dpcr_jacobian *j = NULL, *full = NULL;
+    if (cli_signal()) return cli_fail_stopped();
     int status = draw_weights(m, inputs * outputs, inputs, &weights);
     if (!status &&
         (dpcr_jacobian_linear(m->context, inputs, outputs, &weights, &j, &m->error) != DPCR_OK ||
@@ -135,6 +136,7 @@ static int add_conv(maker *m, int64_t out_channels, int64_t kernel, int64_t padd
     dpcr_array weights = {0};
     dpcr_jacobian *j = NULL, *full = NULL;
     int64_t size[2] = {0};
+    if (cli_signal()) return cli_fail_stopped();
     int status = draw_weights(m, fan_in * out_channels, fan_in, &weights);
     if (!status &&
         (dpcr_jacobian_conv2d(m->context, &layer, &weights, &j, &m->error) != DPCR_OK ||
@@ -259,6 +261,7 @@ static int make_rnn(maker *m) {
     if (!cli_array_create(n->dtype, 3, shape, &m->state)) return CLI_RESOURCES;
     for (int64_t t = 0; !status && t < m->asked->length; t++) {
         const int64_t l = n->length;
+        if (cli_signal()) return cli_fail_stopped();
         n->length += 2;
         n->steps[l] = n->full_steps[l] = dpcr_transition_square(DPCR_DENSE, w, 0);
         n->steps[l + 1] = n->full_steps[l + 1] = dpcr_transition_square(DPCR_DIAGONAL, w, 0);

@@ -101,7 +101,10 @@ static void set_frame(cli_result *r, const bench *b, const bench_limits *limits,
     cli_set_int(r, "threads", threads);
     cli_set_text(r, "isa", dpcr_isa_name());
     cli_set_text(r, "machine", dpcr_processor_name());
-    cli_set(r, "commit", text_or_null(b->commit));
+    if (b->commit)
+        cli_set_text(r, "commit", b->commit);
+    else
+        cli_set(r, "commit", json_null());
     cli_set_int(r, "seed", (json_int_t)b->common.seed);
     if (!limits) return;
     cli_set_real(r, "triad_bytes_per_second",

@@ -44,11 +44,16 @@ static const struct argp_option planner_options[] = {
 };
 
 static bool read_part(const char *arg, asked *a) {
-    int end = 0;
-    if (sscanf(arg, "%d/%d%n", &a->part, &a->parts, &end) == 2 && !arg[end] && a->part >= 1 && a->part <= a->parts)
-        return true;
-    cli_fail(CLI_USAGE, "--part is '%s', wanted K/N, such as 1/4", arg);
-    return false;
+    char text[32];
+    snprintf(text, sizeof text, "%s", strlen(arg) < sizeof text ? arg : "");
+    char *slash = strchr(text, '/');
+    if (!slash) {
+        cli_fail(CLI_USAGE, "--part is '%.100s', wanted K/N, such as 1/4", arg);
+        return false;
+    }
+    *slash = 0;
+    return cli_read_int("--part", slash + 1, 1, planner_grid_count, &a->parts) &&
+           cli_read_int("--part", text, 1, a->parts, &a->part);
 }
 
 static error_t parse_planner(int key, char *arg, struct argp_state *state) {
@@ -212,13 +217,31 @@ static int run_direction(planner_subject *s, const asked *a, bool backward, outc
 
 static bool is_asked(const asked *a, const outcome *o) { return !a->only || strstr(o->name, a->only); }
 
+static bool is_in_part(const asked *a, int i) {
+    return (!a->quick || planner_grid[i].quick) && i % a->parts == a->part - 1;
+}
+
+// Before anything is measured.
+static int refuse_nothing(const asked *a) {
+    bool named = false, asked_for = false;
+    for (int i = 0; i < planner_grid_count; i++)
+        for (int backward = 0; backward < 2; backward++) {
+            outcome o = {0};
+            name_case(&planner_grid[i], backward, o.name, sizeof o.name);
+            named = named || is_asked(a, &o);
+            asked_for = asked_for || (is_asked(a, &o) && is_in_part(a, i));
+        }
+    if (!named) return cli_fail(CLI_USAGE, "--only is '%s', which no case has in its name", a->only);
+    return asked_for ? CLI_DONE : cli_fail(CLI_USAGE, "no case is left by --part, --quick and --only together");
+}
+
 static int run_cases(dpcr_context *context, const asked *a, outcome *outcomes, int *count) {
     for (int i = 0; i < planner_grid_count; i++) {
         planner_subject s;
         outcome both[2] = {0};
         for (int backward = 0; backward < 2; backward++)
             name_case(&planner_grid[i], backward, both[backward].name, sizeof both[backward].name);
-        if ((a->quick && !planner_grid[i].quick) || i % a->parts != a->part - 1) continue;
+        if (!is_in_part(a, i)) continue;
         if (!is_asked(a, &both[0]) && !is_asked(a, &both[1])) continue;
         if (cli_signal()) return cli_fail_stopped();
         int status = planner_subject_create(context, &planner_grid[i], a->common.seed, &s);
@@ -230,7 +253,6 @@ static int run_cases(dpcr_context *context, const asked *a, outcome *outcomes, i
         if (status) return status;
         planner_subject_destroy(&s);
     }
-    if (a->only && *count == 0) return cli_fail(CLI_USAGE, "--only is '%s', which no case has in its name", a->only);
     return CLI_DONE;
 }
 
@@ -315,5 +337,6 @@ int cli_bench_planner(int argc, char **argv) {
     const char *positional[CLI_MAX_POSITIONAL];
     int status;
     if (!cli_parse(&syntax, argc, argv, positional, &status)) return status;
-    return run(&a);
+    status = refuse_nothing(&a);
+    return status ? status : run(&a);
 }

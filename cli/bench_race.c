@@ -65,10 +65,15 @@ static int first_look(bench_race *race) {
         dpcr_status status = race->run(race->subject, e, true, &error);
         if (status == DPCR_OK && i == 0) race->keep(race->subject);
         if (status == DPCR_OK) e->max_error = race->compare(race->subject);
-        if (status == DPCR_OK) status = look(race, e, &error);
+        if (status == DPCR_OK && !e->unconverged) status = look(race, e, &error);
         const bool refused = status == DPCR_ERROR_UNSUPPORTED || status == DPCR_ERROR_MEMORY;
         if (status != DPCR_OK && !(i > 1 && refused)) return cli_fail_error(&error, CLI_COMPUTING);
         if (status != DPCR_OK) snprintf(e->skipped, sizeof e->skipped, "%.150s", error.text);
+        if (status == DPCR_OK && e->unconverged) {
+            snprintf(e->skipped, sizeof e->skipped, "not converged after %d sweeps, and told not to fall back",
+                     e->sweeps);
+            if (i == race->chosen || e->asked) return cli_fail(CLI_UNCONVERGED, "%s: %s", e->name, e->skipped);
+        }
     }
     return CLI_DONE;
 }

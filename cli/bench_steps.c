@@ -44,6 +44,7 @@ static dpcr_status forward(void *user, bench_entrant *e, bool fresh, dpcr_error 
     e->chosen = dpcr_method_name(report.method);
     e->reason = dpcr_reason_name(report.reason);
     e->fallback = report.reason == DPCR_REASON_FALLBACK;
+    e->unconverged = report.reason == DPCR_REASON_NOT_CONVERGED;
     e->scheme = report.scheme ? dpcr_scheme_name(report.scheme) : NULL;
     return status;
 }
@@ -72,6 +73,7 @@ static dpcr_status backward(void *user, bench_entrant *e, bool fresh, dpcr_error
     e->sweeps = report.sweeps;
     e->reason = report.reason ? dpcr_reason_name(report.reason) : NULL;
     e->fallback = report.reason == DPCR_REASON_FALLBACK;
+    e->unconverged = report.reason == DPCR_REASON_NOT_CONVERGED;
     return status;
 }
 
@@ -157,7 +159,11 @@ static int enter_methods(subject *s, bench_race *race) {
     int status = add_method(s, race, DPCR_METHOD_SEQUENTIAL);
     race->chosen = race->count;
     if (!status) status = add(s, race, "auto", &automatic, 0);
-    if (status || chosen) return status ? status : add_method(s, race, given->options.method);
+    if (!status && chosen) {
+        status = add_method(s, race, given->options.method);
+        race->entrants[race->count - 1].asked = true;
+    }
+    if (status || chosen) return status;
     status = add_overlaps(s, race);
     if (!status) status = add_method(s, race, DPCR_METHOD_NEWTON);
     return status ? status : add_method(s, race, DPCR_METHOD_SHOOTING);
@@ -178,7 +184,11 @@ static int enter_schemes(subject *s, bench_race *race) {
     int status = add_scheme(s, race, DPCR_SCHEME_SEQUENTIAL);
     race->chosen = race->count;
     if (!status) status = add(s, race, "auto", &automatic, 0);
-    if (status || chosen) return status ? status : add_scheme(s, race, given->options.backward);
+    if (!status && chosen) {
+        status = add_scheme(s, race, given->options.backward);
+        race->entrants[race->count - 1].asked = true;
+    }
+    if (status || chosen) return status;
     for (size_t i = 0; i < sizeof all / sizeof *all && !status; i++) status = add_scheme(s, race, all[i]);
     return status;
 }

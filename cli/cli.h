@@ -106,7 +106,10 @@ bool cli_name_first(int argc, char **argv, bool (*ours)(const char *word), bool 
 bool cli_read_int64(const char *option, const char *text, int64_t low, int64_t high, int64_t *value);
 bool cli_read_int(const char *option, const char *text, int low, int high, int *value);
 bool cli_read_double(const char *option, const char *text, double low, double high, double *value);
-bool cli_read_bytes(const char *option, const char *text, size_t *value);  // suffixes K, M, G: powers of 1024
+// The next item of a list "A, B,C" that is taken apart, without the spaces around it; NULL: there was none left.
+char *cli_next_item(char **rest);
+bool cli_read_bytes(const char *option, const char *text, size_t *value);        // suffixes K, M, G: powers of 1024
+bool cli_read_prefix(const char *option, const char *text, const char **value);  // of names in --weights
 bool cli_read_dtype(const char *option, const char *text, dpcr_dtype *dtype);
 bool cli_read_method(const char *option, const char *text, dpcr_method *method);
 bool cli_read_scheme(const char *option, const char *text, dpcr_scheme *scheme);

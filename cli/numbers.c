@@ -13,11 +13,20 @@ static bool wrong(const char *option, const char *text, const char *wanted) {
     return false;
 }
 
-// strtoll and its kin skip spaces and take an empty text for 0; we do not.
+// strtoll and its kin skip spaces and take an empty text for 0, and strtod reads hexadecimal numbers; we do not.
 static bool begins_number(const char *text) {
     if (text[0] == '+' || text[0] == '-') text++;
+    if (text[0] == '0' && (text[1] == 'x' || text[1] == 'X')) return false;
     if (text[0] == '.') text++;
     return isalnum((unsigned char)text[0]);
+}
+
+char *cli_next_item(char **rest) {
+    char *item = strsep(rest, ",");
+    if (!item) return NULL;
+    item += strspn(item, " \t");
+    for (size_t n = strlen(item); n > 0 && (item[n - 1] == ' ' || item[n - 1] == '\t'); n--) item[n - 1] = 0;
+    return item;
 }
 
 bool cli_read_int64(const char *option, const char *text, int64_t low, int64_t high, int64_t *value) {
@@ -52,7 +61,7 @@ bool cli_read_double(const char *option, const char *text, double low, double hi
     if (!end || end == text || *end || !isfinite(number)) {
         if (end && end != text && !*end && errno == ERANGE)
             return wrong(option, text, "a number that fits a double (overflow)");
-        return wrong(option, text, "a finite number");
+        return wrong(option, text, end || !*text ? "a finite number" : "a finite number, in decimal");
     }
     if (number < low || number > high) {
         char range[96];
@@ -82,6 +91,17 @@ bool cli_read_bytes(const char *option, const char *text, size_t *value) {
     if (number == 0) return wrong(option, text, "at least 1 byte");
     *value = (size_t)number << shift;
     return true;
+}
+
+bool cli_read_prefix(const char *option, const char *text, const char **value) {
+    enum { MOST = 255 };  // dpcr_recurrent_load's
+    const size_t bytes = strlen(text);
+    if (bytes <= MOST) {
+        *value = text;
+        return true;
+    }
+    cli_fail(CLI_USAGE, "%s '%.40s...': has %zu bytes, wanted at most %d", option, text, bytes, MOST);
+    return false;
 }
 
 void cli_join_words(const char *const *words, int count, char *text, size_t bytes) {

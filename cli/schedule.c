@@ -120,16 +120,14 @@ static error_t read_times(const char *arg, dpcr_schedule_costs *costs) {
     char text[128];
     double *const to[] = {&costs->forward, &costs->input, &costs->weight};
     snprintf(text, sizeof text, "%s", strlen(arg) < sizeof text ? arg : "");
-    char *at = text;
+    char *rest = text;
     for (int i = 0; i < 3; i++) {
-        char *comma = strchr(at, ',');
-        if ((comma != NULL) != (i < 2)) {
+        const char *item = cli_next_item(&rest);
+        if ((rest != NULL) != (i < 2)) {
             cli_fail(CLI_USAGE, "--times '%.100s': wanted three numbers, such as 1,1,1", arg);
             return EINVAL;
         }
-        if (comma) *comma = 0;
-        if (!cli_read_double("--times", at, 0, 1e15, to[i])) return EINVAL;
-        if (comma) at = comma + 1;
+        if (!cli_read_double("--times", item, 0, 1e15, to[i])) return EINVAL;
     }
     if (costs->forward + costs->input + costs->weight > 0) return 0;
     cli_fail(CLI_USAGE, "--times '%.100s': wanted at least one above 0", arg);
@@ -234,7 +232,11 @@ static char *read_whole(const char *what, const char *path, size_t *bytes) {
     }
     if (ferror(file)) cli_fail(CLI_INPUT, "cannot read %s '%s': %s", what, path, strerror(errno));
     if (!is_stdin) fclose(file);
-    if (!cli_failed()) return text;
+    if (!cli_failed()) {
+        const bool marked = *bytes >= 3 && !memcmp(text, "\xef\xbb\xbf", 3);  // as Windows' editors have it
+        if (marked) memmove(text, text + 3, *bytes -= 3);
+        return text;
+    }
     free(text);
     return NULL;
 }
@@ -250,6 +252,16 @@ static bool is_model(const char *name) {
 static int fail_file(const char *path, const dpcr_error *error) {
     if (!path || error->status != DPCR_ERROR_FORMAT) return cli_fail_error(error, CLI_READING);
     return cli_fail(CLI_INPUT, "'%s': %s", path, error->text);
+}
+
+static const double most_cost = 1e100;  // that schedules count with
+
+static bool is_in_range(const dpcr_profile *x) {
+    const double *const arrays[] = {x->forward, x->input, x->weight, x->activation_bytes, x->parameter_bytes};
+    for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++)
+        for (int64_t l = 0; l < x->layers; l++)
+            if (arrays[i][l] > most_cost) return false;
+    return true;
 }
 
 static bool takes_time(const dpcr_profile *x) {
@@ -270,6 +282,8 @@ int cli_schedule_profile(cli_schedule *s) {
     const dpcr_status status = dpcr_profile_read(s->context, text, bytes, &s->profile, &error);
     free(text);
     if (status != DPCR_OK) return fail_file(s->profile_name, &error);
+    if (!is_in_range(&s->profile))
+        return cli_fail(CLI_INPUT, "'%s': wanted times and bytes of at most %g", s->profile_name, most_cost);
     return takes_time(&s->profile) ? CLI_DONE : cli_fail(CLI_INPUT, "'%s': wanted a time above 0", s->profile_name);
 }
 
@@ -501,7 +515,10 @@ static void say_simulation(const cli_common *common, const dpcr_simulation *x) {
     cli_say(common, "makespan               %.6g, work %.6g, idle %.6g (%.1f %%)\n", x->makespan, x->work, x->idle,
             x->makespan > 0 ? 100 * x->idle / x->makespan : 0.0);
     cli_say(common, "longest span           %.6g, idle in it %.6g\n", x->span, x->idle_in_span);
-    cli_say(common, "steady state           %.6g, utilisation %.1f %%\n", x->steady_state, 100 * x->utilisation);
+    if (isnan(x->steady_state))
+        cli_say(common, "steady state           not told: wanted at least 4 microbatches\n");
+    else
+        cli_say(common, "steady state           %.6g, utilisation %.1f %%\n", x->steady_state, 100 * x->utilisation);
     say_ints(common, "peak activations", x->peak_activations, x->ranks);
     say_ints(common, "peak until W", x->peak_operands, x->ranks);
     say_ints(common, "weight versions", x->weight_versions, x->ranks);
@@ -541,6 +558,7 @@ static int act_draw(cli_schedule *s, cli_result *r) {
     if (drawn && (s->common.json || cli_is_stdout(s->common.csv)))
         return cli_fail(CLI_USAGE, "%s and a picture both want standard output; name a file with --svg",
                         s->common.json ? "--json" : "--csv -");
+    if (!cli_schedule_drawable(s)) return cli_failed();
     int status = simulate(s, &x);
     if (!status) status = cli_schedule_draw(s, &x);
     if (!status) {

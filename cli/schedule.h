@@ -24,6 +24,8 @@ typedef struct cli_schedule {
 
 // Reads --profile (a file, or the name of a built-in model) into s->profile. Returns the exit code.
 int cli_schedule_profile(cli_schedule *s);
+// Can the pictures' files be written, as far as can be told before? False: it said what cannot.
+bool cli_schedule_drawable(const cli_schedule *s);
 // Gantt chart as SVG, PNG (by gnuplot) and Chrome's trace, into the files asked for. Returns the exit code.
 int cli_schedule_draw(const cli_schedule *s, const dpcr_simulation *x);
 // Chrome's trace alone; a unit of start and end [actions] is `unit` microseconds.

@@ -80,7 +80,7 @@ static int by_pipedream(const cli_schedule *s, int64_t ranks, bool straight, fig
     return CLI_DONE;
 }
 
-enum { MINIBATCHES = 64 };
+enum { MINIBATCHES = 64, MOST_RANKS = 1 << 12 };  // the partitioner's
 
 static void take_links(const cli_schedule *s, int64_t ranks, figures *f) {
     if (s->bandwidth > 0) f->period = fmax(f->period, (f->bytes + f->weight_bytes) / ((double)ranks * s->bandwidth));
@@ -134,14 +134,17 @@ static json_t *row_of(const cli_schedule *s, const char *model, int64_t ranks, c
     double work = 0;
     for (int64_t l = 0; l < s->profile.layers; l++)
         work += s->profile.forward[l] + s->profile.input[l] + s->profile.weight[l];
-    json_t *row = json_pack("{s:s,s:I}", "model", model, "ranks", (json_int_t)ranks);
-    for (int w = 0; row && w < WAYS; w++)
-        json_object_set_new(
-            row, way_names[w],
-            json_pack("{s:f,s:f,s:f,s:f,s:f,s:I}", "period", f[w].period, "utilisation",
-                      work / ((double)ranks * f[w].period), "bytes", f[w].bytes, "weight_bytes", f[w].weight_bytes,
-                      "gain", f[STRAIGHT].period / f[w].period - 1, "versions", (json_int_t)f[w].most_versions));
-    return row;
+    cli_result row = cli_result_create();
+    cli_set_text(&row, "model", model);
+    cli_set_int(&row, "ranks", ranks);
+    for (int w = 0; w < WAYS; w++)
+        cli_set(&row, way_names[w],
+                json_pack("{s:f,s:f,s:f,s:f,s:f,s:I}", "period", f[w].period, "utilisation",
+                          work / ((double)ranks * f[w].period), "bytes", f[w].bytes, "weight_bytes", f[w].weight_bytes,
+                          "gain", f[STRAIGHT].period / f[w].period - 1, "versions", (json_int_t)f[w].most_versions));
+    json_t *object = row.failed ? NULL : json_incref(row.object);
+    cli_result_destroy(&row);
+    return object;
 }
 
 static void add_gain(gains *g, int64_t ranks, const figures *f) {
@@ -157,7 +160,14 @@ static void add_gain(gains *g, int64_t ranks, const figures *f) {
 }
 
 static void csv_row(FILE *out, const char *model, int64_t ranks, const figures *f) {
-    fprintf(out, "%s,%lld", model, (long long)ranks);
+    if (strpbrk(model, ",\"\r\n")) {  // the name of a file
+        fputc('"', out);
+        for (const char *c = model; *c; c++) fprintf(out, *c == '"' ? "\"\"" : "%c", *c);
+        fputc('"', out);
+    } else {
+        fputs(model, out);
+    }
+    fprintf(out, ",%lld", (long long)ranks);
     for (int w = 0; w < WAYS; w++) fprintf(out, ",%.17g,%.17g,%.17g", f[w].period, f[w].bytes, f[w].weight_bytes);
     fputc('\n', out);
 }
@@ -182,18 +192,20 @@ static int compare_model(cli_schedule *s, const char *model, json_t *rows, json_
         if (status) break;
         add_gain(g, ranks, f);
         add_gain(&own, ranks, f);
-        if (json_array_size(rows) == 0)
+        if (g->count == 1)
             cli_say(&s->common, "%-10s %3s %11s %11s %11s %11s %10s %10s %11s %11s %11s\n", "model", "P", "pipedream",
                     "replicated", "layerpipe", "half", "gain", "gain half", "bytes pd", "bytes half", "weights");
-        json_array_append_new(rows, row_of(s, model, ranks, f));
+        if (json_array_append_new(rows, row_of(s, model, ranks, f)) != 0) return cli_fail_memory("the comparison");
         csv_row(csv, model, ranks, f);
         cli_say(&s->common, "%-10s %3lld %11.5g %11.5g %11.5g %11.5g %8.1f %% %8.1f %% %11.4g %11.4g %11.4g\n", model,
                 (long long)ranks, f[STRAIGHT].period, f[REPLICATED].period, f[WHOLE].period, f[HALF].period,
                 100 * (f[STRAIGHT].period / f[WHOLE].period - 1), 100 * (f[STRAIGHT].period / f[HALF].period - 1),
                 f[STRAIGHT].bytes, f[HALF].bytes, f[HALF].weight_bytes);
     }
-    json_object_set_new(by_model, model, gains_of(&own));
-    return status;
+    if (status) return status;
+    const json_t *row = json_array_get(rows, json_array_size(rows) - 1);  // which has the name as JSON can tell it
+    const char *told = json_string_value(json_object_get(row, "model"));
+    return json_object_set_new(by_model, told, gains_of(&own)) == 0 ? CLI_DONE : cli_fail_memory("the comparison");
 }
 
 static void set_gains(const cli_schedule *s, const gains *g, json_t *rows, json_t *by_model, cli_result *r) {
@@ -220,6 +232,8 @@ static void set_gains(const cli_schedule *s, const gains *g, json_t *rows, json_
 }
 
 int cli_schedule_compare(cli_schedule *s, cli_result *r) {
+    if (s->rank_high > MOST_RANKS)  // before the ranks below are looked at
+        return cli_fail(CLI_USAGE, "compare: %lld ranks; wanted at most %d", (long long)s->rank_high, (int)MOST_RANKS);
     static const char *const models[] = {"vgg16", "resnet18", "resnet50", "alexnet", "equal-8", "equal-16"};
     const char *given = s->profile_name;
     gains g = {0};

@@ -2,6 +2,7 @@
 // Pictures of a timed schedule: a row a rank, a box an action. Colour tells the task, its shade the stage among the
 // rank's own, the number the microbatch.
 #include <errno.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -15,7 +16,9 @@ enum {
     LEAST_WIDTH = 900,
     MOST_WIDTH = 12000,
     LETTER = 7,
-    MOST_RANKS = 10000
+    MOST_RANKS = 10000,
+    PLOT_EDGE = 60,           // gnuplot's, for its title and axis
+    MOST_PLOT_HEIGHT = 32767  // cairo's
 };
 
 typedef struct colour {
@@ -126,7 +129,7 @@ static void plot_quoted(FILE *out, const char *text) {
 static void write_plot(FILE *out, const chart *c, const char *title) {
     const int width = c->width < 4000 ? c->width : 4000;
     const double pixels = c->scale * width / c->width;
-    fprintf(out, "set terminal pngcairo size %d,%d font 'DejaVu Sans,9'\nset title ", width, c->height + 60);
+    fprintf(out, "set terminal pngcairo size %d,%d font 'DejaVu Sans,9'\nset title ", width, c->height + PLOT_EDGE);
     plot_quoted(out, title);
     fprintf(out,
             " noenhanced\nset xlabel 'time'\nset key below\nset style fill solid 1 border lc rgb '#ffffff'\nset yrange "
@@ -184,8 +187,6 @@ static bool run_plot(int script, char **png, size_t *bytes) {
 static int write_png(const chart *c, const char *title, const char *path) {
     char *png = NULL;
     size_t bytes = 0;
-    if (cli_is_stdout(path)) return cli_fail(CLI_USAGE, "--png %s: wanted a file", path);
-    if (!cli_writable("the picture", path)) return CLI_RESOURCES;
     FILE *script = tmpfile();  // not closed on exec: gnuplot reads it
     if (!script) return cli_fail(CLI_RESOURCES, "cannot write a temporary file: %s", strerror(errno));
     write_plot(script, c, title);
@@ -251,18 +252,31 @@ int cli_schedule_trace(const dpcr_schedule *schedule, const double *start, const
     return write_all(out, &text, &bytes, path);
 }
 
+bool cli_schedule_drawable(const cli_schedule *s) {
+    if (s->png && cli_is_stdout(s->png)) return cli_fail(CLI_USAGE, "--png %s: wanted a file", s->png), false;
+    return (!s->svg || cli_writable("the picture", s->svg)) && (!s->png || cli_writable("the picture", s->png)) &&
+           (!s->trace || cli_writable("the trace", s->trace));
+}
+
+static int refuse_ranks(const cli_schedule *s) {
+    const long long ranks = (long long)s->schedule.ranks;
+    const int most = (MOST_PLOT_HEIGHT - PLOT_EDGE - TOP - FOOT) / ROW;
+    if (ranks > MOST_RANKS) return cli_fail(CLI_USAGE, "draw: %lld ranks; wanted at most %d", ranks, (int)MOST_RANKS);
+    if (s->png && ranks > most)
+        return cli_fail(CLI_USAGE, "--png: %lld ranks; wanted at most %d, or --svg", ranks, most);
+    return CLI_DONE;
+}
+
 int cli_schedule_draw(const cli_schedule *s, const dpcr_simulation *x) {
-    if (s->schedule.ranks > MOST_RANKS)
-        return cli_fail(CLI_USAGE, "draw: %lld ranks; wanted at most %d", (long long)s->schedule.ranks,
-                        (int)MOST_RANKS);
+    int status = refuse_ranks(s);
+    if (status) return status;
     const chart c = chart_of(s, x);
-    char title[256];
-    int status = CLI_DONE;
-    snprintf(title, sizeof title,
-             "%s, %lld ranks, %lld stages, %lld microbatches: makespan %.6g, idle %.1f %%, steady state %.6g",
+    char title[256], steady[48] = "";
+    if (!isnan(x->steady_state)) snprintf(steady, sizeof steady, ", steady state %.6g", x->steady_state);
+    snprintf(title, sizeof title, "%s, %lld ranks, %lld stages, %lld microbatches: makespan %.6g, idle %.1f %%%s",
              s->from && !s->kind_given ? "table" : dpcr_schedule_name(s->options.kind), (long long)s->schedule.ranks,
              (long long)s->schedule.stages, (long long)(s->schedule.microbatches * s->schedule.chains), x->makespan,
-             x->makespan > 0 ? 100 * x->idle / x->makespan : 0.0, x->steady_state);
+             x->makespan > 0 ? 100 * x->idle / x->makespan : 0.0, steady);
     if (s->svg) status = write_picture(&c, title, s->svg);
     if (!status && s->trace) status = cli_schedule_trace(&s->schedule, x->start, x->end, 1, s->trace);
     if (!status && s->png) status = write_png(&c, title, s->png);

@@ -34,7 +34,7 @@ static const struct argp_option pipeline_options[] = {
      "best, or with late gradients pipedream, pipedream-2bw, layerpipe",
      0},
     {"ranks", KEY_RANKS, "P", 0, "Ranks, or workers, a thread each (default 2); under mpirun -np P, a process each", 0},
-    {"microbatches", KEY_MICROBATCHES, "M", 0, "Pieces of a minibatch (default 8; pipedream, layerpipe: 1)", 0},
+    {"microbatches", KEY_MICROBATCHES, "M", 0, "Pieces of a minibatch (default 8; pipedream, layerpipe: always 1)", 0},
     {"chunks", KEY_CHUNKS, "V", 0, "Stages a rank (default: what the schedule is made for)", 0},
     {"accumulate", KEY_ACCUMULATE, "A", 0, "Pieces of a minibatch of pipedream-2bw (default: --microbatches)", 0},
     {"stages", KEY_STAGES, "S", 0, "Stages of layerpipe (default: ranks times chunks)", 0},
@@ -100,7 +100,9 @@ static error_t parse_pipeline(int key, char *arg, struct argp_state *state) {
     switch (key) {
         case KEY_PIPELINE: return read_name(arg, p);
         case KEY_RANKS: p->ranks_given = true; return taken(cli_read_int64("--ranks", arg, 1, 1024, &s->ranks));
-        case KEY_MICROBATCHES: return taken(cli_read_int64("--microbatches", arg, 1, INT32_MAX / 4, &s->microbatches));
+        case KEY_MICROBATCHES:
+            p->microbatches_given = true;
+            return taken(cli_read_int64("--microbatches", arg, 1, INT32_MAX / 4, &s->microbatches));
         case KEY_CHUNKS: return taken(cli_read_int64("--chunks", arg, 1, INT32_MAX, &s->chunks));
         case KEY_ACCUMULATE: return taken(cli_read_int64("--accumulate", arg, 1, INT32_MAX / 4, &s->accumulate));
         case KEY_STAGES: return taken(cli_read_int64("--stages", arg, 1, INT32_MAX, &s->stages));
@@ -131,6 +133,12 @@ typedef struct plan {
 
 static bool synchronous(const cli_pipeline *p) { return dpcr_schedule_semantics(p->schedule.kind) == DPCR_SYNCHRONOUS; }
 
+// Of a minibatch.
+static int64_t pieces_of(const cli_pipeline *p) {
+    if (p->schedule.kind == DPCR_SCHEDULE_PIPEDREAM_2BW && p->schedule.accumulate) return p->schedule.accumulate;
+    return synchronous(p) || p->schedule.kind == DPCR_SCHEDULE_PIPEDREAM_2BW ? p->schedule.microbatches : 1;
+}
+
 int cli_pipeline_settle(const cli_pipeline *p) {
     const dpcr_schedule_kind kind = p->schedule.kind;
     const char *name = dpcr_schedule_name(kind);
@@ -141,6 +149,12 @@ int cli_pipeline_settle(const cli_pipeline *p) {
         return cli_fail(CLI_USAGE, "--accumulate is for pipedream-2bw, not %s", name);
     if (p->schedule.split_input && kind != DPCR_SCHEDULE_LAYERPIPE)
         return cli_fail(CLI_USAGE, "--split is for layerpipe, not %s", name);
+    if (p->microbatches_given && p->schedule.microbatches != pieces_of(p))
+        return kind == DPCR_SCHEDULE_PIPEDREAM_2BW
+                   ? cli_fail(CLI_USAGE, "--microbatches %lld beside --accumulate %lld: wanted one of them",
+                              (long long)p->schedule.microbatches, (long long)p->schedule.accumulate)
+                   : cli_fail(CLI_USAGE, "--microbatches %lld: %s takes whole minibatches, smaller ones by --batch",
+                              (long long)p->schedule.microbatches, name);
     return CLI_DONE;
 }
 
@@ -149,10 +163,7 @@ static int64_t units_of(const dpcr_model *model) { return dpcr_profile_unit(mode
 // Rows of a microbatch at most.
 static int64_t rows_of(const cli_pipeline *p, const dpcr_train_options *train, int64_t images) {
     const int64_t batch = train->batch < images ? train->batch : images;
-    int64_t pieces = p->schedule.microbatches;
-    if (p->schedule.kind == DPCR_SCHEDULE_PIPEDREAM_2BW && p->schedule.accumulate) pieces = p->schedule.accumulate;
-    if (!synchronous(p) && p->schedule.kind != DPCR_SCHEDULE_PIPEDREAM_2BW) pieces = 1;
-    return (batch - 1) / pieces + 1;
+    return (batch - 1) / pieces_of(p) + 1;
 }
 
 static void cut_evenly(cli_pipeline *p, const plan *x) {
@@ -253,7 +264,7 @@ void cli_pipeline_set(const cli_pipeline *p, cli_result *r) {
     cli_set_text(&x, "semantics", dpcr_semantics_name(dpcr_schedule_semantics(p->schedule.kind)));
     cli_set_int(&x, "ranks", p->schedule.ranks);
     cli_set_int(&x, "stages", p->figures.stages);
-    cli_set_int(&x, "microbatches", p->schedule.microbatches);
+    cli_set_int(&x, "microbatches", pieces_of(p));
     cli_set_int(&x, "updates_a_run", p->figures.updates);
     cli_set_int(&x, "runs", p->figures.runs);
     cli_set(&x, "first_units", cli_json_ints(p->first, p->stages + 1));

@@ -10,7 +10,7 @@ typedef struct cli_pipeline {
     dpcr_schedule_options schedule;
     dpcr_pipeline_options options;
     dpcr_transport transport;
-    bool given, ranks_given;
+    bool given, ranks_given, microbatches_given;
     const char *first_given;   // an option that only makes sense with --pipeline
     const char *shared_given;  // one that --data-parallel and the like have too
     int cut;                   // 0: as the schedule wants it

@@ -5,9 +5,9 @@
 set -u
 . "$(dirname "$0")/program.bash"
 python3 - "$program" "$folder" <<'PYTHON'
-import csv, math, os
+import csv, math, os, signal, subprocess, time
 
-from program import always, answer, calls, path, refused, run
+from program import always, answer, calls, path, program, refused, run
 
 always += ["bench"]
 METHODS = {"overlap", "newton", "shooting", "diagonal", "block", "picard", "jacobi", "damped", "pcr", "blelloch", "chunked"}
@@ -93,7 +93,7 @@ assert set(forward) == set(backward) == {"sequential", "auto", "blelloch"}, told
 
 # A grid, as JSON and as CSV: the same points, one row a direction.
 table = path("grid.csv")
-told = answer(*"chain --structure diagonal --lengths 5,70 --widths 1,3 --batches 1,2 --seconds 0 --commit c --csv".split(), table)
+told = answer(*"chain --structure diagonal --widths 1,3 --batches 1,2 --seconds 0 --commit c --csv".split(), table, "--lengths", "5, 70")
 shapes = [(length, width, batch) for batch in (1, 2) for width in (1, 3) for length in (5, 70)]
 assert len(told["points"]) == len(shapes), told
 for point, shape in zip(told["points"], shapes):
@@ -117,6 +117,21 @@ with open(path("kept.csv"), newline="") as file:
     assert [(int(r["length"]), r["direction"]) for r in csv.DictReader(file)] == [(5, "forward"), (5, "backward")]
 refused(4, "not enough memory", *"chain --length 4611686018427387904 --seconds 0 --csv".split(), path("none.csv"))
 assert not os.path.exists(path("none.csv"))
+# What does not converge and may not fall back is no result: left out, or exit status 3 where it was named.
+strict = "mlp --layers 500 --width 4 --activation tanh --init normal --gain 3 --max-sweeps 1 --no-fallback --seconds 0"
+told = answer(*strict.split())
+assert "told not to fall back" in next(c["skipped"] for c in told["forward"]["candidates"] if c["name"] == "newton"), told
+assert told["forward"]["parallel_method"] != "newton" and (told["forward"]["max_error"] or 0) <= 1e-3, told
+refused(3, "newton: not converged", *strict.split(), "--method", "newton", "--json")
+told = answer(*"mlp --layers 9 --width 2 --seconds 0 --commit".split(), "x\udcff")  # a byte that is no UTF-8
+assert told["commit"] == "x?", told
+# A signal ends what is computed before a race, too.
+for line in "cell --width 4000 --length 10", "bppsa --network rnn --length 50000 --width 300 --batch 1":
+    job = subprocess.Popen([program, *always, *line.split(), "--quiet"], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    time.sleep(1)
+    job.send_signal(signal.SIGINT)
+    out, err = job.communicate(timeout=60)
+    assert (job.returncode, out, err) == (130, b"", b"deeppcr bench: stopped as asked\n"), (line, job.returncode, out, err)
 text = run(*"mlp --lengths 9 --width 2 --seconds 0 --csv -".split()).decode()
 assert text.startswith("kind,") and text.count("\n") == 3, text
 text = run(*"mlp --layers 9 --width 2 --seconds 0".split()).decode()
@@ -126,6 +141,11 @@ refused(2, "which kind")
 refused(2, "no kind of chain 'rnn'", "rnn")
 refused(2, "mlp, resnet, chain, cell, planner, bppsa, diffusion", "rnn")
 refused(2, "'nosuch', which no case has", "--json", "planner", "--only", "nosuch")  # behind options too
+refused(2, "no case is left by --part, --quick and --only", "planner", "--only", "L 16384 w 2 ", "--quick")
+refused(2, "no case is left", "planner", "--quick", "--part", "2/80")
+for part, said in {"1": "wanted K/N", "2/1": "wanted 1 to 1", "0/3": "wanted 1 to 3", "1/": "a whole number", " 1/4": "a whole number", "1/4x": "a whole number",
+                   "5000000000/6000000000": "wanted 1 to"}.items():
+    refused(2, said, "planner", "--part", part)
 refused(2, "--prune '1'", "--seed", "3", "bppsa", "--prune", "1")
 refused(2, "that is of a cell", "mlp", "--cell", "tanh")
 refused(2, "that is of a cell", "chain", "--input-sd", "1")

@@ -45,7 +45,7 @@ for row, p in zip(rows, points):
         assert abs(float(row[key]) - p[key]) <= 1e-5 * abs(p[key]), (key, row, p)
     assert row["frechet_distance"] == row["recall"] == "", row
 
-told = answer(*common, "--methods", "parataa,picard", "--confirm", "0.01,0.001", "--csv", path("t.csv"))["points"]
+told = answer(*common, "--methods", "parataa, picard", "--confirm", "0.01, 0.001", "--csv", path("t.csv"))["points"]
 assert [(p["method"], p["confirm"], p["tolerance"]) for p in told] == [(m, t, t / 10) for m in ("parataa", "picard") for t in (0.01, 0.001)], told
 for p in told:
     assert p["reason"] in ("converged", "exact") and 0 <= (p["error_estimate"] or 0) <= p["confirm"], p

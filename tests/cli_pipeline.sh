@@ -117,7 +117,8 @@ PYTHON
     for late in "pipedream --reconstruct --clip 1" "pipedream-2bw --reconstruct --compensate rate" "pipedream --compensate rate" "pipedream-2bw --accumulate 4" "layerpipe --stages 5 --split"; do
         # shellcheck disable=SC2086  # words
         train --epochs 1 --pipeline $late --ranks 3 --segment 4 --json >"$folder/l.json" || complain "$late"
-        python3 -c 'import json, sys; p = json.load(open(sys.argv[1]))["pipeline"]; assert p["updates_a_run"] == 4 and p["runs"] == 2 and p["makespan"] > 0, p' "$folder/l.json" ||
+        python3 -c 'import json, sys; p = json.load(open(sys.argv[1]))["pipeline"]; assert p["updates_a_run"] == 4 and p["runs"] == 2 and p["makespan"] > 0, p
+assert p["microbatches"] == (4 if "--accumulate" in sys.argv[2] else 8 if "2bw" in sys.argv[2] else 1), p' "$folder/l.json" "$late" ||
             complain "the figures of $late"
     done
     python3 - "$folder" <<'PYTHON' || failed=1
@@ -136,6 +137,8 @@ PYTHON
         refused 2 "--segment is for late gradients" $small --pipeline gpipe --segment 3
         refused 2 "--accumulate is for pipedream-2bw" $small --pipeline pipedream --accumulate 3
         refused 2 "--split is for layerpipe" $small --pipeline zb-h1 --split
+        refused 2 "--microbatches 4: pipedream takes whole minibatches" $small --pipeline pipedream --microbatches 4
+        refused 2 "--microbatches 5 beside --accumulate 3" $small --pipeline pipedream-2bw --microbatches 5 --accumulate 3
         refused 2 "wanted twice" $small --pipeline gpipe --trace - --json
         "$program" $small --pipeline gpipe --trace - | python3 -c "import json, sys; json.load(sys.stdin)" || complain "a trace with more beside it"
         refused 4 "cannot write the trace" $small --pipeline gpipe --trace "$folder/none/t.json"

@@ -61,7 +61,7 @@ PYTHON
 run simulate --schedule zb-h1 --ranks 4 --microbatches 12 --json >"$folder/a.json"
 run simulate --from $golden/dualpipev_p4_m8.csv --atomic-pairs --json >"$folder/b.json"
 run simulate --schedule pipedream --ranks 4 --microbatches 40 --json >"$folder/c.json"
-run simulate --schedule gpipe --times 10,12,8 --hop 1 --json >"$folder/d.json"
+run simulate --schedule gpipe --times "10, 12 ,8" --hop 1 --json >"$folder/d.json"
 run simulate --schedule layerpipe --ranks 7 --stages 8 --microbatches 64 --split --json >"$folder/e.json"
 run simulate --schedule best --microbatches 6 --times 5,6,4 --activations 5 --objective steady --json >"$folder/f.json"
 run simulate --schedule zb-h1 --profile vgg16 --ranks 8 --microbatches 16 --bandwidth 1e6 --json >"$folder/g.json"
@@ -90,6 +90,27 @@ assert len(list(csv.reader(open(f"{sys.argv[1]}/i.csv")))) == 9
 assert j["rows"] == [["0F0", "0F1", "0B0", "0B1"], ["1F0", "1B0", "1F1", "1B1"]]
 names, values = csv.reader(open(f"{sys.argv[1]}/k.csv"))
 assert dict(zip(names, values))["makespan"] == "33"
+PYTHON
+
+# names of files and of layers: columns, text of JSON and lines hold whatever stands in them
+layer='"forward": 1, "input": 1, "weight": 1'
+printf '{"layers": [{"name": "a\\u001b[31m\\nb", %s}, {%s}, {%s}]}' "$layer" "$layer" "$layer" | tee "$folder/a,b.json" >"$folder/$(printf 'x\377').json"
+run partition --profile "$folder/a,b.json" --ranks 1 | grep -q '(a?\[31m?b to layer 2)' || complain "a layer's name goes to the terminal as it is"
+run compare --profile "$folder/a,b.json" --ranks 1-3 --csv "$folder/l.csv" --quiet
+run compare --profile "$folder/$(printf 'x\377').json" --ranks 1-3 --json >"$folder/l.json"
+[ "$(run compare --profile "$folder/$(printf 'x\377').json" --ranks 1-3 | grep -c '^model')" -eq 1 ] || complain "compare has more than one line of names"
+# few microbatches without flush have no steady state
+run simulate --schedule pipedream --microbatches 3 --json >"$folder/m.json"
+run simulate --schedule pipedream --microbatches 3 >"$folder/m.txt"
+run draw --schedule pipedream --microbatches 3 >"$folder/m.svg"
+! grep -qi nan "$folder/m.txt" "$folder/m.svg" || complain "a steady state that is no number is told"
+python3 - "$folder" <<'PYTHON' || failed=1
+import csv, json, sys
+rows = list(csv.DictReader(open(f"{sys.argv[1]}/l.csv", newline="")))
+assert [(r["model"].endswith("/a,b.json"), int(r["ranks"]), None in r) for r in rows] == [(True, n, False) for n in (1, 2, 3)], rows
+l, m = (json.load(open(f"{sys.argv[1]}/{x}.json")) for x in "lm")
+assert [r["ranks"] for r in l["rows"]] == [1, 2, 3] and list(l["models"]) == [l["rows"][0]["model"]] and l["rows"][0]["model"].endswith("/x?.json"), l
+assert m["steady_state"] is None and m["makespan"] == 18
 PYTHON
 
 # ---- a network's profile ----
@@ -122,6 +143,7 @@ PYTHON
 if command -v gnuplot >/dev/null; then
     run draw --schedule zb-h1 --png "$folder/it's.png" --quiet
     [ "$(head -c 4 "$folder/it's.png" | tail -c 3)" = PNG ] || complain "--png made no PNG"
+    refused 2 "1256 ranks; wanted at most 1255, or --svg" draw --ranks 1256 --microbatches 1 --png "$folder/tall.png"
     "$program" schedule draw --png /dev/full 2>"$folder/err"
     [ $? -eq 4 ] && grep -q "No space left" "$folder/err" || complain "--png on a full disk: $(cat "$folder/err")"
 fi
@@ -141,6 +163,7 @@ refused 2 "at least one above 0" simulate --times 0,0,0
 refused 2 "both give the times" simulate --times 1,1,1 --profile vgg16
 refused 2 "a range is for compare" simulate --ranks 2-4
 refused 2 "needs --profile" partition
+refused 2 "compare: 5000 ranks; wanted at most 4096" compare --ranks 4095-5000 --profile equal-2
 # Options that would do nothing, the names of files among them.
 refused 2 "both want standard output" draw --svg - --trace -
 refused 2 "a stage's tasks may lie on several ranks" lower --schedule layerpipe --ranks 1 --microbatches 1
@@ -171,6 +194,13 @@ run generate --schedule best --semantics double-buffered --accumulate 4 --ranks 
 refused 2 "both want standard output" draw --json
 refused 2 "both want standard output" draw --csv -
 refused 2 "wanted a file" draw --png /dev/stdout
+# before anything is computed or written
+for last in svg png trace; do
+    first=svg
+    [ $last != svg ] || first=trace
+    refused 4 "cannot write the" draw --schedule best --ranks 256 --microbatches 4000 --hop 1 --times 10,12,8 --$first "$folder/idle" --$last "$folder/none/x"
+done
+[ ! -e "$folder/idle" ] || complain "a picture stays beside one that cannot be written"
 refused 5 "line 2, cell 2 '1X0'" validate --from "$folder/bad.csv"
 for action in validate simulate lower; do
     printf '1F0,0F0,1B0,0B0\n' >"$folder/dead.csv"
@@ -180,6 +210,14 @@ for action in validate simulate lower; do
 done
 refused 5 "0F3 makes it hold 4 activations" validate --from $golden/gpipe_p4_m8.csv --activations 3
 refused 2 "makes it hold 2 activations" validate --schedule gpipe --ranks 4 --microbatches 8 --activations 1
+printf '\357\273\2770F0,0B0\r\n1F0,1B0\r\n' >"$folder/marked.csv"
+run validate --from "$folder/marked.csv" --quiet
+printf '\357\273\277{"layers": [{"forward": 1, "input": 1, "weight": 1}]}' >"$folder/marked.json"
+run partition --profile "$folder/marked.json" --ranks 1 --quiet
+printf 'node1 -- a -- forward_compute_time=1\0002, backward_compute_time=1, activation_size=1, parameter_size=1\n' >"$folder/zeros.txt"
+refused 5 "line 1: wanted forward_compute_time" partition --profile "$folder/zeros.txt"
+printf '{"layers": [{"forward": 1e200, "input": 1, "weight": 1}]}' >"$folder/far.json"
+for action in simulate partition compare; do refused 5 "far.json': wanted times and bytes of at most 1e+100" $action --ranks 1 --profile "$folder/far.json"; done
 refused 5 "cannot read the schedule" validate --from "$folder/none.csv"
 refused 5 "cannot read the profile" simulate --profile "$folder/none.json"
 echo '{"layers": [{"forward": 0, "input": 0, "weight": 0}]}' >"$folder/zero.json"

@@ -70,7 +70,8 @@ static bool take_word(const char **at, const char *end, const char *word) {
 static bool take_number(const char **at, const char *end, double *value) {
     char copy[64];
     size_t n = 0;
-    while (*at + n < end && n < sizeof copy - 1 && strchr("0123456789.eE+-", (*at)[n])) copy[n] = (*at)[n], n++;
+    while (*at + n < end && n < sizeof copy - 1 && (*at)[n] && strchr("0123456789.eE+-", (*at)[n]))
+        copy[n] = (*at)[n], n++;
     copy[n] = 0;
     if (!dpcri_number_parse(copy, value) || !isfinite(*value) || *value < 0) return false;
     *at += n;

@@ -64,6 +64,8 @@ static dpcr_status read_layer(dpcr_context *context, const json_t *layer, int64_
     if (!json_is_object(layer))
         DPCR_TRY(dpcri_fail(error, DPCR_ERROR_FORMAT, "profile: layer %lld is no object", (long long)l));
     DPCR_TRY(dpcri_profile_set_name(context, profile, l, name ? name : number, error));
+    for (char *c = profile->names[l]; *c; c++)  // names are told: one line, and nothing that a terminal obeys
+        if ((unsigned char)*c < 0x20 || *c == 0x7f) *c = '?';
     DPCR_TRY(read_field(layer, l, "forward", true, &profile->forward[l], error));
     DPCR_TRY(read_field(layer, l, "input", true, &profile->input[l], error));
     DPCR_TRY(read_field(layer, l, "weight", true, &profile->weight[l], error));

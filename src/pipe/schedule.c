@@ -4,6 +4,7 @@
 #include "pipe/pipe.h"
 
 #include <assert.h>
+#include <stdio.h>
 #include <string.h>
 
 static const dpcri_generator generators[DPCR_SCHEDULE_COUNT] = {
@@ -68,7 +69,11 @@ dpcr_status dpcr_schedule_find(const char *name, dpcr_schedule_kind *kind, dpcr_
         *kind = (dpcr_schedule_kind)i;
         return DPCR_OK;
     }
-    return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "no schedule '%.40s'", name);
+    char names[320];
+    int used = 0;
+    for (int i = 0; i < DPCR_SCHEDULE_COUNT && used < (int)sizeof names; i++)
+        used += snprintf(names + used, sizeof names - (size_t)used, "%s%s", i ? ", " : "", generators[i].name);
+    return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "no schedule '%.40s'; there are %s", name, names);
 }
 
 // ---- memory ----

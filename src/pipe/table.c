@@ -43,7 +43,7 @@ static dpcr_status read_number(reader *r, const char *what, int32_t *number) {
     if (r->at == r->end || *r->at < '0' || *r->at > '9') return wrong(r, what);
     while (r->at < r->end && *r->at >= '0' && *r->at <= '9') {
         value = 10 * value + (*r->at++ - '0');
-        if (value > MOST_NUMBER) return wrong(r, "numbers below 536870911");
+        if (value > MOST_NUMBER) return wrong(r, "numbers below 536870912");
     }
     *number = (int32_t)value;
     return DPCR_OK;
