@@ -129,7 +129,7 @@ static bool read_times(generate *t, const char *arg) {
     t->time_count = 0;
     bool ok = copy && t->times;
     if (!ok) cli_fail_memory("--times");
-    for (char *word; ok && (word = strsep(&rest, ","));)
+    for (char *word; ok && (word = cli_next_item(&rest));)
         ok = cli_read_double("--times", word, 0, HUGE_VAL, &t->times[t->time_count++]);
     free(copy);
     return ok;
@@ -565,6 +565,16 @@ static int refuse(const generate *t) {
     return cli_distinct(written, 6) && cli_spares(written, 6, read, 6) ? CLI_DONE : CLI_USAGE;
 }
 
+// Hours of sampling would be for nothing.
+static int check_kept(const generate *t) {
+    const bool kept = t->out || t->path || t->samples || t->path_out;
+    const bool told = t->classifier || t->run.compare || t->wisdom || t->common.json || t->common.csv;
+    if (kept || told) return CLI_DONE;
+    return cli_fail(CLI_USAGE,
+                    "no --out, --samples, --path or --path-out: no picture would be kept; wanted one of them, or "
+                    "--json, --csv or --compare for the figures alone");
+}
+
 // What would only be found too large after all has been computed.
 static int take_memory(generate *t) {
     generation *g = &t->run;
@@ -596,6 +606,7 @@ static int run(generate *t) {
     if (!status) status = take_memory(t);
     if (!status) status = read_inputs(t);
     if (!status && t->classifier) status = read_held_out(t);
+    if (!status) status = check_kept(t);
     if (!status) {
         cli_signals_at_once(true);  // a sweep may take minutes, and nothing is kept of a run that is stopped
         status = cli_generate_run(g);

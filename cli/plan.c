@@ -155,7 +155,7 @@ static error_t parse_recurrent(int key, char *arg, struct argp_state *state) {
         case KEY_BIDIRECTIONAL: p->bidirectional = true; return 0;
         case KEY_INFERENCE: p->inference = true; return 0;
         case KEY_WEIGHTS: p->weights = arg; return 0;
-        case KEY_PREFIX: p->prefix = arg; return 0;
+        case KEY_PREFIX: return cli_read_prefix("--prefix", arg, &p->prefix) ? 0 : EINVAL;
         case KEY_INPUT: p->input = arg; return 0;
         default: return ARGP_ERR_UNKNOWN;
     }

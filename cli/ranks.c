@@ -118,14 +118,27 @@ static dpcr_status fail(dpcr_error *error, dpcr_status status, const char *text)
     return status;
 }
 
-// Rank 0's name goes to all.
-static dpcr_status share_name(const cli_ranks *rank, char *name, size_t bytes, dpcr_error *error) {
+// What rank 0 has goes to all.
+static dpcr_status share(const cli_ranks *rank, int64_t tag, void *data, size_t bytes, dpcr_error *error) {
     const dpcr_transport *t = rank->transport;
     dpcr_status status = DPCR_OK;
-    if (t->rank > 0) return t->receive(t->user, 0, TAG_NAME, name, bytes, rank->deadline, error);
-    for (int64_t r = 1; r < t->ranks && status == DPCR_OK; r++)
-        status = t->send(t->user, r, TAG_NAME, name, bytes, error);
+    if (t->rank > 0) return t->receive(t->user, 0, tag, data, bytes, rank->deadline, error);
+    for (int64_t r = 1; r < t->ranks && status == DPCR_OK; r++) status = t->send(t->user, r, tag, data, bytes, error);
     return status;
+}
+
+// Processes may have been given files of their own.
+dpcr_status cli_ranks_agree_on_length(cli_ranks *rank, const char *what, int64_t length, dpcr_error *error) {
+    int64_t first = length;
+    dpcr_status status = share(rank, TAG_LENGTH, &first, sizeof first, error);
+    if (status != DPCR_OK) return status;
+    if (first != length) {
+        char text[160];
+        snprintf(text, sizeof text, "%s has %lld steps, rank 0's %lld: wanted the same file", what, (long long)length,
+                 (long long)first);
+        status = fail(error, DPCR_ERROR_ARGUMENT, text);
+    }
+    return cli_ranks_agree(rank, CLI_COMPUTING, status, error);
 }
 
 dpcr_status cli_ranks_write(cli_ranks *rank, const char *path, const dpcr_array *whole, int64_t first,
@@ -140,7 +153,7 @@ dpcr_status cli_ranks_write(cli_ranks *rank, const char *path, const dpcr_array 
     status = cli_ranks_agree(rank, CLI_WRITING, status, error);
     if (status == DPCR_OK) {
         if (creates) snprintf(name, sizeof name, "%s", dpcr_npy_rows_name(rows));
-        status = share_name(rank, name, sizeof name, error);
+        status = share(rank, TAG_NAME, name, sizeof name, error);
     }
     if (status == DPCR_OK)
         status = cli_ranks_agree(rank, CLI_WRITING, dpcr_npy_rows_write(name, whole, first, part, error), error);

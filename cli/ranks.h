@@ -23,6 +23,9 @@ int cli_ranks_run(const cli_common *common, int64_t ranks, double deadline, cli_
 // All ranks call it: the first failure, if any, is everybody's.
 dpcr_status cli_ranks_agree(cli_ranks *rank, cli_doing doing, dpcr_status status, dpcr_error *error);
 
+// All ranks call it too: refuses a number of steps of `what` that is not rank 0's.
+dpcr_status cli_ranks_agree_on_length(cli_ranks *rank, const char *what, int64_t length, dpcr_error *error);
+
 // The steps of rank r of an even cut: first, and one past the last.
 int64_t cli_rank_first(int64_t length, int64_t ranks, int64_t rank);
 

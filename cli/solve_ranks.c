@@ -125,6 +125,7 @@ static dpcr_status run_rank(cli_ranks *rank, dpcr_error *error) {
         cli_hold(true);
         status = cli_ranks_agree(rank, CLI_COMPUTING, cli_ranks_held(look_at_files(rank->context, w), error), error);
         cli_hold(false);
+        if (status == DPCR_OK) status = cli_ranks_agree_on_length(rank, "--b", w->b.shape[0], error);
         if (status != DPCR_OK) return status;
     }
     const int64_t length = w->shape.length;

@@ -71,7 +71,7 @@ static error_t parse_recurrent(int key, char *arg, struct argp_state *state) {
     recurrent *r = state->input;
     switch (key) {
         case KEY_WEIGHTS: r->weights = arg; return 0;
-        case KEY_PREFIX: r->prefix = arg; return 0;
+        case KEY_PREFIX: return cli_read_prefix("--prefix", arg, &r->prefix) ? 0 : EINVAL;
         case KEY_INPUT: r->input = arg; return 0;
         case KEY_H0: r->h0 = arg; return 0;
         case KEY_C0: r->c0 = arg; return 0;
@@ -172,19 +172,21 @@ static int check_shape(const char *name, const dpcr_array *array, int64_t a, int
                     (long long)c);
 }
 
-// "8,5,2", wrong ones too, and not the name of a file.
+// "8, 5,2", wrong ones too, and not the name of a file.
 static bool is_list(const char *text) {
-    return strcmp(text, "-") != 0 && strspn(text, "0123456789,.+-") == strlen(text);
+    return strcmp(text, "-") != 0 && strspn(text, "0123456789,.+- \t") == strlen(text);
 }
 
 // The numbers of a list, the first `most` of them stored. Negative: one of them is no whole number.
 static int64_t parse_lengths(const char *text, int64_t most, int64_t *lengths) {
     for (int64_t count = 0;; text++) {
+        text += strspn(text, " \t");
         if (*text < '0' || *text > '9') return -1;
         char *end;
         const long long value = strtoll(text, &end, 10);
         if (count < most) lengths[count] = value;
         count++;
+        end += strspn(end, " \t");
         if (*end != ',') return *end ? -1 : count;
         text = end;
     }
@@ -561,6 +563,7 @@ static dpcr_status run_rank(cli_ranks *rank, dpcr_error *error) {
     work w = {.context = rank->context, .rank = rank};
     const bool first = rank->transport->rank == 0;
     dpcr_status status = together(rank, a, read_all, &w, CLI_READING, error);
+    if (status == DPCR_OK) status = cli_ranks_agree_on_length(rank, "--input", w.total, error);
     if (status == DPCR_OK) status = solve_rank(rank, a, &w, error);
     if (status == DPCR_OK)
         status = together(rank, a, first ? write_states_and_gradients : NULL, &w, CLI_WRITING, error);

@@ -152,7 +152,13 @@ static int log_write(cli_log *log, json_t *object) {
     while (written < 0 && errno == EINTR);
     free(line);
     if (written == bytes) return CLI_DONE;
-    if (written >= 0) errno = ENOSPC;
+    if (written >= 0) {
+        struct stat info;  // of a file nothing is left of a line that has no room
+        if (written > 0 && !log->stream && fstat(log->fd, &info) == 0 && S_ISREG(info.st_mode) &&
+            info.st_size >= written && ftruncate(log->fd, info.st_size - written) != 0)
+            return fail(log);
+        errno = ENOSPC;
+    }
     return fail(log);
 }
 
@@ -238,6 +244,9 @@ static dpcr_status test_after(cli_report *r, int64_t step, dpcr_error *error) {
 int cli_report_test(cli_report *r, int64_t step) {
     dpcr_error error = {0};
     const dpcr_status status = test_after(r, step, &error);
+    if (status == DPCR_ERROR_CANCELLED && step >= 0 && r->train->save)
+        return cli_fail(128 + cli_signal(), "stopped as asked in the last test; the network is trained, in %s",
+                        r->train->save);
     if (status == DPCR_ERROR_CANCELLED) return cli_fail_stopped();
     return status == DPCR_OK ? CLI_DONE : cli_fail_error(&error, CLI_COMPUTING);
 }

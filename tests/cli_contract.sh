@@ -135,6 +135,11 @@ refused 2 "--layers '-5'" check mlp --layers -5
 refused 2 "--layers '1.5'" check mlp --layers 1.5
 refused 2 "--layers ' 4'" check mlp --layers ' 4'
 refused 2 "--layers '0x10'" check mlp --layers 0x10
+for number in 0x10 0x1p3 -0X2 +0x.8 inf -inf nan; do
+    refused 2 "--gain '$number': wanted a finite number" check mlp --gain $number
+    refused 2 "--layers '$number'" check mlp --layers $number
+done
+refused 2 'in decimal' check mlp --gain 0x1p3
 refused 2 'overflow' check mlp --layers 9223372036854775808
 refused 2 "--width '0'" check mlp --width 0
 refused 2 'overflow' check resnet --scale 1e999

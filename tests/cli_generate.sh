@@ -116,7 +116,7 @@ for sampler, steps in (("ddim", 25), ("ddpm", 100), ("dpm-solver++", 10), ("eule
 listed = ["generate", path("codes"), "--count", 2, "--samples", path("t.npy")]
 run(*listed, "--steps", 20)
 wanted = get_npy("t.npy")
-run(*listed, "--times", ",".join(str(5 * i) for i in range(19, -1, -1)))
+run(*listed, "--times", ", ".join(str(5 * i) for i in range(19, -1, -1)))
 assert get_npy("t.npy") == wanted
 told = answer(*listed, "--times", "99,70.5,30,9,2,0", "--method", "picard", "--tolerance", 1e-4, "--compare")
 assert told["spacing"] == "times" and told["steps"] == 6 and told["max_error"] < 1e-3, told
@@ -363,6 +363,9 @@ put("loud", unsummed[:begin] + struct.pack("<f", 1e38) * ((end - begin) // 4) + 
 for method in ("sequential", "picard", "auto"):
     done = ended(5, "generate", path("loud"), "--count", 3, "--steps", 20, "--method", method, "--samples", path("loud.npy"), "--json")
     assert b"3 of 3 pictures are not finite" in done.stderr and is_one_line(done.stderr) and read_json(done.stdout)["count"] == 3, done
+for more in ([], ["--quiet"], ["--method", "picard", "--steps", 5]):
+    refused(2, "no picture would be kept", "generate", path("codes"), *more)
+assert b"in order: " in run("generate", path("codes"), "--count", 1, "--steps", 5, "--compare")
 refused(2, "", "generate")
 refused(5, "", "generate", path("none"))
 refused(2, "", "generate", path("codes"), "--class", 4)

@@ -267,6 +267,7 @@ refused 5 "wanted the same" plan gru --input "$folder/x.npy" --dtype float64
 refused 2 "takes no --width" plan gru --width 3
 refused 2 "at least 1" plan gru --layers 0
 refused 2 "--prefix" plan gru --prefix x
+refused 2 "has 300 bytes, wanted at most 255" plan gru --weights "$folder/lstm.safetensors" --prefix "$(printf '%0300d' 0)"
 refused 2 "nobody goes back" plan gru --inference --backward pcr
 refused 2 "of a recurrent network" plan mlp --inference
 refused 2 "of a recurrent network" plan linear --weights x

@@ -120,8 +120,20 @@ if command -v mpirun >/dev/null && [ -e "$(dirname "$program")/libdeeppcr_mpi.so
         done
     done
     among 3 "${lstm[@]}" --output y2.npy --final h2.npy --grads g2.safetensors --quiet 2>err && near y.npy y2.npy 1e-5 && near h.npy h2.npy 1e-5 || complain "lstm on 3 processes: $(cat err)"
+    # each its own file of another length, whatever is to be written; the same of a chain
+    $python -c 'import numpy as np; [np.save(n + "161.npy", np.concatenate([a, a[:1]])) for n in ("x", "gy") for a in [np.load(n + ".npy")]]; [np.save(n + "204.npy", np.concatenate([a, a[:1]])) for n in ("dense", "b") for a in [np.load(n + ".npy")]]'
     one_line() { [ "$(grep -c '^deeppcr solve: ' err)" -eq 1 ] && grep -q -- "$1" err || complain "$2: no line, or more, with '$1': $(cat err)"; }
     rm -f no.npy
+    for wanted in --final --output; do
+        command=("$program" solve lstm --weights lstm.safetensors $wanted no.npy)
+        timeout 60 mpirun --oversubscribe -np 1 "${command[@]}" --input x.npy : -np 1 "${command[@]}" --input x161.npy >out 2>err
+        [ $? -eq 2 ] && [ ! -s out ] && [ ! -e no.npy ] || complain "inputs of 160 and 161 steps, $wanted: $(cat out err)"
+        one_line "rank 1: --input has 161 steps, rank 0's 160: wanted the same file" "inputs of 160 and 161 steps"
+    done
+    command=("$program" solve linear --output no.npy)
+    timeout 60 mpirun --oversubscribe -np 1 "${command[@]}" --A dense204.npy --b b204.npy : -np 1 "${command[@]}" --A dense.npy --b b.npy >out 2>err
+    [ $? -eq 2 ] && [ ! -s out ] && [ ! -e no.npy ] || complain "chains of 204 and 203 steps: $(cat out err)"
+    one_line "rank 1: --b has 203 steps, rank 0's 204" "chains of 204 and 203 steps"
     among 3 solve linear --A short.npy --b b.npy --output no.npy >/dev/null 2>err && complain "a short file went unnoticed"
     one_line "cut short" "a short file on 3 processes"
     among 2 solve linear --A dense.npy --b b.npy --scheme pcr --output no.npy >/dev/null 2>err

@@ -81,6 +81,10 @@ for option, text, file_of in (("--lengths", "7,0,3", whole("lengths.npy", "<i8",
         run("gru", "--weights", file, "--input", x, option, value, "--output", path("y.npy"), "--quiet")
         got.append(get_npy("y.npy")[1])
     assert got[0] == got[1], option
+for text in ("7, 0,3", " 7 ,0,\t3 "):
+    run("gru", "--weights", file, "--input", x, "--lengths", text, "--output", path("y2.npy"), "--quiet")
+    run("gru", "--weights", file, "--input", x, "--lengths", "7,0,3", "--output", path("y.npy"), "--quiet")
+    assert get_npy("y2.npy") == get_npy("y.npy"), text
 refused(5, "number 1 is -1: wanted 0..7", "gru", "--weights", file, "--input", x, "--output", path("y.npy"), "--lengths",
         whole("lengths.npy", "<i8", [B], struct.pack("<3q", 7, -1, 3)))
 refused(5, "beyond 2^53", "gru", "--weights", file, "--input", x, "--output", path("y.npy"), "--lengths",
@@ -137,10 +141,13 @@ for arguments, status, part in (
         (["gru", "--weights", apart_file] + usual[3:], 5, "those of paragru, wanted gru"),
         (["paralstm", "--weights", apart_file] + usual[3:], 5, "those of paragru, wanted paralstm"),
         (usual + ["--prefix", "rnn."], 5, "'rnn.weight_ih_l0' is absent"),
+        (usual + ["--prefix", "r" * 255], 5, "weight_ih_l0' is absent"),
+        (usual + ["--prefix", "r" * 256], 2, "--prefix '" + "r" * 40 + "...': has 256 bytes, wanted at most 255"),
         (usual + ["--h0", x], 5, "--h0 has shape [7][3][5]: wanted [1][3][6]"),
         (usual + ["--input", put_npy("flat.npy", [3, 5], t["x"][1][:15])], 5, "--input has 2 dimensions: wanted [T][B][5]"),
         (usual + ["--lengths", "7,,7"], 2, "'7,,7': wanted whole numbers 0..7"),
         (usual + ["--lengths", "5,-1,7"], 2, "'5,-1,7': wanted whole numbers 0..7"),
+        (usual + ["--lengths", "5 1,7"], 2, "'5 1,7': wanted whole numbers 0..7"),
         (usual + ["--lengths", "5,1.5,7"], 2, "'5,1.5,7': wanted whole numbers 0..7"),
         (usual + ["--lengths", "7,99999999999999999999,7"], 2, "wanted 0..7"),
         (usual + ["--lengths", put_npy("two.npy", [2], [7, 7])], 5, "has 2 numbers: wanted 3"),

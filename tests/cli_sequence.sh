@@ -65,6 +65,9 @@ for way in (signal.SIGINT, signal.SIGKILL):
     run("train", "gru", *learn, "--resume", path("c.st"), "--quiet")
     assert content("c.st") == content("a.st"), way
     os.remove(path("c.st"))
+further = ["train", "gru", *learn, "--constant-rate", "--warm-up", 0, "--epochs"]
+run(*further, 1, "--save", path("c.st"), "--quiet")
+assert answer(*further, 2, "--resume", path("c.st"))["sentence"].endswith(": as in the checkpoint")
 refused(2, "", "train", "gru", *learn, "--epochs", 4, "--clip", 2, "--resume", path("a.st"))
 kept = content("a.st")
 for files in (["--save", path("a.st"), "--log", path("a.st")], ["--resume", path("a.st"), "--save", path("d.st"), "--log", path("a.st")],

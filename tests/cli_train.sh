@@ -193,7 +193,7 @@ pixels, labels = TEST[0][16:] * 60, TEST[1][8:] * 60
 put_all("long", {**WHOLE, NAMES[0]: idx((100, 8, 8), TRAIN[0][16:6416]), NAMES[1]: idx((100,), TRAIN[1][8:108]),
                  NAMES[2]: idx((len(labels), 8, 8), pixels), NAMES[3]: idx((len(labels),), labels)})
 common = ["train", "resnet", *small, "--data", path("long"), "--epochs", "2", "--width", "16", "--layers", "1500", "--method", "sequential"]
-for last, told in ((2, b"resume from"), (4, b"stopped as asked")):
+for last, told in ((2, b"resume from"), (4, b"stopped as asked in the last test; the network is trained, in ")):
     for attempt in range(5):
         for name in ("stopped", "sl"):
             if os.path.exists(path(name)): os.remove(path(name))
@@ -222,7 +222,7 @@ before = tensors("full")
 refused(4, "", "train", "resnet", *small, "--width", "64", "--epochs", "1", "--save", path("full"), "--json", preexec_fn=limited(30000))
 assert tensors("full") == before, "a full disk has changed the checkpoint"
 refused(4, "", "train", "resnet", *small, "--epochs", "1", "--log", path("short"), "--json", preexec_fn=limited(2000))
-assert len(content("short")) <= 2000
+assert 0 < len(content("short")) <= 2000 and log("short"), "half a line is left"
 if os.access("/dev/full", os.W_OK):
     refused(4, "/dev/full", "train", "resnet", *small, "--epochs", "1", "--log", "/dev/full", "--json")
 
@@ -289,6 +289,13 @@ for option in ("--join-tolerance", "0.001"), ("--backward-run-up", 9), ("--backw
 for more in ([], ["--resume", path("ended")], ["--resume", path("ended")]):
     answer(*plain, "--save", path("ended"), "--log", path("ended.log"), *more)
 assert [line["event"] for line in log("ended.log")].count("end") == 1
+# What the checkpoint had planned nobody has asked for.
+longer = ["train", "resnet", *small, "--limit", 300, "--constant-rate", "--warm-up", 0]
+for asked, said in (([], ": as in the checkpoint"), (["--method", "sequential"], "the former as asked, the latter as in the checkpoint"),
+                    (["--method", "sequential", "--backward", "sequential"], ": as asked")):
+    answer(*longer, *asked, "--epochs", 1, "--save", path("planned"))
+    told = answer(*longer, *asked, "--epochs", 2, "--resume", path("planned"))["sentence"]
+    assert told.endswith(said), (asked, told)
 refused(3, "not converge", "train", "resnet", *small, "--method", "jacobi", "--max-sweeps", "2", "--no-fallback")
 
 # Bad data: one line, exit 5, nothing written.

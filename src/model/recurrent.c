@@ -259,7 +259,8 @@ dpcr_status dpcr_recurrent_parameter(const dpcr_recurrent *n, int64_t index, cha
                                      dpcr_array *parameter, dpcr_array *gradient, dpcr_error *error) {
     static const char *const names[DPCRI_RECURRENT_TENSORS] = {"weight_ih", "weight_hh", "bias_ih", "bias_hh",
                                                                "weight_hr", "weight_ch", "peephole"};
-    if (!n || index < 0 || index >= dpcr_recurrent_parameter_count(n))
+    if (!n) return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "recurrent_parameter: no network given");
+    if (index < 0 || index >= dpcr_recurrent_parameter_count(n))
         return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "recurrent_parameter: index %lld, wanted 0..%lld",
                           (long long)index, (long long)dpcr_recurrent_parameter_count(n) - 1);
     const int64_t chain = index / tensors_of(n);

@@ -2,6 +2,7 @@
 // Backward through a recurrent network, layer by layer from the last: each chain's adjoint, and of the gates' gradients
 // that it leaves those of its weights and inputs (recurrent_sums.c).
 #include "model/recurrent_sums.h"
+#include "solve/solve_internal.h"
 
 static int64_t hidden_of(const dpcr_recurrent_plan *p) { return p->network->options.hidden; }
 static int64_t h_of(const dpcr_recurrent_plan *p) { return dpcri_recurrent_h(p->network); }
@@ -113,6 +114,7 @@ dpcr_status dpcr_recurrent_backward(dpcr_recurrent_plan *plan, const dpcr_recurr
     DPCR_TRY(dpcri_recurrent_open(plan, "recurrent_backward", given ? &whole : NULL, tape, workspace, workspace_bytes,
                                   true, &space, error));
     DPCR_TRY(dpcri_recurrent_check_apart("recurrent_backward", &whole, gradients, true, error));
+    DPCR_TRY(dpcri_check_reports("recurrent_backward", reports, plan->network->chains, error));
     pass = &whole;
     const int64_t D = plan->network->directions;
     const void *outer = gradients->y.data;

@@ -456,6 +456,7 @@ static dpcr_status collect(const dpcr_recurrent_plan *plan, const char *call, in
     dpcr_device_outcome *outcomes = NULL;
     device_space space = {0};
     DPCR_TRY(check_ready(plan, call, workspace, workspace_bytes, error));
+    DPCR_TRY(dpcri_check_reports(call, reports, plan->network->chains, error));
     if (backward && !plan->options.training)
         return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "%s: the plan is not for training (option training)", call);
     const double start = dpcri_seconds();

@@ -729,6 +729,8 @@ dpcr_status dpcr_recurrent_distributed(dpcr_recurrent *network, const dpcr_recur
     if (status != DPCR_OK) return status;
     status = fill_options(&j, options, error);
     if (status == DPCR_OK) status = check(&j, pass, gradients, error);
+    if (status == DPCR_OK) status = dpcri_check_reports(function, reports, network->chains, error);
+    if (status == DPCR_OK) status = dpcri_check_reports(function, back_reports, network->chains, error);
     DPCR_TRY(dpcri_agree(&j.carried.comm, status, error));
     DPCR_TRY(meet(&j, error));
     for (int64_t c = 0; c < network->chains; c++) DPCR_TRY(chain_forward(&j, c, reports ? &reports[c] : NULL, error));

@@ -323,6 +323,7 @@ dpcr_status dpcr_recurrent_execute(dpcr_recurrent_plan *plan, const dpcr_recurre
     const bool given = dpcri_recurrent_take_pass(pass, false, &whole);
     dpcr_status status = dpcri_recurrent_open(plan, "recurrent_execute", given ? &whole : NULL, tape, workspace,
                                               workspace_bytes, false, &space, error);
+    if (status == DPCR_OK) status = dpcri_check_reports("recurrent_execute", reports, plan->network->chains, error);
     if (status != DPCR_OK) return status;
     pass = &whole;
     for (int64_t c = 0; c < plan->network->chains; c++) {

@@ -599,9 +599,10 @@ dpcr_status dpcr_sampler_noise(const dpcr_sampler *sampler, const dpcr_array *x,
 
 dpcr_status dpcr_sampler_step(const dpcr_sampler *sampler, int64_t step, double *time, double *variance,
                               dpcr_error *error) {
-    if (!sampler || step < 0 || step >= sampler->chain.length)
-        return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "sampler_step: step %lld, wanted one of a sampler's %lld",
-                          (long long)step, sampler ? (long long)sampler->chain.length : 0LL);
+    if (!sampler) return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "sampler_step: sampler is NULL");
+    if (step < 0 || step >= sampler->chain.length)
+        return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "sampler_step: step %lld, wanted one of the sampler's %lld",
+                          (long long)step, (long long)sampler->chain.length);
     const dpcri_step *s = &sampler->steps[step];
     if (time) *time = s->first.time;
     if (variance) *variance = s->noise * s->noise;

@@ -394,6 +394,7 @@ dpcr_status dpcr_solve_backward(const dpcr_solve_plan *plan, const dpcr_array *z
     dpcr_status status;
     DPCR_TRY(check_arguments(plan, z0, z, tape, direct, last, lambda, dz0, error));
     DPCR_TRY(dpcri_check_workspace("backward", plan, workspace, workspace_bytes, error));
+    DPCR_TRY(dpcri_check_reports("backward", report, 1, error));
     if (steps->batch == 0) goto done;
     dpcri_arena arena = {.base = workspace, .size = workspace_bytes};
     dpcri_backward b = {.plan = plan,

@@ -410,6 +410,7 @@ dpcr_status dpcr_solve_collect(const dpcr_solve_plan *plan, const void *workspac
     dpcr_device_outcome *outcomes = NULL;
     int64_t *evaluations = NULL;
     DPCR_TRY(check_ready(call, plan, workspace, workspace_bytes, error));
+    DPCR_TRY(dpcri_check_reports(call, report, 1, error));
     const double start = dpcri_seconds();
     const int64_t batch = plan->steps.batch;
     const dpcr_device device = plan->options.device, host = {.type = DPCR_HOST};

@@ -94,6 +94,14 @@ dpcr_status dpcri_check_workspace(const char *call, const dpcr_solve_plan *plan,
     return DPCR_OK;
 }
 
+dpcr_status dpcri_check_reports(const char *call, const dpcr_solve_report *reports, int64_t count, dpcr_error *error) {
+    for (int64_t i = 0; reports && i < count; i++)
+        if (reports[i].size < offsetof(dpcr_solve_report, reason) + sizeof reports[i].reason)
+            return dpcri_fail(error, DPCR_ERROR_ARGUMENT,
+                              "%s: the report's size is %zu, wanted sizeof(dpcr_solve_report)", call, reports[i].size);
+    return DPCR_OK;
+}
+
 static void carve_run(dpcri_run *run, int64_t batch) {
     run->front = dpcri_arena_take(&run->arena, batch, sizeof(int64_t));
     run->exact = dpcri_arena_take(&run->arena, batch, sizeof(int64_t));
@@ -256,6 +264,24 @@ double dpcri_lap(dpcri_run *run) {
     return run->clock - last;
 }
 
+static bool is_finite(const dpcri_run *run, int64_t b) {
+    const dpcr_steps *steps = &run->plan->steps;
+    const dpcri_row_ops *ops = dpcri_row_ops_of(steps->dtype);
+    for (int64_t l = 0; l < steps->length; l++) {
+        const void *z = dpcri_outputs(&run->t, l, 1, b, 1).data;
+        if (!isfinite(ops->distance(z, z, steps->width))) return false;
+    }
+    return true;
+}
+
+// A sweep found no finite number behind a locked state, which may be off by the tolerance: the loop may have one there.
+static void judge_nonfinite(dpcri_run *run) {
+    const bool forbidden = run->plan->options.no_fallback;
+    for (int64_t b = 0; b < run->plan->steps.batch; b++)
+        if (run->reason[b] == DPCR_REASON_NONFINITE && is_finite(run, b))
+            run->reason[b] = forbidden ? DPCR_REASON_NOT_CONVERGED : DPCR_REASON_FALLBACK;
+}
+
 // Sequences that the method did not bring to the end: in order, unless that was forbidden.
 static dpcr_status finish(dpcri_run *run) {
     const int64_t length = run->plan->steps.length;
@@ -269,6 +295,7 @@ static dpcr_status finish(dpcri_run *run) {
     if (!any) return DPCR_OK;
     dpcri_lap(run);
     const dpcr_status status = dpcri_finish_in_order(run, DPCR_REASON_FALLBACK);
+    if (status == DPCR_OK) judge_nonfinite(run);
     run->report->seconds_finish += dpcri_lap(run);
     return status;
 }
@@ -287,6 +314,7 @@ dpcr_status dpcr_solve_execute(const dpcr_solve_plan *plan, const dpcr_array *z0
     DPCR_TRY(dpcri_check_written("solve", "z", z, error));
     DPCR_TRY(dpcri_check_written("solve", "tape", tape, error));
     DPCR_TRY(dpcri_check_workspace("solve", plan, workspace, workspace_bytes, error));
+    DPCR_TRY(dpcri_check_reports("solve", report, 1, error));
     dpcri_run run = {.plan = plan,
                      .t = {*z0, *z},
                      .tape = tape,

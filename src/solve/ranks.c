@@ -239,6 +239,7 @@ dpcr_status dpcr_solve_execute_distributed(const dpcr_solve_plan *plan, const dp
     if (status == DPCR_OK) status = dpcri_check_start(j.function, z0, z, error);
     if (status == DPCR_OK) status = dpcri_check_written(j.function, "z", z, error);
     if (status == DPCR_OK) status = dpcri_check_written(j.function, "tape", tape, error);
+    if (status == DPCR_OK) status = dpcri_check_reports(j.function, report, 1, error);
     if (status == DPCR_OK) status = run_up_forward(&j, z0, error);
     DPCR_TRY(dpcri_agree(&j.carried.comm, status, error));
     j.relay.run = run_forward;
@@ -272,6 +273,7 @@ dpcr_status dpcr_solve_backward_distributed(const dpcr_solve_plan *plan, const d
     status = check_state(&j, "dz0", dz0, true, error);
     if (status == DPCR_OK) status = dpcri_check_trajectory(j.function, plan, start, z, tape, error);
     if (status == DPCR_OK) status = dpcri_check_written(j.function, "lambda", lambda, error);
+    if (status == DPCR_OK) status = dpcri_check_reports(j.function, report, 1, error);
     if (status == DPCR_OK) status = run_up_back(&j, error);
     DPCR_TRY(dpcri_agree(&j.carried.comm, status, error));
     j.relay.run = run_back;

@@ -223,6 +223,12 @@ dpcr_status dpcri_saved_open(dpcri_saved *saved, dpcr_context *context, const ch
                           dpcri_quote(saved->tensors.other_names[0], &quoted), saved->tensors.other_dtypes[0]);
     }
     if (status == DPCR_OK) status = dpcr_tensors_sum_agrees(&saved->tensors, path, error);
+    if (status == DPCR_OK && !string_of(saved, "epoch"))
+        return dpcri_fail(error, DPCR_ERROR_FORMAT,
+                          "train: %s is no checkpoint to go on from: '" DPCRI_TRAIN_PREFIX
+                          "epoch' is absent, it "
+                          "holds a network alone, such as SWAP leaves at its end",
+                          path);
     return status == DPCR_OK ? read_position(saved, error) : status;
 }
 
@@ -348,6 +354,18 @@ dpcr_status dpcri_saved_choices(const dpcri_saved *saved, int size, dpcr_solve_o
     solve->max_sweeps = sweeps < INT_MAX ? (int)sweeps : INT_MAX;
 done:
     return status;
+}
+
+void dpcri_saved_tell(const dpcr_solve_options *asked, bool on_device, char *sentence, size_t bytes) {
+    const bool forward = asked->method == DPCR_METHOD_AUTO, backward = asked->backward == DPCR_SCHEME_AUTO;
+    const char *said = on_device ? "asked for" : "as asked", *has = "as in the checkpoint";
+    char after[DPCRI_SENTENCE], *at = strstr(sentence, said);
+    if (!at || !(forward || (backward && !on_device))) return;  // a device has one way back
+    if (!on_device && forward != backward)
+        has = forward ? "the latter as asked, the former as in the checkpoint"
+                      : "the former as asked, the latter as in the checkpoint";
+    snprintf(after, sizeof after, "%s", at + strlen(said));
+    snprintf(at, bytes - (size_t)(at - sentence), "%s%s", has, after);
 }
 
 dpcr_status dpcri_saved_numbers(const dpcri_saved *saved, const char *name, dpcr_dtype dtype, int64_t count,

@@ -88,6 +88,8 @@ dpcr_status dpcri_saved_strings_agree(const dpcri_saved *saved, dpcri_strings *a
 void dpcri_saved_keep(const dpcri_saved *saved, const char *key, const char *value, dpcri_strings *agreement);
 // Fills the planner's part of the options: what the caller left open is what was chosen then.
 dpcr_status dpcri_saved_choices(const dpcri_saved *saved, int size, dpcr_solve_options *solve, dpcr_error *error);
+// A plan's sentence, made of such options, says that they were asked for: what `asked` leaves open the checkpoint has.
+void dpcri_saved_tell(const dpcr_solve_options *asked, bool on_device, char *sentence, size_t bytes);
 // The tensors of the optimiser's state are there; then copies them (nothing is changed before all are checked).
 dpcr_status dpcri_saved_optimiser(const dpcri_saved *saved, dpcr_optimiser *optimiser, const char *first,
                                   const char *second, dpcr_error *error);

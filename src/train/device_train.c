@@ -106,7 +106,11 @@ static dpcr_status set_up(there *t, dpcr_error *error) {
     void *device[VECTORS], *host[VECTORS];
     DPCR_TRY(dpcri_ledger_read(l, error));
     DPCR_TRY(make_pass(t, error));
-    for (int size = 0; size < DPCRI_SIZES; size++) dpcri_choices_add(&l->fixed, size, t->pass.plans[size]);
+    for (int size = 0; size < DPCRI_SIZES; size++) {
+        dpcr_solve_plan *plan = t->pass.plans[size];
+        dpcri_choices_add(&l->fixed, size, plan);
+        if (l->options.resume && plan) dpcri_saved_tell(&l->options.solve, true, plan->sentence, sizeof plan->sentence);
+    }
     DPCR_TRY(take_state(t, o->kind != DPCR_SGD || o->momentum != 0, &t->first, error));
     DPCR_TRY(take_state(t, o->kind != DPCR_SGD, &t->second, error));
     if (l->options.clip > 0)

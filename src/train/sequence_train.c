@@ -223,6 +223,7 @@ static dpcr_status make_there(training *t, const dpcri_saved *saved, dpcr_error 
     dpcr_solve_options chosen = t->there.plan->options.solve;
     chosen.max_sweeps = t->there.plan->sweeps_back;  // as asked: the way back may be another method's
     dpcri_choices_add_options(&t->fixed, 0, &chosen);
+    if (saved) dpcri_saved_tell(&t->options.train.solve, true, t->there.plan->sentence, sizeof t->there.plan->sentence);
     t->step_rows = t->there.rows;
     t->epoch = -1;
     if (!t->data->text) goto done;
@@ -251,6 +252,10 @@ static dpcr_status make_pass(training *t, const dpcri_saved *saved, dpcr_error *
     if (saved) DPCR_TRY(dpcri_saved_choices(saved, 0, &solve, error));
     DPCR_TRY(dpcri_sequence_pass_plan(&t->pass, &solve, error));
     dpcri_choices_add(&t->fixed, 0, dpcr_recurrent_plan_chain(t->pass.plan, 0));
+    for (int64_t c = 0; saved && c < t->model->chains; c++) {
+        dpcr_solve_plan *chain = t->pass.plan->chains[c];
+        if (chain) dpcri_saved_tell(&t->options.train.solve, false, chain->sentence, sizeof chain->sentence);
+    }
     t->step_rows = t->pass.rows;
     if (!text) goto done;
     t->h = t->pass.h0, t->c = t->pass.c0;

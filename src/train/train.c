@@ -29,7 +29,11 @@ static dpcr_status make_pass(training *t, const dpcri_saved *saved, dpcr_error *
     for (int size = 0; saved && layers && size < DPCRI_SIZES; size++)
         if (rows[size]) DPCR_TRY(dpcri_saved_choices(saved, size, &solve[size], error));
     DPCR_TRY(dpcri_pass_create(&t->pass, l->context, l->model, rows, solve, true, l->options.recompute != 0, error));
-    for (int size = 0; size < DPCRI_SIZES; size++) dpcri_choices_add(&l->fixed, size, t->pass.plans[size]);
+    for (int size = 0; size < DPCRI_SIZES; size++) {
+        dpcr_solve_plan *plan = t->pass.plans[size];
+        dpcri_choices_add(&l->fixed, size, plan);
+        if (saved && plan) dpcri_saved_tell(&l->options.solve, false, plan->sentence, sizeof plan->sentence);
+    }
 done:
     return status;
 }
