@@ -318,6 +318,73 @@ static void not_finite_stays_alone(void **state) {
     dpcr_context_destroy(context);
 }
 
+// z / 2 + 1 / 2, which ends at 1; step 39 is the root of what is above 1.
+static void step_to_the_edge(const chain *c, int64_t l, int64_t b, const double *in, double *out, double *j) {
+    (void)c, (void)b;
+    for (int i = 0; i < 2; i++) out[i] = l == 39 ? sqrt(in[i] - 1) : 0.5 * in[i] + 0.5;
+    if (j) j[0] = j[3] = l == 39 ? 0 : 0.5, j[1] = j[2] = 0;
+}
+
+// A state within the tolerance may lie where the next step has no value though the loop's has one: the loop's result,
+// and no word of numbers that are not finite.
+static void an_edge_is_not_the_end(void **state) {
+    (void)state;
+    dpcr_context *context = solving_context(1);
+    int finished = 0;
+    for (int m = 0; m < 2 * SWEEP_METHODS; m++) {
+        chain c = {.step = step_to_the_edge, .length = 60, .batch = 2, .width = 2, .dtype = DPCR_F32};
+        const float z0[4] = {1, 1, 1, 1};
+        const dpcr_solve_options options = {.size = sizeof options,
+                                            .method = sweep_methods[m / 2],
+                                            .backward = DPCR_SCHEME_SEQUENTIAL,
+                                            .atol = 1e-3,
+                                            .window = 10,
+                                            .no_fallback = m % 2};
+        solved r = solve(context, &c, z0, &options);
+        void *loop = loop_of(&c, z0);
+        assert_int_equal(r.status, DPCR_OK);
+        assert_true(isfinite(((float *)loop)[239]));
+        for (int b = 0; b < 2; b++) {
+            assert_int_not_equal(r.reasons[b], DPCR_REASON_NONFINITE);
+            assert_true(m % 2 ? r.reasons[b] != DPCR_REASON_FALLBACK : r.reasons[b] > 0);
+            if (r.reasons[b] != DPCR_REASON_FALLBACK) continue;
+            finished++;
+            for (int l = 0; l < 60; l++)
+                assert_memory_equal((float *)r.z + 4 * l + 2 * b, (float *)loop + 4 * l + 2 * b, 2 * sizeof(float));
+        }
+        free(loop), solved_free(&r);
+    }
+    assert_true(finished > 0);
+    dpcr_context_destroy(context);
+}
+
+// -0, and the next step asks for its sign.
+static void step_of_signs(const chain *c, int64_t l, int64_t b, const double *in, double *out, double *j) {
+    (void)c, (void)b;
+    out[0] = l % 2 ? copysign(0.5, in[0]) : -0.0;
+    if (j) j[0] = 0;
+}
+
+static void parareal_keeps_signs(void **state) {
+    (void)state;
+    dpcr_context *context = solving_context(1);
+    for (int exact = 0; exact < 2; exact++) {
+        chain c = {.step = step_of_signs, .length = 24, .batch = 1, .width = 1, .dtype = DPCR_F64};
+        const double z0[1] = {0.3};
+        const dpcr_solve_options options = {.size = sizeof options,
+                                            .method = DPCR_METHOD_PARAREAL,
+                                            .backward = DPCR_SCHEME_SEQUENTIAL,
+                                            .chunk = 3,
+                                            .atol = exact ? -1 : 0};
+        solved r = solve(context, &c, z0, &options);
+        void *loop = loop_of(&c, z0);
+        assert_int_equal(r.report.reason, DPCR_REASON_EXACT);
+        assert_memory_equal(r.z, loop, 24 * sizeof(double));
+        free(loop), solved_free(&r);
+    }
+    dpcr_context_destroy(context);
+}
+
 // Rows of a batch come out with the bits they have alone, forward and backward, for any window and any number of
 // threads.
 static void batch_equals_separate(void **state) {
@@ -629,6 +696,8 @@ int main(void) {
         cmocka_unit_test(growing_residual_network),
         cmocka_unit_test(error_estimate_bounds_error),
         cmocka_unit_test(not_finite_stays_alone),
+        cmocka_unit_test(an_edge_is_not_the_end),
+        cmocka_unit_test(parareal_keeps_signs),
         cmocka_unit_test(batch_equals_separate),
         cmocka_unit_test(fused_sweeps_have_the_same_bits),
         cmocka_unit_test(agrees_with_loop),

@@ -294,12 +294,40 @@ static void auto_joins_closely_what_meets_soon(void **state) {
     dpcr_context_destroy(context);
 }
 
+// A component that adds up what is no more than rounding at each boundary, beside one that forgets.
+static void step_adding(const chain *c, int64_t l, int64_t b, const double *in, double *out, double *j) {
+    (void)c, (void)b, (void)j;
+    out[0] = in[0] + 2e-8;
+    out[1] = 0.3 * in[1] + sin(0.7 * (double)l);
+}
+
+// Chunks that begin with other sums join within the tolerance: the estimate is of all that they miss.
+static void sums_of_roundings_are_told(void **state) {
+    (void)state;
+    dpcr_context *context = solving_context(1);
+    chain c = {.step = step_adding, .batch = 1, .width = 2, .dtype = DPCR_F32};
+    const float z0[2] = {0, 0.5F};
+    for (c.length = 512; c.length <= 8192; c.length *= 4) {
+        const dpcr_solve_options options = {
+            .size = sizeof options, .method = DPCR_METHOD_OVERLAP, .backward = DPCR_SCHEME_SEQUENTIAL, .chunk = 64};
+        solved r = solve(context, &c, z0, &options);
+        void *loop = loop_of(&c, z0);
+        const double error = largest_error(&c, r.z, loop), allowed = 2 * DPCR_TOLERANCE_F32;
+        assert_int_equal(error > allowed, c.length > 512);
+        assert_true(r.report.error_estimate >= 0.9 * error);
+        assert_int_equal(r.report.reason, error > allowed ? DPCR_REASON_RESIDUAL_ONLY : DPCR_REASON_CONVERGED);
+        free(loop), solved_free(&r);
+    }
+    dpcr_context_destroy(context);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(overlap_has_the_loops_bits),          cmocka_unit_test(overlap_cuts),
         cmocka_unit_test(tolerant_overlap_is_close),           cmocka_unit_test(a_run_up_that_overflows_is_wrong),
         cmocka_unit_test(overlap_moves_chunks_off_each_other), cmocka_unit_test(what_is_finished_is_the_loop),
         cmocka_unit_test(auto_joins_closely_what_meets_soon),  cmocka_unit_test(what_met_within_the_tolerance_is_told),
+        cmocka_unit_test(sums_of_roundings_are_told),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -395,6 +395,35 @@ static void set_own(test_chain *c, int64_t l, double a, double b) {
                    (a + (i % 3 ? -b : b)) / 2);
 }
 
+// Chains without a residual that keep all of their past: a sum, and one that turns. What windows leave within the
+// tolerance is not carried on by those that follow, so the estimate is of the whole.
+static void windows_do_not_add_up(test_chain *c) {
+    for (int64_t w = 1; w <= 4; w++)
+        for (int kind = 0; kind < 2; kind++) {
+            const double tolerance = kind ? tolerance_of(c->dtype) : 1e-3, sum = 2e-7;
+            c->count = 20000, c->layout = SHARED;
+            make(c, w, DPCRI_ACT_IDENTITY, false, 0, 1e-3, (uint64_t)w);
+            for (int64_t i = 0; i < w * w; i++) {
+                const int64_t row = i / w, column = i % w;
+                const bool turns = kind && (row ^ 1) < w && row / 2 == column / 2;
+                const double turned = row == column ? cos(0.3) : row < column ? -sin(0.3) : sin(0.3);
+                put_number(c->dtype, (void *)(uintptr_t)c->p.weight, i, turns ? turned : row == column);
+            }
+            for (int64_t i = 0; kind == 0 && i < c->count * w; i++)
+                put_number(c->dtype, (void *)(uintptr_t)c->p.bias, i, sum);
+            for (int64_t i = 0; i < w; i++) c->z0[i] = kind ? c->z0[i] : 0;
+            run_loop(c);
+            const answer a = solve(c, DPCRI_WINDOW_SHOOTING, tolerance, 50, 0);
+            double error = 0;
+            assert_int_equal(a.window.good, c->count);
+            for (int64_t i = 0; i < c->count * w; i++)
+                error = fmax(error, fabs(number_at(c->dtype, a.z, i) - c->truth[i]));
+            if (!(error <= 2 * a.window.estimate + 10 * rounding_of(c->dtype)))
+                complain(c, &a, kind, "is the kind: an error, and its estimate", error, a.window.estimate);
+            free(c->truth);
+        }
+}
+
 // Chunks that forget what is far from them and not what is near, and one that repels across the corner it is asked by:
 // from what zero makes of the chunk before, every chunk looks right and every defect is below the tolerance.
 static void growth_that_no_start_shows(test_chain *c) {
@@ -559,6 +588,7 @@ TEST(corrections_do_not_add_up)
 TEST(chains_that_forget)
 TEST(a_past_that_grows)
 TEST(nothing_allowed)
+TEST(windows_do_not_add_up)
 TEST(growth_that_no_start_shows)
 TEST(the_same_bits_twice)
 TEST(what_is_not_served)
@@ -575,6 +605,7 @@ int main(void) {
         cmocka_unit_test(test_chains_that_forget),
         cmocka_unit_test(test_a_past_that_grows),
         cmocka_unit_test(test_nothing_allowed),
+        cmocka_unit_test(test_windows_do_not_add_up),
         cmocka_unit_test(test_growth_that_no_start_shows),
         cmocka_unit_test(test_the_same_bits_twice),
         cmocka_unit_test(test_what_is_not_served),

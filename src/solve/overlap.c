@@ -494,26 +494,51 @@ static double number(const dpcr_array *row, int64_t i) {
     return row->dtype == DPCR_F64 ? ((const double *)row->data)[i] : (double)((const float *)row->data)[i];
 }
 
-// What run-ups left of a component: its largest defect over the largest distance that it began with. One that mixes
-// with no other may keep what the others forget. Of defects beyond rounding.
-static double kept_of_component(const overlap *o, int64_t b, int64_t i) {
+// [1][1][w]: the state, in the run that chunk c's left neighbour is, at which chunk c's run-up began with the guess.
+static dpcr_array before_run_up(const overlap *o, int64_t c, int64_t b) {
+    const int64_t at_step = chunk_start(&o->cut, c) - o->plan->options.warm_up;
+    if (at_step == chunk_start(&o->cut, c - 1)) return chunk_states(o, o->space.starts, c - 1, 1, b, 1);
+    return dpcri_outputs(&o->run->t, at_step - 1, 1, b, 1);
+}
+
+// What a component's boundaries say: its largest defect, and the largest beyond rounding, the largest distance that its
+// run-ups began with, and the sum of its defects, relative to max(1, |z|). Chunks that ran again and then met what was
+// stored began with no defect, which tells nothing of run-ups: of them the distance at which they met, of any
+// component.
+typedef struct component {
+    double defect, beyond, distance, sum;
+    bool seen;  // a run-up
+} component;
+
+static component look_at_component(const overlap *o, int64_t b, int64_t i) {
     enum { ROUNDINGS = 32 };
     const int64_t m = o->plan->options.warm_up, own = own_steps(o, b);
     const double eps = o->plan->steps.dtype == DPCR_F64 ? DBL_EPSILON : FLT_EPSILON;
     const dpcr_array guess = dpcri_inputs(&o->run->t, 0, 1, b, 1);
-    double defect = 0, distance = 0;
+    component k = {0};
     for (int64_t c = 1; c < o->cut.chunks && chunk_start(&o->cut, c) < own; c++) {
         const int64_t begin = chunk_start(&o->cut, c);
-        if (begin <= m) continue;
-        const dpcr_array end = dpcri_outputs(&o->run->t, begin - 1, 1, b, 1),
-                         before = dpcri_outputs(&o->run->t, begin - m - 1, 1, b, 1),
+        k.sum += *met_of(o, c, b);
+        if (begin <= m || *met_of(o, c, b) > 0) continue;
+        k.seen = true;
+        const dpcr_array end = dpcri_outputs(&o->run->t, begin - 1, 1, b, 1), before = before_run_up(o, c, b),
                          start = chunk_states(o, o->space.starts, c, 1, b, 1);
-        const double z = number(&end, i), apart = fabs(z - number(&start, i));
-        if (apart > ROUNDINGS * eps * fmax(1, fabs(z))) defect = fmax(defect, apart);
-        distance = fmax(distance, fabs(number(&guess, i) - number(&before, i)));
+        const double z = number(&end, i), apart = fabs(z - number(&start, i)), relative = apart / fmax(1, fabs(z));
+        k.defect = fmax(k.defect, apart);
+        if (relative > ROUNDINGS * eps) k.beyond = fmax(k.beyond, apart);
+        k.sum += relative;
+        k.distance = fmax(k.distance, fabs(number(&guess, i) - number(&before, i)));
     }
-    return defect > 0 ? defect / distance : 0;
+    return k;
 }
+
+// What run-ups left of a component, which may keep what the others forget if it mixes with none; of defects beyond
+// rounding.
+static double kept_of(const component *k) { return k->beyond > 0 ? k->beyond / k->distance : 0; }
+
+// What a component's defects come to where run-ups did not halve the distance: one that keeps what it gets, such as a
+// sum that grows by next to nothing, carries all of them on.
+static double carried_by(const component *k) { return k->seen && 2 * k->defect < k->distance ? 0 : k->sum; }
 
 // How much of an error at a chunk's start is left at its end, at most: the warm-up took the distance between the guess
 // and the chain down to the defect. Gives the sum of all defects of the sequence carried on; negative when nothing was
@@ -532,13 +557,18 @@ static double carried_error(const overlap *o, int64_t b) {
         const int64_t begin = chunk_start(&o->cut, c);
         if (begin <= m) continue;
         if (begin >= own) break;
-        const dpcr_array before = dpcri_outputs(&o->run->t, begin - m - 1, 1, b, 1);
+        const dpcr_array before = before_run_up(o, c, b);
         const dpcr_array guess = dpcri_inputs(&o->run->t, 0, 1, b, 1);
         const double distance = o->ops->distance(guess.data, before.data, o->plan->steps.width);
         if (distance > 0) ratio = fmax(ratio, defect / distance);
     }
-    for (int64_t i = 0; i < o->plan->steps.width && ratio < 1; i++) ratio = fmax(ratio, kept_of_component(o, b, i));
-    return ratio < 1 ? defect / (1 - ratio) : -1;
+    double carried = 0;
+    for (int64_t i = 0; i < o->plan->steps.width && ratio < 1; i++) {
+        const component k = look_at_component(o, b, i);
+        ratio = fmax(ratio, kept_of(&k));
+        carried = fmax(carried, carried_by(&k));
+    }
+    return ratio < 1 ? fmax(carried, defect / (1 - ratio)) : -1;
 }
 
 static void judge(overlap *o) {

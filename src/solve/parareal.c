@@ -172,7 +172,8 @@ static void correct_one(parareal *p, int64_t i, int64_t b) {
     for (int64_t k = 0; k < w; k++) {
         const double end_k = dpcri_state_get(dtype, f, k), before = dpcri_state_get(dtype, u, k);
         const double step = moved ? dpcri_state_get(dtype, now, k) - dpcri_state_get(dtype, old, k) : 0;
-        const double next = isfinite(step) ? end_k + step : end_k, size = fabs(next - before);
+        const double next = step != 0 && isfinite(step) ? end_k + step : end_k;  // with 0 a -0 would be lost
+        const double size = fabs(next - before);
         finite = finite && isfinite(step);
         if (!(size <= most)) most = isnan(size) ? HUGE_VAL : size;
         if (fabs(before) > scale) scale = fabs(before);
