@@ -270,6 +270,50 @@ static void a_spoiled_sequence_stays_alone(void **state) {
     dpcr_context_destroy(context);
 }
 
+// Chunks of 20 steps that keep all they are given; step 181 takes 1e10 of its own gradient, 1, and of what comes to it
+// from 19 steps further right, which all but cancels that: a run-up of 10 steps sees 1e10, where all states are
+// about 1.
+enum { STALE_CHUNK = 20, STALE_STEP = 1 + 9 * STALE_CHUNK, STALE_LENGTH = 1 + 12 * STALE_CHUNK };
+
+static void step_that_cancels(const chain *c, int64_t l, int64_t b, const double *in, double *out, double *j) {
+    const double a = l == STALE_STEP ? 1e10 : 1;
+    (void)c, (void)b;
+    out[0] = a * in[0];
+    if (j) j[0] = a;
+}
+
+// What a chunk began with by mistake is no measure of what is small.
+static void a_wrong_start_sets_no_scale(void **state) {
+    (void)state;
+    dpcr_context *context = solving_context(2);
+    chain c = {.step = step_that_cancels, .length = STALE_LENGTH, .batch = 1, .width = 1, .dtype = DPCR_F64};
+    const dpcr_steps steps = chain_steps(&c);
+    const int64_t shape[3] = {STALE_LENGTH, 1, 1};
+    double start[1] = {0}, z[STALE_LENGTH] = {0}, g[STALE_LENGTH] = {0}, lambda[2][STALE_LENGTH];
+    const dpcr_array z0 = dpcr_array_make(start, DPCR_F64, 2, shape + 1), zs = dpcr_array_make(z, DPCR_F64, 3, shape),
+                     direct = dpcr_array_make(g, DPCR_F64, 3, shape);
+    g[STALE_STEP] = 1;
+    g[STALE_STEP + STALE_CHUNK - 1] = -1 + 1e-10;
+    for (int way = 0; way < 2; way++) {
+        dpcr_solve_options o = options_of(way ? DPCR_SCHEME_OVERLAP : DPCR_SCHEME_SEQUENTIAL, 1e-9);
+        o.chunk = STALE_CHUNK, o.warm_up = STALE_CHUNK / 2;
+        dpcr_solve_plan *plan = NULL;
+        assert_int_equal(dpcr_solve_plan_create(context, &steps, &o, &plan, NULL), DPCR_OK);
+        const size_t bytes = dpcr_solve_plan_workspace(plan);
+        void *workspace = solving_workspace(bytes);
+        const dpcr_array to = dpcr_array_make(lambda[way], DPCR_F64, 3, shape);
+        assert_int_equal(
+            dpcr_solve_backward(plan, &z0, &zs, NULL, &direct, NULL, &to, NULL, workspace, bytes, NULL, NULL), DPCR_OK);
+        free(workspace);
+        dpcr_solve_plan_destroy(plan);
+    }
+    assert_true(fabs(lambda[0][0] - 1) < 1e-3);
+    for (int l = 0; l < STALE_LENGTH; l++)
+        if (!(fabs(lambda[1][l] - lambda[0][l]) <= 1e-7))
+            fail_msg("lambda %d is %g, the loop's %g", l, lambda[1][l], lambda[0][l]);
+    dpcr_context_destroy(context);
+}
+
 static _Atomic int64_t adjoint_steps;
 
 static int adjoint_and_count(void *user, const dpcr_span *span, const dpcr_array *in, const dpcr_array *tape,
@@ -322,6 +366,7 @@ int main(void) {
                                        cmocka_unit_test(threads_share_lanes_forward),
                                        cmocka_unit_test(forward_knows_nothing_of_the_way_back),
                                        cmocka_unit_test(a_spoiled_sequence_stays_alone),
+                                       cmocka_unit_test(a_wrong_start_sets_no_scale),
                                        cmocka_unit_test(a_used_workspace_is_as_good)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

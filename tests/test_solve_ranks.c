@@ -7,6 +7,7 @@
 #include "ranks_testing.h"
 
 #include "chains.h"
+#include "solve/relay.h"
 
 enum { MOST_RANKS = 4, B = 2, W = 3 };
 
@@ -439,11 +440,71 @@ static void ranks_own_verdicts(void **state) {
     assert_int_equal(t.reports[0].reason, DPCR_REASON_NONFINITE);
 }
 
+// ---- what a tolerance is of ----
+
+// Two sequences over ranks that hand on what they are given, but the first two of sequence 0, who end as they do; the
+// third is guessed to start from `huge`, whose end is about 1.
+typedef struct handed {
+    double huge, ends[8][2];
+    int max_sweeps;
+} handed;
+
+typedef struct hand {
+    int64_t rank;
+    double start[2], end[2];
+} hand;
+
+static dpcr_status hand_on(void *user, dpcr_error *error) {
+    hand *h = user;
+    (void)error;
+    memcpy(h->end, h->start, sizeof h->end);
+    if (h->rank < 2) h->end[0] = 1;
+    return DPCR_OK;
+}
+
+static dpcr_status handing_rank(void *user, dpcri_comm *comm, dpcr_error *error) {
+    handed *t = user;
+    hand h = {.rank = comm->rank, .start = {comm->rank == 2 ? t->huge : 0, comm->rank ? 1 + 1e-9 : 1}};
+    dpcri_relay relay = {.comm = comm,
+                         .dtype = DPCR_F64,
+                         .rows = 2,
+                         .width = 1,
+                         .atol = 1e-9,
+                         .rtol = 1e-9,
+                         .scaled = true,
+                         .max_sweeps = t->max_sweeps,
+                         .start = h.start,
+                         .end = h.end,
+                         .user = &h,
+                         .run = hand_on};
+    const dpcr_status status = dpcri_relay_run(&relay, context, error);
+    memcpy(t->ends[comm->rank], h.end, sizeof h.end);
+    return status;
+}
+
+// A wrong start is no measure of what is small, also where the rest goes in order; sequences beside keep their bits.
+static void a_wrong_start_sets_no_scale(void **state) {
+    (void)state;
+    for (int sweeps = 1; sweeps < 9; sweeps++) {
+        handed t = {.huge = 1e10, .max_sweeps = sweeps};
+        dpcr_error error = {0};
+        if (dpcri_threads_run(context, 8, 30, handing_rank, &t, &error) != DPCR_OK) fail_msg("%s", error.text);
+        for (int r = 0; r < 8; r++) {
+            if (t.ends[r][0] != 1) fail_msg("%d sweeps, rank %d: %g", sweeps, r, t.ends[r][0]);
+            assert_true(t.ends[r][1] == (r ? 1 + 1e-9 : 1));
+        }
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(bits_of_the_loop),   cmocka_unit_test(within_the_tolerance),
-        cmocka_unit_test(refusals),           cmocka_unit_test(failures_of_one_rank),
-        cmocka_unit_test(ranks_own_verdicts), cmocka_unit_test(no_estimate_of_what_is_not_finite),
+        cmocka_unit_test(bits_of_the_loop),
+        cmocka_unit_test(within_the_tolerance),
+        cmocka_unit_test(refusals),
+        cmocka_unit_test(failures_of_one_rank),
+        cmocka_unit_test(ranks_own_verdicts),
+        cmocka_unit_test(no_estimate_of_what_is_not_finite),
+        cmocka_unit_test(a_wrong_start_sets_no_scale),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

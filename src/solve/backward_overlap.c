@@ -4,9 +4,9 @@
 // steps from 0:
 //     s_c <- adjoint after the m steps to the right of chunk c, from 0     (those that reach the end start from it:
 //     exact) lambda_l of chunk c by the adjoint loop from s_c; e_c <- what comes out of it chunk c stands if |s_c -
-//     e_{c+1}| <= (atol + rtol) size, size the sequence's largest adjoint at a boundary: the backward pass is linear,
-//     so its tolerance scales with it; bit for bit where both are 0 chunks that do not stand run again from their
-//     neighbour until they meet what is stored; after 3 sweeps in order
+//     e_{c+1}| <= (atol + rtol) size in every component, size the largest component of the sequence's s: the backward
+//     pass is linear, so its tolerance scales with it; bit for bit where both are 0 chunks that do not stand run again
+//     from their neighbour until they meet what is stored; after 3 sweeps in order
 // Work (1 + m/n) L, depth n + m, memory four states a chunk. docs/math/backward.md.
 // Where the gradients are taken from the tape no adjoint is stored: chunks leave in the tape what gradient wants, as
 // the loop does. All run-ups then come before all chunks, whose tapes they read; a chunk that runs again has its tape
@@ -164,16 +164,24 @@ static void *chunk_row(const job *o, void *data, int64_t c, int64_t b) {
     return (char *)data + (c * steps->batch + b) * steps->width * (int64_t)dpcr_dtype_size(steps->dtype);
 }
 
+// The larger of `size` and a state's numbers; NaN where one is.
+static double larger(const job *o, const void *state, double size) {
+    const dpcr_steps *steps = &o->b->plan->steps;
+    for (int64_t i = 0; i < steps->width; i++) {
+        const double x = fabs(value_at(state, i, steps->dtype));
+        size = x <= size ? size : x;
+    }
+    return size;
+}
+
+static double tolerance(const job *o) { return o->b->plan->options.atol + o->b->plan->options.rtol; }
+
 // Sequence by sequence the largest number that a chunk begins with; 0 where one is not finite: bits decide then.
 static void find_scales(job *o) {
-    const dpcr_steps *steps = &o->b->plan->steps;
-    for (int64_t b = 0; b < steps->batch; b++) {
+    for (int64_t b = 0; b < o->b->plan->steps.batch; b++) {
         double size = 0;
-        for (int64_t c = 0; c < o->cut.chunks; c++)
-            for (int64_t i = 0; i < steps->width; i++) {
-                const double x = fabs(value_at(chunk_row(o, o->b->space.starts, c, b), i, steps->dtype));
-                size = x <= size ? size : x;
-            }
+        for (int64_t c = 0; tolerance(o) > 0 && c < o->cut.chunks; c++)
+            size = larger(o, chunk_row(o, o->b->space.starts, c, b), size);
         o->b->space.scale[b] = isfinite(size) ? size : 0;
     }
 }
@@ -181,7 +189,7 @@ static void find_scales(job *o) {
 static bool close(const job *o, const void *x, const void *y, int64_t b) {
     const dpcr_steps *steps = &o->b->plan->steps;
     if (memcmp(x, y, (size_t)steps->width * dpcr_dtype_size(steps->dtype)) == 0) return true;
-    const double allowed = (o->b->plan->options.atol + o->b->plan->options.rtol) * o->b->space.scale[b];
+    const double allowed = tolerance(o) * o->b->space.scale[b];
     if (!(allowed > 0)) return false;
     for (int64_t i = 0; i < steps->width; i++)
         if (!(fabs(value_at(x, i, steps->dtype) - value_at(y, i, steps->dtype)) <= allowed)) return false;
@@ -198,9 +206,11 @@ static bool check_boundary(job *o, int64_t c, int64_t b) {
     return false;
 }
 
+// Starts that were wrong may have been the largest, so each sweep's are measured.
 static bool check_boundaries(job *o) {
     const int64_t batch = o->b->plan->steps.batch;
     bool any = false;
+    find_scales(o);
     for (int64_t b = 0; b < batch; b++) {
         if (o->b->space.given_up[b]) continue;
         int64_t bad = 0;
@@ -258,12 +268,26 @@ static void rerun_chunk(void *argument, int64_t c) {
         if (o->b->space.rerun[c * batch + b] && !o->b->space.given_up[b]) rerun_row(o, c, b);
 }
 
-// Sequence b from the right; chunks that meet their neighbour are left as they are.
+// Whether a chunk of sequence b is to run again.
+static bool is_open(const job *o, int64_t b) {
+    const int64_t batch = o->b->plan->steps.batch;
+    for (int64_t c = 0; c + 1 < o->cut.chunks; c++)
+        if (o->b->space.rerun[c * batch + b]) return true;
+    return false;
+}
+
+// Sequence b from the right; chunks that meet their neighbour are left as they are. What begins further left may be
+// wrong yet: the size is that of what has been passed, and of what comes out of it.
 static void finish_in_order(void *argument, int64_t b) {
     job *o = argument;
     const dpcr_steps *steps = &o->b->plan->steps;
+    double size = 0;
     int64_t unasked = 0;
+    if (!is_open(o, b)) return;
     for (int64_t c = o->cut.chunks - 2; c >= 0; c--) {
+        size = larger(o, chunk_row(o, o->b->space.starts, c + 1, b), size);
+        size = larger(o, chunk_row(o, o->b->space.ends, c + 1, b), size);
+        o->b->space.scale[b] = isfinite(size) ? size : 0;
         const bool marked = o->b->space.rerun[c * steps->batch + b];
         if (check_boundary(o, c, b) && !marked) continue;
         if (unasked >= o->looks.row_steps) {
@@ -292,7 +316,6 @@ void dpcri_backward_overlap(dpcri_backward *b) {
                      !dpcri_for_tasks_or_stop(plan, flops, groups, b->from_tape ? run_chunks : first_pass, &o) ||
                      o.looks.stopped;
         if (b->stopped) return;
-        find_scales(&o);
         bool bad = check_boundaries(&o);
         int sweeps = 1;
         for (; bad && sweeps < SWEEPS && b->code == 0; sweeps++) {

@@ -6,9 +6,11 @@
 //             are 0
 //   sweep k   ranks whose guess was wrong run again from what came
 //   after     max_sweeps: in order from the first wrong one, each waiting for the one before it
+//   scaled    tolerances are (atol + rtol) times the sequence's largest number that goes out of a rank, and in order
+//             times that of what came, where it is less
 //
 // Rank r is right after r + 1 sweeps at the latest. A sequence that agrees keeps its start, so its bits do not hang on
-// the others. One message of a state a boundary and sweep, and a word with every rank.
+// the others. One message of a state a boundary and sweep, and a word with every rank (scaled: two).
 // Source: Song et al. (2002.03629, Jacobi-Gauss-Seidel) over processes; docs/math/overlap.md.
 #include "solve/relay.h"
 
@@ -26,10 +28,12 @@ typedef struct job {
     const dpcri_row_ops *ops;
     int64_t position;
     size_t row_bytes;
-    void *came;         // [rows][width]
-    double *scale;      // [rows]
-    double *scales;     // [ranks][rows]
-    verdict *verdicts;  // [ranks]
+    void *came;                   // [rows][width]
+    double *scale;                // [rows]
+    double *scales;               // [ranks][rows]
+    unsigned char *open, *opens;  // [rows], [ranks][rows]: not 0 where a sequence's boundary was wrong
+    bool finishing;               // in order; `open` is then of any rank's boundary
+    verdict *verdicts;            // [ranks]
 } job;
 
 static char *row_of(const job *j, const void *state, int64_t row) {
@@ -95,21 +99,31 @@ static dpcr_status take(const job *j, dpcr_error *error) {
                          (size_t)r->rows * j->row_bytes, error);
 }
 
+// Of a sequence that goes on in order from its right states: further on there may be starts yet that are wrong, and
+// large, so it goes by what came.
+static bool goes_on(const job *j, int64_t row) {
+    if (!j->finishing || !j->r->scaled) return true;
+    const double size = largest(j, row_of(j, j->came, row));
+    j->scale[row] = isfinite(size) ? fmin(j->scale[row], size) : 0;
+    return j->open[row] != 0;
+}
+
 // What came takes the place of starts that it differs from.
 static verdict compare(job *j) {
     const dpcri_relay *r = j->r;
     verdict v = {0};
+    if (!j->finishing) memset(j->open, 0, (size_t)r->rows);
     for (int64_t row = 0; j->position > 0 && row < r->rows; row++) {
         char *start = row_of(j, r->start, row);
         const char *came = row_of(j, j->came, row);
-        if (memcmp(came, start, j->row_bytes) == 0) continue;
+        if (!goes_on(j, row) || memcmp(came, start, j->row_bytes) == 0) continue;
         const double unit = r->scaled ? j->scale[row] : fmax(1, largest(j, start)), d = farthest(j, came, start);
         const double from = farthest(j, came, r->guess ? row_of(j, r->guess, row) : NULL);
         v.defect = fmax(v.defect, !isfinite(d) ? HUGE_VAL : unit > 0 ? d / unit : 0);
         if (from > 0) v.ratio = fmax(v.ratio, d / from);
         if (close(j, came, start, row)) continue;
         memcpy(start, came, j->row_bytes);
-        v.bad = 1;
+        v.bad = j->open[row] = 1;
     }
     return v;
 }
@@ -128,10 +142,19 @@ static dpcr_status tell(const job *j, verdict *mine, dpcr_error *error) {
     return dpcri_gather_all(j->r->comm, mine, sizeof *mine, j->verdicts, error);
 }
 
+static dpcr_status gather_open(job *j, dpcr_error *error) {
+    const dpcri_relay *r = j->r;
+    const dpcr_status status = dpcri_gather_all(r->comm, j->open, (size_t)r->rows, j->opens, error);
+    for (int64_t i = 0; status == DPCR_OK && i < r->comm->ranks * r->rows; i++) j->open[i % r->rows] |= j->opens[i];
+    j->finishing = true;
+    return status;
+}
+
 // From the first wrong rank on, one after another. One that fails sends on what it has, so that nobody waits in vain.
 static dpcr_status finish(job *j, int64_t first, bool bad, dpcr_error *error) {
     dpcr_status status = DPCR_OK, ran = DPCR_OK;
     const dpcri_relay *r = j->r;
+    if (r->scaled) DPCR_TRY(gather_open(j, error));
     if (j->position > first) {
         DPCR_TRY(take(j, error));
         bad |= compare(j).bad != 0;
@@ -168,8 +191,8 @@ static dpcr_status sweep(job *j, dpcr_error *error) {
     dpcri_relay *r = j->r;
     double ratio = 0;
     dpcr_status ran = r->run(r->user, error);
-    DPCR_TRY(find_scales(j, error));
     for (r->sweeps = 1;; r->sweeps++) {
+        DPCR_TRY(find_scales(j, error));  // what went out by mistake may have been the largest
         DPCR_TRY(send_on(j, error));
         DPCR_TRY(take(j, error));
         verdict mine = compare(j);
@@ -215,6 +238,8 @@ dpcr_status dpcri_relay_run(dpcri_relay *r, dpcr_context *context, dpcr_error *e
         j.came = dpcri_arena_take(&arena, r->rows * r->width, dpcr_dtype_size(r->dtype));
         j.scale = dpcri_arena_take(&arena, r->rows, sizeof *j.scale);
         j.scales = dpcri_arena_take(&arena, r->rows * r->comm->ranks, sizeof *j.scales);
+        j.open = dpcri_arena_take(&arena, r->rows, 1);
+        j.opens = dpcri_arena_take(&arena, r->rows * r->comm->ranks, 1);
         j.verdicts = dpcri_arena_take(&arena, r->comm->ranks, sizeof *j.verdicts);
         if (turn == 1) break;
         memory = dpcri_alloc(context, arena.used);

@@ -299,6 +299,54 @@ void tolerances_are_of_the_gradients_size(void **) {
     assert_true(!n.outcome[0].non_finite && n.outcome[1].non_finite);
 }
 
+// Adjoints that are 1 at every step. A run-up that misses what comes from beyond it makes 10^9 of that, and its chunk
+// goes again; elsewhere run-ups leave 0. What was so large by mistake is not what those are judged by, nor where chunks
+// are finished in order. A sequence beside it, whose run-ups miss no more than a tolerance of its largest adjoint,
+// which comes last, has the bits that it has alone.
+void a_wrong_start_sets_no_scale(void **) {
+    constexpr int64_t L = 72, H = 3, chunk = 12, warm_up = 10;
+    constexpr double small = 1e-6;
+    const auto state = [](int64_t l, bool near) {
+        return near ? std::sqrt(0.9) : l == 47 ? 1 : l >= 37 && l <= 45 ? 0 : std::sqrt(0.9);
+    };
+    // What lambda does at a step.
+    const auto grows = [&](int64_t l, bool near) { return 10 * (1 - state(l, near) * state(l, near)); };
+    const auto set = [&](trained<double> &n, int64_t row, bool near) {
+        const int64_t B = n.rows;
+        for (int64_t u = 0; u < H; u++) {
+            n.w_hh[(size_t)(u * H + u)] = 10, n.w_ih[(size_t)u] = 1, n.b_ih[(size_t)u] = n.b_hh[(size_t)u] = 0;
+            n.h0[(size_t)(row * H + u)] = 0, n.dht[(size_t)(row * H + u)] = near ? small : 1;
+            for (int64_t l = 0; l < L; l++)
+                n.dy[(size_t)((l * B + row) * (H + 1) + u)] = l + 1 == L ? 0 : near ? l == 14 : 1 - grows(l + 1, false);
+        }
+        for (int64_t l = 0; l < L; l++)
+            n.x[(size_t)(l * B + row)] =
+                (state(l, near) == 1 ? 40 : std::atanh(state(l, near))) - (l > 0 ? 10 * state(l - 1, near) : 0);
+    };
+    const auto go_back = [&](trained<double> &n, int most) {
+        dpcri_device_recurrent o = n.backward(DPCRI_DEVICE_OVERLAP);
+        o.chunk = chunk, o.warm_up = warm_up, o.atol = o.rtol = small, o.max_sweeps = most;
+        n.run(o, (uint64_t)most);
+    };
+    for (const int most : {1, 2, 8}) {
+        trained<double> n(DPCRI_DEVICE_RNN_TANH, L, 2, 1, H, 0), alone(DPCRI_DEVICE_RNN_TANH, L, 1, 1, H, 0);
+        set(n, 0, false), set(n, 1, true), set(alone, 0, true);
+        const std::vector<double> want = n.loop();
+        go_back(n, most), go_back(alone, most);
+        const std::vector<double> got = n.all();
+        for (size_t i = 0; i < want.size(); i++)
+            if (!std::isnan(want[i]) && !(std::fabs(got[i] - want[i]) <= 1e-4))
+                fail_msg("%d sweeps, number %d: %.9g, wanted %.9g", most, (int)i, got[i], want[i]);
+        if (n.outcome[0].sweeps < (most < 3 ? most : 3) || !(n.outcome[0].residual < 3e-6))
+            fail_msg("%d sweeps: told %d, residual %g", most, n.outcome[0].sweeps, n.outcome[0].residual);
+        n.assert_steps(alone.dx, L, n.dx, 2, 1, L, 1, 3, "dx");
+        n.assert_row(alone.dh0, n.dh0, 1, H, "dh0");
+        assert_int_equal(n.outcome[1].sweeps, 1);
+        assert_int_equal(n.outcome[1].locked, L);
+        assert_true(n.outcome[1].residual > 0 && n.outcome[1].residual == alone.outcome[0].residual);
+    }
+}
+
 void what_cannot_be_is_refused(void **) {
     trained<float> n(DPCRI_DEVICE_LSTM, 10, 1, 2, 3, 0.5);
     dpcri_device_recurrent c = n.backward(DPCRI_DEVICE_OVERLAP);
@@ -324,6 +372,7 @@ int main() {
         cmocka_unit_test(bits_are_those_of_any_order),  cmocka_unit_test(sequences_are_apart),
         cmocka_unit_test(what_is_there_is_added_to),    cmocka_unit_test(tolerances_are_of_the_gradients_size),
         cmocka_unit_test(what_cannot_be_is_refused),    cmocka_unit_test(parts_of_sequences_are_apart),
+        cmocka_unit_test(a_wrong_start_sets_no_scale),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);
 }

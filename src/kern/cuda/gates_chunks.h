@@ -35,6 +35,7 @@ struct chunked {
     uint32_t *open;         // [chunks rows]
     uint32_t *counts;       // [most_sweeps + 1 + chunks], zero at first: is anything open?
     cells::tally *tallies;  // [rows], zero at first
+    uint32_t *unfinished;   // [rows], zero at first, with scales: the sweeps left some of a sequence's chunks open
     uint32_t *scales;  // [rows], zero at first: the largest number of a sequence's starts, which tolerances are of;
                        // NULL: they are of each number
 };
@@ -234,18 +235,42 @@ struct chunks : blocks_for<Step> {
 
     // ---- boundaries: a warp an item ----
 
-    // Of each sequence the largest number at which a chunk with steps starts.
-    SIMT static void measure(simt::lane &me, const arguments &p) {
+    SIMT static float larger(float size, T x) {
+        const T a = cells::magnitude(x);
+        const float seen = a <= T(3.0e38) ? (float)a : cells::float_of(0x7f800000u);
+        return seen > size ? seen : size;
+    }
+
+    // Of each sequence the largest number at which a chunk of the stretch with steps starts, and where `passed` ends,
+    // or what it was before; where `passed` of those alone that are finished in order.
+    SIMT static void measure(simt::lane &me, const arguments &p, const stretch &s, bool passed) {
         const int64_t S = state(p), warps = threads / simt::warp_size;
-        for (int64_t item = me.block() * warps + me.warp(); p.scales && item < items(p); item += me.blocks() * warps) {
+        for (int64_t n = me.block() * warps + me.warp(); p.scales && n < s.count; n += me.blocks() * warps) {
+            const int64_t item = s.first + n;
+            if (passed && me.peer_load(p.unfinished + item % p.rows) == 0) continue;
             float size = 0;
             for (int64_t j = me.in_warp(); j < S && has_steps(p, item); j += simt::warp_size) {
-                const T a = cells::magnitude(me.peer_load(p.starts + item * S + j));
-                const float seen = a <= T(3.0e38) ? (float)a : cells::float_of(0x7f800000u);
-                size = seen > size ? seen : size;
+                size = larger(size, me.peer_load(p.starts + item * S + j));
+                if (passed) size = larger(size, me.peer_load(p.ends + item * S + j));
             }
             if (size > 0) me.raise(p.scales + item % p.rows, cells::bits_of(size));
         }
+    }
+
+    SIMT static void forget_scales(simt::lane &me, const arguments &p, bool of_unfinished) {
+        for (int64_t row = self(me); p.scales && row < p.rows; row += me.blocks() * threads)
+            if (!of_unfinished || me.peer_load(p.unfinished + row) != 0) me.peer_store(p.scales + row, 0u);
+    }
+
+    // Sequences that the sweeps left open.
+    SIMT static void mark(simt::lane &me, const arguments &p) {
+        for (int64_t item = self(me); item < items(p); item += me.blocks() * threads)
+            if (me.peer_load(p.open + item)) me.raise(p.unfinished + item % p.rows, 1u);
+    }
+
+    // In order goes what the sweeps left open alone: a sequence's bits hang on no other's.
+    SIMT static bool rests(simt::lane &me, const arguments &p, int64_t row, uint32_t sweeps) {
+        return p.scales && sweeps == 0 && me.peer_load(p.unfinished + row) == 0;
     }
 
     // What a tolerance is of; 0 where one of the starts is not finite: bits decide then.
@@ -262,7 +287,7 @@ struct chunks : blocks_for<Step> {
             const int64_t item = s.first + n;
             const T size = p.scales ? scale_of(me, p, item % p.rows) : T(0);
             bool apart = false;
-            if (item >= p.rows && has_steps(p, item))
+            if (item >= p.rows && has_steps(p, item) && !rests(me, p, item % p.rows, sweeps))
                 for (int64_t j = me.in_warp(); j < S; j += simt::warp_size) {
                     const T a = me.peer_load(p.starts + item * S + j),
                             b = me.peer_load(p.ends + (item - p.rows) * S + j);
@@ -318,22 +343,37 @@ struct chunks : blocks_for<Step> {
 
     // ---- the launch ----
 
-    // Open items of the stretch again, from their neighbours' ends.
-    SIMT static void again(simt::lane &me, const arguments &p, const stretch &s, int &turn) {
+    // Open items of the stretch again, from their neighbours' ends. Starts that were wrong may have been the largest of
+    // their sequence: where `measured`, those of now are.
+    SIMT static void again(simt::lane &me, const arguments &p, const stretch &s, bool measured, int &turn) {
         adopt(me, p, s, turn);
+        if (measured) forget_scales(me, p, false);
         me.grid_barrier();
+        if (measured) measure(me, p, s, false);
         Step::run(me, p, s, turn);
         note(me, p, s, turn, p.ends);
         me.grid_barrier();
     }
 
+    // What starts further on may be wrong yet: tolerances are of what has been passed.
     SIMT static void finish(simt::lane &me, const arguments &p, int &turn) {
+        if (p.scales) {
+            mark(me, p);
+            me.grid_barrier();
+            forget_scales(me, p, true);
+            me.grid_barrier();
+        }
         for (int64_t k = 1; k < p.chunks; k++) {
+            const stretch passed = {(k - 1) * p.rows, p.rows, 0, p.chunk, true};
             const stretch s = {k * p.rows, p.rows, 0, p.chunk, true};
             uint32_t *count = p.counts + p.most_sweeps + 1 + k;
+            if (p.scales) {
+                measure(me, p, passed, true);
+                me.grid_barrier();
+            }
             look(me, p, s, count, 0);
             me.grid_barrier();
-            if (!p.stop && me.acquire(count) != 0) again(me, p, s, turn);
+            if (!p.stop && me.acquire(count) != 0) again(me, p, s, false, turn);
         }
     }
 
@@ -349,7 +389,7 @@ struct chunks : blocks_for<Step> {
         }
         note(me, p, all, turn, p.starts);
         me.grid_barrier();
-        measure(me, p);
+        measure(me, p, all, false);
         Step::run(me, p, all, turn);
         note(me, p, all, turn, p.ends);
         me.grid_barrier();
@@ -360,7 +400,7 @@ struct chunks : blocks_for<Step> {
             me.grid_barrier();
             closed = me.acquire(p.counts + sweeps) == 0;
             if (closed || sweeps == p.most_sweeps) break;
-            again(me, p, all, turn);
+            again(me, p, all, true, turn);
         }
         if (!closed) finish(me, p, turn);
         tell(me, p);

@@ -60,7 +60,10 @@ void plan_chunks(const dpcri_device_recurrent &c, int parts, bool scaled, cells:
     const int64_t items = p->chunks * c.rows, state = parts * c.hidden;
     p->counts = workspace->take<uint32_t>(p->most_sweeps + 1 + p->chunks);
     p->tallies = workspace->take<cells::tally>(c.rows);
-    if (scaled) p->scales = workspace->take<uint32_t>(c.rows);
+    if (scaled) {
+        p->scales = workspace->take<uint32_t>(c.rows);
+        p->unfinished = workspace->take<uint32_t>(c.rows);
+    }
     *cleared = workspace->used;
     p->starts = workspace->take<T>(items * state);
     p->ends = workspace->take<T>(items * state);
