@@ -565,14 +565,12 @@ static int refuse(const generate *t) {
     return cli_distinct(written, 6) && cli_spares(written, 6, read, 6) ? CLI_DONE : CLI_USAGE;
 }
 
-// Hours of sampling would be for nothing.
-static int check_kept(const generate *t) {
+// The same seed gives the same pictures again.
+static void warn_not_kept(const generate *t) {
     const bool kept = t->out || t->path || t->samples || t->path_out;
     const bool told = t->classifier || t->run.compare || t->wisdom || t->common.json || t->common.csv;
-    if (kept || told) return CLI_DONE;
-    return cli_fail(CLI_USAGE,
-                    "no --out, --samples, --path or --path-out: no picture would be kept; wanted one of them, or "
-                    "--json, --csv or --compare for the figures alone");
+    if (!kept && !told)
+        cli_warn("no picture was kept, for want of --out, --samples, --path or --path-out");
 }
 
 // What would only be found too large after all has been computed.
@@ -606,7 +604,6 @@ static int run(generate *t) {
     if (!status) status = take_memory(t);
     if (!status) status = read_inputs(t);
     if (!status && t->classifier) status = read_held_out(t);
-    if (!status) status = check_kept(t);
     if (!status) {
         cli_signals_at_once(true);  // a sweep may take minutes, and nothing is kept of a run that is stopped
         status = cli_generate_run(g);
@@ -623,6 +620,7 @@ static int run(generate *t) {
         status = cli_fail_error(&error, CLI_WRITING);
     if (!status && cli_signal()) status = cli_fail_stopped();
     if (!status) status = tell(t);
+    if (!status) warn_not_kept(t);
     if (!status) status = check_finite(t);
     cli_release(g->samples);
     cli_release(g->path);

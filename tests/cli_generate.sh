@@ -363,8 +363,9 @@ put("loud", unsummed[:begin] + struct.pack("<f", 1e38) * ((end - begin) // 4) + 
 for method in ("sequential", "picard", "auto"):
     done = ended(5, "generate", path("loud"), "--count", 3, "--steps", 20, "--method", method, "--samples", path("loud.npy"), "--json")
     assert b"3 of 3 pictures are not finite" in done.stderr and is_one_line(done.stderr) and read_json(done.stdout)["count"] == 3, done
-for more in ([], ["--quiet"], ["--method", "picard", "--steps", 5]):
-    refused(2, "no picture would be kept", "generate", path("codes"), *more)
+for more, warned in (([], True), (["--method", "picard"], True), (["--compare"], False), (["--json"], False), (["--samples", path("kept.npy")], False)):
+    done = ended(0, "generate", path("codes"), "--count", 1, "--steps", 5, *more)
+    assert (b"no picture was kept, for want of --out, --samples" in done.stderr) == warned, (more, done)
 assert b"in order: " in run("generate", path("codes"), "--count", 1, "--steps", 5, "--compare")
 refused(2, "", "generate")
 refused(5, "", "generate", path("none"))
