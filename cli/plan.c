@@ -207,10 +207,11 @@ static void set_machine(cli_result *r, dpcr_context *context, const cli_plan *p)
     for (int i = 0; caches && i < 3; i++)
         json_array_append_new(caches,
                               json_pack("{sfsf}", "bytes", m.cache_bytes[i], "bytes_per_second", m.cache_bandwidth[i]));
-    cli_set(r, "machine",
-            json_pack("{sb sf sf sf sf sf sf so}", "described", cli_plan_is_elsewhere(p), "cores", m.threads,
-                      "core_flops", m.flops, "fma_seconds", m.latency, "region_seconds", m.region, "wake_seconds",
-                      m.wake, "bytes_per_second", m.bandwidth, "caches", caches));
+    cli_set(
+        r, "machine",
+        json_pack("{sb sf sf sf sf sf sf sf so}", "described", cli_plan_is_elsewhere(p), "cores", m.threads,
+                  "core_flops", m.flops, "fma_seconds", m.latency, "region_seconds", m.region, "wake_seconds", m.wake,
+                  "bytes_per_second", m.bandwidth, "thread_bytes_per_second", m.thread_bandwidth, "caches", caches));
 }
 
 // ---- nonlinear chains ----

@@ -66,7 +66,7 @@ assert len(alone["candidates"]) == 2 and alone["sentence"].startswith("sequentia
 assert all(x["measured_seconds"] is None for x in best(a, "forward")[1])
 assert best(b, "forward")[0]["measured_seconds"] > 0 and best(b, "forward")[0]["method"] == b["method"]
 assert c["method"] == b["method"] and c["backward"] == b["backward"] and c["pinned"] == b["pinned"] and "known" in c["sentence"]
-assert e["machine"]["cores"] == 1 and e["machine"]["bytes_per_second"] == 20e9 and e["machine"]["described"]
+assert e["machine"]["cores"] == 1 and e["machine"]["bytes_per_second"] == 20e9 and e["machine"]["thread_bytes_per_second"] > 0 and e["machine"]["described"]
 assert f["machine"]["cores"] == 4096 and not a["machine"]["described"]
 small, third, second = (json.load(open(f"{sys.argv[1]}/caches-{x}.json")) for x in ("64K-128K", "64K-1G", "64M-1G"))
 far, near, nearest = ([x["seconds"] for x in best(p, "forward")[1] if x["method"] == "newton"][0] for p in (small, third, second))

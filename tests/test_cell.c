@@ -61,6 +61,7 @@ static fixture make(dpcr_dtype dtype, dpcr_cell_kind kind, int64_t w, dpcr_activ
     if (dpcr_cell_create(f.context, &f.o, &f.cell, &error) != DPCR_OK) fail_msg("%s", error.text);
     f.steps.size = sizeof f.steps;
     assert_int_equal(dpcr_cell_steps(f.cell, &f.steps, &error), DPCR_OK);
+    assert_true(f.steps.weight_bytes == (own ? (double)values * (double)f.element : 0));
     return f;
 }
 

@@ -692,6 +692,7 @@ static void steps_take_longer_on_other_cores(void **state) {
         assert_true(slower && other != DPCRI_CORE_TURNS && w > 1 ? slow_relu.latency > relu.latency
                                                                  : slow_relu.latency >= relu.latency);
         assert_true(whole.lane_seconds > 0 && whole.adjoint_lane_seconds > 0 && whole.latency > 0);
+        assert_true(whole.weight_bytes == 4.0 * (double)(w * w + w));
         assert_true(sigmoid.latency >= slow.latency);
         if (slower) {
             assert_true(slow.lane_seconds > whole.lane_seconds);

@@ -415,6 +415,69 @@ static void predictions_are_in_order(void **state) {
     dpcr_context_destroy(context);
 }
 
+// Predictions of a chain whose steps have weights of their own, forward and back: the least and the loop's.
+typedef struct predicted {
+    double least, loop;
+} predicted;
+
+static void predict(dpcr_context *context, const dpcr_steps *steps, predicted told[2]) {
+    dpcr_solve_plan *plan = plan_of(context, steps, DPCR_PLANNING_ESTIMATE);
+    dpcr_candidate each = {.size = sizeof each};
+    for (int back = 0; back < 2; back++) told[back] = (predicted){.least = HUGE_VAL};
+    for (int64_t i = 0; dpcr_solve_plan_candidate(plan, i, &each); i++) {
+        predicted *p = &told[each.backward != 0];
+        p->least = fmin(p->least, each.seconds);
+        if (each.backward ? each.scheme == DPCR_SCHEME_SEQUENTIAL : each.method == DPCR_METHOD_SEQUENTIAL)
+            p->loop = each.seconds;
+    }
+    dpcr_solve_plan_destroy(plan);
+}
+
+// 64 cores read no faster than the memory gives, one no faster than it can alone; a chunk's run-up is read once more.
+// Weights that the caches hold are counted by what steps tell of themselves, as if none were told.
+static void weights_come_from_memory(void **state) {
+    (void)state;
+    enum { LENGTH = 65536, CACHE = 32 << 20 };
+    static const double tenth[2] = {0.1, 0};
+    dpcr_context *context = solving_context(1);  // 64 cores are another machine: no step is timed
+    const dpcr_machine m = {.size = sizeof m,
+                            .threads = 64,
+                            .flops = 2e10,
+                            .latency = 1e-9,
+                            .region = 1e-6,
+                            .bandwidth = 2e10,
+                            .thread_bandwidth = 1e10,
+                            .cache_bytes = {32 << 10, 1 << 20, CACHE},
+                            .cache_bandwidth = {1e11, 5e10, 3e10},
+                            .wake = 2e-6};
+    assert_int_equal(dpcr_context_set_machine(context, &m, NULL), DPCR_OK);
+    chain c = chain_of(step_forgets, LENGTH, 2, DPCR_F32);
+    c.parameters = tenth, c.batch = 1;
+    dpcr_steps steps = chain_steps(&c);
+    assert_non_null(steps.gradient);
+    steps.lanes = 16, steps.latency = 400e-9, steps.lane_seconds = 300e-9;
+    steps.adjoint_latency = 500e-9, steps.adjoint_lane_seconds = 400e-9;
+    predicted none[2], near[2], far[2], twice[2];
+    predict(context, &steps, none);
+    steps.weight_bytes = CACHE / LENGTH;
+    predict(context, &steps, near);
+    steps.weight_bytes = 16384;
+    predict(context, &steps, far);
+    steps.weight_bytes = 32768;
+    predict(context, &steps, twice);
+    for (int back = 0; back < 2; back++) {
+        assert_true(near[back].least == none[back].least && near[back].loop == none[back].loop);
+        assert_true(none[back].loop > 10 * none[back].least);
+        const double bytes = (back ? 3 : 1) * (double)LENGTH * 16384;  // gradients are read and written
+        if (!(far[back].least >= bytes / 2e10 && far[back].least < 1.1 * bytes / 2e10 + none[back].least))
+            fail_msg("back %d: %g s, wanted %g", back, far[back].least, bytes / 2e10);
+        if (!(far[back].loop >= bytes / 1e10 && far[back].loop < 1.1 * bytes / 1e10))
+            fail_msg("back %d: the loop %g s, wanted %g", back, far[back].loop, bytes / 1e10);
+        assert_true(twice[back].least > 1.8 * far[back].least && twice[back].loop > 1.8 * far[back].loop);
+    }
+    dpcr_context_destroy(context);
+}
+
 // Threads share a call of chunks that go one after another or may do so, and not one of which each is a place of
 // vectors.
 static void threads_share_calls_of_lanes_in_turn(void **state) {
@@ -550,6 +613,7 @@ int main(void) {
         cmocka_unit_test(heavy_steps_go_back_in_one_chunk_a_thread),
         cmocka_unit_test(gradients_are_reckoned),
         cmocka_unit_test(predictions_are_in_order),
+        cmocka_unit_test(weights_come_from_memory),
         cmocka_unit_test(threads_share_calls_of_lanes_in_turn),
         cmocka_unit_test(places_of_a_vector_are_not_halved),
         cmocka_unit_test(wrong_options_are_refused),

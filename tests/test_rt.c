@@ -395,14 +395,14 @@ static void rates_are_plausible(void **state) {
     dpcri_rates_of(context, &again);
     assert_memory_equal(&rates, &again, sizeof rates);
     assert_true(rates.flops > 1e7 && rates.latency > 1e-11 && rates.latency < 1e-6 && rates.bandwidth > 1e7 &&
-                rates.region >= 0.85e-6 && rates.wake > 0 && rates.wake < 0.1);
+                rates.region >= 0.85e-6 && rates.wake > 0 && rates.wake < 0.1 && rates.thread_bandwidth > 1e7);
     const dpcr_machine given = {.size = sizeof given, .region = 1e-7};
     assert_int_equal(dpcr_context_set_machine(context, &given, NULL), DPCR_OK);
     dpcri_rates_of(context, &again);
     assert_true(again.region == 1e-7);
     dpcr_context *alone = context_of(1);
     dpcri_rates_of(alone, &rates);
-    assert_true(rates.wake == 0);
+    assert_true(rates.wake == 0 && rates.thread_bandwidth == rates.bandwidth);
     dpcr_context_destroy(alone);
     dpcr_context_destroy(context);
 }

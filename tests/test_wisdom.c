@@ -94,6 +94,7 @@ static void wisdom_goes_round(void **state) {
     assert_int_equal(dpcr_context_machine(context, &x, NULL), DPCR_OK);
     assert_int_equal(dpcr_context_machine(other, &y, NULL), DPCR_OK);
     assert_true(fabs(x.flops / y.flops - 1) < 1e-8 && fabs(x.bandwidth / y.bandwidth - 1) < 1e-8);
+    assert_true(fabs(x.thread_bandwidth / y.thread_bandwidth - 1) < 1e-8);
     chain c = chain_of(step_forgets, 500, 2, DPCR_F64);
     const dpcr_steps steps = chain_steps(&c);
     dpcr_solve_plan_destroy(plan_of(other, &steps, DPCR_PLANNING_WISDOM));
@@ -169,6 +170,33 @@ static void damaged_wisdom_is_refused(void **state) {
     dpcr_context_destroy(context);
 }
 
+// Rates as they are written; as they were before one thread's bandwidth was among them, and as nobody writes them, they
+// are measured again.
+static void strange_rates_are_not_believed(void **state) {
+    (void)state;
+    static const struct {
+        const char *alone, *end;
+        bool believed;
+    } values[] = {{" alone 1e10", "3e10", true},    {"", "3e10", false},
+                  {" alone", "3e10", false},        {" alone -1", "3e10", false},
+                  {" alone 0", "3e10", false},      {" alone inf", "3e10", false},
+                  {" alone 1e10 2", "3e10", false}, {" lonely 1e10", "3e10", false},
+                  {" alone 1e10", "3e10 4", false}, {" alone 1e10", "", false},
+                  {" alone 1e10", "-3e10", false}};
+    dpcr_context *context = solving_context(1);
+    for (size_t i = 0; i < sizeof values / sizeof *values; i++) {
+        char value[256];
+        dpcr_machine m = {.thread_bandwidth = -1};
+        snprintf(value, sizeof value,
+                 "flops 1e10 latency 1e-9 region 0 wake 0 bandwidth 2e10%s L1 32768 1e11 L2 524288 5e10 L3 33554432 %s",
+                 values[i].alone, values[i].end);
+        assert_true(dpcri_wisdom_set(context, "rates threads 1", value));
+        assert_int_equal(dpcri_wisdom_rates(context, &m), values[i].believed);
+        assert_true(m.thread_bandwidth == (values[i].believed ? 1e10 : -1));
+    }
+    dpcr_context_destroy(context);
+}
+
 // A value that nobody wrote so, under the right key and checksum, is as good as none.
 static void strange_values_are_not_believed(void **state) {
     (void)state;
@@ -213,9 +241,8 @@ static void strange_values_are_not_believed(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(solves_are_learned_from),
-        cmocka_unit_test(wisdom_goes_round),
-        cmocka_unit_test(damaged_wisdom_is_refused),
+        cmocka_unit_test(solves_are_learned_from),         cmocka_unit_test(wisdom_goes_round),
+        cmocka_unit_test(damaged_wisdom_is_refused),       cmocka_unit_test(strange_rates_are_not_believed),
         cmocka_unit_test(strange_values_are_not_believed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -67,6 +67,7 @@ typedef struct dpcr_machine {
     double cache_bytes[3];      // L1, L2 (of a core) and L3 (of all that share it); 0: unknown
     double cache_bandwidth[3];  // bytes a second that one thread copies within each
     double wake;                // seconds until threads that sleep between calls are all at work; 0: one thread
+    double thread_bandwidth;    // of `bandwidth`, what one thread reaches alone; 0: unknown
 } dpcr_machine;
 
 // The rates that plans of this context go by: those that were set, loaded with the wisdom, or else measured now (below

@@ -113,8 +113,8 @@ DPCR_API void dpcr_recurrent_get_gradients(const dpcr_recurrent *network, void *
 // shapes cannot say stands in the file's metadata, as save and dpcr_onnx_read_recurrent write it: "onnx.direction"
 // "reverse", "onnx.linear_before_reset" "0", "onnx.input_forget" "1", "onnx.clip" a number. What does not fit together:
 // DPCR_ERROR_FORMAT naming the tensor; so is a tensor of these names that the network of the others has not, as where a
-// layer misses one of its own. `prefix` stands before every name ("rnn." for instance; NULL: nothing); tensors of other
-// names are ignored.
+// layer misses one of its own. `prefix` stands before every name ("rnn." for instance, at most 255 bytes; NULL:
+// nothing); tensors of other names are ignored.
 DPCR_API dpcr_status dpcr_recurrent_load(dpcr_context *context, const char *path, const char *prefix,
                                          dpcr_recurrent_kind kind, dpcr_recurrent **network, dpcr_error *error);
 DPCR_API dpcr_status dpcr_recurrent_save(const dpcr_recurrent *network, const char *path, dpcr_error *error);

@@ -253,6 +253,11 @@ typedef struct dpcr_steps {
     // nothing comes in at; of a packed batch. Overlap then asks nothing of the chunks that begin there, which remember
     // whatever they began with: z past a sequence's end may be anything. NULL: all have L steps. On the host.
     const int64_t *ends;
+
+    // Bytes of parameters that a step reads and no other step does, once for all rows of a call: a layer's own weights;
+    // `gradient` then adds to as many. Where those of all steps are more than the caches hold, plans reckon with the
+    // memory's rate. 0: none that matter.
+    double weight_bytes;
 } dpcr_steps;
 
 // ---- methods and options ----
@@ -379,7 +384,8 @@ typedef struct dpcr_solve_options {
     int64_t backward_chunk;    // backward by overlap: steps a chunk; default: chunk, or AUTO's choice
     int64_t backward_warm_up;  // the same: steps before a chunk's first; default: warm_up, or AUTO's choice
     // overlap, going forward: chunks join within join_tolerance (1 + |z|); negative: bit for bit; 0: within atol + rtol
-    // |z|, as the way back always. AUTO sets 16 roundings where it saw two starts agree bit for bit soon.
+    // |z|. AUTO sets 16 roundings where it saw two starts agree bit for bit soon. Going back always within (atol +
+    // rtol) times the largest adjoint at which a chunk of the sequence starts.
     double join_tolerance;
 } dpcr_solve_options;
 

@@ -612,6 +612,7 @@ static void fill_steps(const dpcr_cell *cell, dpcr_steps *steps) {
                           .flops = 2 * (double)cell->values + w * activation + 2 * w,
                           .jacobian_flops = (double)cell->values,
                           .tape_values = o->width,
+                          .weight_bytes = cell->own ? (double)cell->values * (double)dpcr_dtype_size(o->dtype) : 0,
                           .advance = advance,
                           .linearise = linearise,
                           .adjoint = adjoint,

@@ -328,6 +328,7 @@ static void put_given(dpcr_context *context, dpcr_machine *machine) {
     set_given(&machine->region, given.region);
     set_given(&machine->wake, given.wake);
     set_given(&machine->bandwidth, given.bandwidth);
+    set_given(&machine->thread_bandwidth, given.thread_bandwidth);
     for (int i = 0; i < 3; i++) {
         set_given(&machine->cache_bytes[i], given.cache_bytes[i]);
         set_given(&machine->cache_bandwidth[i], given.cache_bandwidth[i]);
@@ -366,7 +367,8 @@ bool dpcri_is_described(dpcr_context *context, dpcr_machine *given) {
     const dpcr_machine m = context->given;
     pthread_mutex_unlock(&context->rates_lock);
     if (given) *given = m;
-    bool described = m.threads > 0 || m.flops > 0 || m.latency > 0 || m.region > 0 || m.wake > 0 || m.bandwidth > 0;
+    bool described = m.threads > 0 || m.flops > 0 || m.latency > 0 || m.region > 0 || m.wake > 0 || m.bandwidth > 0 ||
+                     m.thread_bandwidth > 0;
     for (int i = 0; i < 3; i++) described = described || m.cache_bytes[i] > 0 || m.cache_bandwidth[i] > 0;
     return described;
 }
@@ -389,7 +391,7 @@ dpcr_status dpcr_context_set_machine(dpcr_context *context, const dpcr_machine *
                           "context_set_machine: wanted a context and a machine with its size");
     if (machine) DPCRI_COPY_IN(given, machine);
     bool good = is_rate(given.threads) && is_rate(given.flops) && is_rate(given.latency) && is_rate(given.region) &&
-                is_rate(given.wake) && is_rate(given.bandwidth);
+                is_rate(given.wake) && is_rate(given.bandwidth) && is_rate(given.thread_bandwidth);
     for (int i = 0; i < 3; i++) good = good && is_rate(given.cache_bytes[i]) && is_rate(given.cache_bandwidth[i]);
     if (!good)
         return dpcri_fail(error, DPCR_ERROR_ARGUMENT,

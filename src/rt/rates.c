@@ -144,7 +144,7 @@ enum { FAR_BYTES = 64 << 20, AMOUNT = 8 << 20 };
 static void measure_bandwidth(dpcr_context *context, dpcr_machine *m) {
     find_cache_sizes(m);
     char *memory = dpcri_alloc(context, FAR_BYTES);
-    m->bandwidth = 5e9;  // memory that cannot be had leaves rates that favour the loop
+    m->bandwidth = m->thread_bandwidth = 5e9;  // memory that cannot be had leaves rates that favour the loop
     for (int i = 0; i < 3; i++) m->cache_bandwidth[i] = 5e9;
     if (!memory) return;
     for (int i = 0; i < 3; i++) {
@@ -155,7 +155,11 @@ static void measure_bandwidth(dpcr_context *context, dpcr_machine *m) {
     }
     const int64_t threads = dpcr_context_threads(context), tasks = threads < 16 ? threads : 16;
     copying far = {.memory = memory, .bytes = (size_t)(FAR_BYTES / 2 / tasks) / 64 * 64, .repetitions = 1};
-    m->bandwidth = copied_bytes(context, &far, tasks);
+    m->bandwidth = m->thread_bandwidth = copied_bytes(context, &far, tasks);
+    if (tasks > 1) {
+        far.bytes *= (size_t)tasks;
+        m->thread_bandwidth = copied_bytes(context, &far, 1);
+    }
     dpcri_free(context, memory);
 }
 
@@ -183,6 +187,7 @@ dpcr_machine dpcri_rates_usual(const dpcr_context *context) {
                       .latency = 1.3e-9,
                       .flops = dpcri_rates_peak() / 5,
                       .bandwidth = 10e9,
+                      .thread_bandwidth = 10e9,
                       .cache_bandwidth = {100e9, 50e9, 20e9}};
     if (m.threads > 1) m.region = 3e-6, m.wake = 30e-6;
     find_cache_sizes(&m);

@@ -118,11 +118,12 @@ bool dpcri_wisdom_rates(dpcr_context *context, dpcr_machine *machine) {
     rates_key(context, key, sizeof key);
     if (!dpcri_wisdom_find(context, key, value)) return false;
     const int read = dpcri_text_scan(
-        value, "flops %lf latency %lf region %lf wake %lf bandwidth %lf L1 %lf %lf L2 %lf %lf L3 %lf %lf%n", &m.flops,
-        &m.latency, &m.region, &m.wake, &m.bandwidth, &m.cache_bytes[0], &m.cache_bandwidth[0], &m.cache_bytes[1],
-        &m.cache_bandwidth[1], &m.cache_bytes[2], &m.cache_bandwidth[2], &end);
-    if (read != 11 || value[end] || !is_positive(m.flops) || !is_positive(m.latency) || !is_positive(m.bandwidth) ||
-        !(m.region >= 0 && m.region < 1) || !(m.wake >= 0 && m.wake < 1))
+        value, "flops %lf latency %lf region %lf wake %lf bandwidth %lf alone %lf L1 %lf %lf L2 %lf %lf L3 %lf %lf%n",
+        &m.flops, &m.latency, &m.region, &m.wake, &m.bandwidth, &m.thread_bandwidth, &m.cache_bytes[0],
+        &m.cache_bandwidth[0], &m.cache_bytes[1], &m.cache_bandwidth[1], &m.cache_bytes[2], &m.cache_bandwidth[2],
+        &end);
+    if (read != 12 || value[end] || !is_positive(m.flops) || !is_positive(m.latency) || !is_positive(m.bandwidth) ||
+        !is_positive(m.thread_bandwidth) || !(m.region >= 0 && m.region < 1) || !(m.wake >= 0 && m.wake < 1))
         return false;
     for (int i = 0; i < 3; i++)
         if (!is_positive(m.cache_bandwidth[i]) || !(m.cache_bytes[i] >= 0 && m.cache_bytes[i] < 1e18)) return false;
@@ -135,8 +136,9 @@ void dpcri_wisdom_keep_rates(dpcr_context *context, const dpcr_machine *m) {
     rates_key(context, key, sizeof key);
     dpcri_text_print(
         value, sizeof value,
-        "flops %.9g latency %.9g region %.9g wake %.9g bandwidth %.9g L1 %.9g %.9g L2 %.9g %.9g L3 %.9g %.9g", m->flops,
-        m->latency, m->region, m->wake, m->bandwidth, m->cache_bytes[0], m->cache_bandwidth[0], m->cache_bytes[1],
-        m->cache_bandwidth[1], m->cache_bytes[2], m->cache_bandwidth[2]);
+        "flops %.9g latency %.9g region %.9g wake %.9g bandwidth %.9g alone %.9g L1 %.9g %.9g L2 %.9g %.9g L3 "
+        "%.9g %.9g",
+        m->flops, m->latency, m->region, m->wake, m->bandwidth, m->thread_bandwidth, m->cache_bytes[0],
+        m->cache_bandwidth[0], m->cache_bytes[1], m->cache_bandwidth[1], m->cache_bytes[2], m->cache_bandwidth[2]);
     dpcri_wisdom_set(context, key, value);  // refused memory: measured again the next time
 }

@@ -37,12 +37,26 @@ static double region_of_tasks(const dpcri_outlook *o, double tasks) {
 
 static double region_seconds(const dpcri_outlook *o) { return region_of_tasks(o, threads_of(o)); }
 
+// Bytes a second from beyond the caches.
+static double far_bandwidth(const dpcr_machine *m, double threads) {
+    const double one = m->thread_bandwidth > 0 ? m->thread_bandwidth : m->cache_bandwidth[2];
+    return less(m->bandwidth, one * threads);
+}
+
 // Bytes through the level that holds them all, by as many threads as take part.
 static double memory_seconds(const dpcri_outlook *o, double bytes, double threads) {
     const dpcr_machine *m = &o->machine;
     for (int i = 0; i < 3; i++)
         if (bytes <= m->cache_bytes[i]) return bytes / (m->cache_bandwidth[i] * threads);
-    return bytes / less(m->bandwidth, m->cache_bandwidth[2] * threads);
+    return bytes / far_bandwidth(m, threads);
+}
+
+// `times` over the weights of so many steps, from beyond the caches; 0 where the caches hold those of all: what steps
+// tell of themselves counts them there.
+static double weight_seconds(const dpcri_outlook *o, double steps, double times, double threads) {
+    const double each = o->steps->weight_bytes;
+    if (!(each > 0) || length_of(o) * each <= o->machine.cache_bytes[2]) return 0;
+    return times * steps * each / far_bandwidth(&o->machine, threads);
 }
 
 static double block_rows(const dpcri_outlook *o) { return less(batch_of(o), (double)dpcri_row_block(o->steps)); }
@@ -75,11 +89,12 @@ static double rows_step(const dpcri_outlook *o, double timed, double latency, do
     return rounds * (timed > 0 ? timed : more(latency, block * row));
 }
 
-// The bytes of a loop that goes so many rows at a time, and what it takes to hand those out.
+// The bytes of a loop that goes so many rows at a time, every block of them past all weights, and what it takes to hand
+// those out.
 static double rows_floor(const dpcri_outlook *o, double compute, double block, double bytes) {
-    const double blocks = ceil(batch_of(o) / more(1, block));
-    return more(compute, memory_seconds(o, bytes, less(threads_of(o), more(1, blocks)))) + region_of_tasks(o, blocks) +
-           solve_seconds;
+    const double blocks = ceil(batch_of(o) / more(1, block)), threads = less(threads_of(o), more(1, blocks));
+    const double memory = memory_seconds(o, bytes, threads) + weight_seconds(o, length_of(o), blocks, threads);
+    return more(compute, memory) + region_of_tasks(o, blocks) + solve_seconds;
 }
 
 double dpcri_cost_loop(const dpcri_outlook *o) {
@@ -110,8 +125,10 @@ static double overlap_seconds(const dpcri_outlook *o, double threads, double chu
     const double depth =
         rounds * (chunk + warm_up) * (vectors ? all : more(alone, width < full ? all : batch_of(o) * lane));
     const double checks = chunks * (check_seconds + (batch_of(o) - 1) * row_check_seconds);
-    return more(more(work, depth), memory_seconds(o, bytes, less(threads, calls))) + checks +
-           rounds * 2 * lanes_seconds + region_of_tasks(o, less(threads, calls));
+    const double side = less(threads, calls);
+    const double memory =
+        memory_seconds(o, bytes, side) + weight_seconds(o, length_of(o) + (chunks - 1) * warm_up, 1, side);
+    return more(more(work, depth), memory) + checks + rounds * 2 * lanes_seconds + region_of_tasks(o, side);
 }
 
 static double overlap_by(const dpcri_outlook *o, double threads, int64_t chunk, int64_t warm_up) {
@@ -160,7 +177,8 @@ static double evaluation_seconds(const dpcri_outlook *o, double lane) {
     const bool beside = s->lanes > 1 || o->costs.jacobian > 0;
     const double each = beside ? lane + jacobian : more(2 * lane, lane + jacobian);
     const double values = (double)dpcr_transition_values(&s->jacobian) + 4 * (double)s->width;
-    return states * each / threads_of(o) + 2 * memory_seconds(o, states * values * real, threads_of(o)) +
+    const double memory = 2 * memory_seconds(o, states * values * real, threads_of(o));
+    return more(states * each / threads_of(o), weight_seconds(o, length_of(o), 1, threads_of(o))) + memory +
            dpcri_cost_step(o) + region_seconds(o);
 }
 
@@ -247,14 +265,18 @@ static double team_gain(const dpcri_outlook *o, dpcr_method method) {
 
 // A chain that forgets within the run-up goes in pieces where there are too few sequences for the threads.
 double dpcri_cost_window(const dpcri_outlook *o, dpcr_method method, double step) {
-    const double pieces = (double)dpcri_window_pieces(o->steps);
+    const double pieces = (double)dpcri_window_pieces(o->steps), all = length_of(o) * batch_of(o);
     if (goes_in_pieces(o)) {
         const double rounds = ceil(pieces / less(threads_of(o), pieces));
-        return rounds / pieces * step * length_of(o) * batch_of(o) + rounds * window_seconds + region_seconds(o);
+        return more(rounds / pieces * step * all, weight_seconds(o, all, 1, less(threads_of(o), pieces))) +
+               rounds * window_seconds + region_seconds(o);
     }
-    const double gain = team_gain(o, method);
-    if (gain > 1) return batch_of(o) * (step * length_of(o) / gain + window_seconds + region_seconds(o));
-    return busiest_rows(o) * (step * length_of(o) + window_seconds);
+    const double gain = team_gain(o, method), rows = busiest_rows(o);
+    if (gain > 1)
+        return more(step * all / gain, weight_seconds(o, all, 1, threads_of(o))) +
+               batch_of(o) * (window_seconds + region_seconds(o));
+    return more(rows * step * length_of(o), weight_seconds(o, all, 1, ceil(batch_of(o) / rows))) +
+           rows * window_seconds;
 }
 
 // ---- backward ----
@@ -275,8 +297,12 @@ static double backward_by(const dpcri_outlook *o, dpcr_scheme scheme) {
         // Sequences of a batch lie apart: every one passes over the cache lines of all.
         const double apart = batch_of(o) > 1 ? strided_seconds : 0,
                      gain = dpcri_backward_team_gain(o->steps, (int64_t)threads_of(o));
-        if (gain > 1) return step * length_of(o) / gain + window_seconds + region_seconds(o);
-        return busiest_rows(o) * ((step + apart) * length_of(o) + window_seconds);
+        const double all = length_of(o) * batch_of(o), rows = busiest_rows(o);
+        if (gain > 1)
+            return more(step * length_of(o) / gain, weight_seconds(o, all, 1, threads_of(o))) + window_seconds +
+                   region_seconds(o);
+        return more(rows * (step + apart) * length_of(o), weight_seconds(o, all, 1, ceil(batch_of(o) / rows))) +
+               rows * window_seconds;
     }
     return evaluation_seconds(o, dpcri_cost_lane(o)) + linear_seconds(o, scheme) +
            2 * call_seconds * ceil(more(1, length_of(o) / 256) / threads_of(o));
@@ -286,13 +312,15 @@ static double backward_by(const dpcri_outlook *o, dpcr_scheme scheme) {
 static double gradient_seconds(const dpcri_outlook *o) {
     const dpcr_steps *s = o->steps;
     if (!s->gradient || s->gradient_whole) return 0;
-    return length_of(o) * more(s->gradient_latency, batch_of(o) * s->gradient_lane_seconds);
+    return more(length_of(o) * more(s->gradient_latency, batch_of(o) * s->gradient_lane_seconds),
+                weight_seconds(o, length_of(o), 2, 1));
 }
 
 // By tasks of a size (gradient_steps of backward.c): few small ones are no matter of many threads.
 double dpcri_cost_shared_gradients(const dpcri_outlook *o) {
     const double tasks = floor(length_of(o) * batch_of(o) * o->steps->flops / 30000);
-    return gradient_seconds(o) / more(1, less(threads_of(o), tasks));
+    const double side = more(1, less(threads_of(o), tasks)), all = gradient_seconds(o);
+    return all > 0 ? more(all / side, weight_seconds(o, length_of(o), 2, side)) : 0;
 }
 
 double dpcri_cost_with_gradients(const dpcri_outlook *o, bool loop, double seconds) {
@@ -300,7 +328,8 @@ double dpcri_cost_with_gradients(const dpcri_outlook *o, bool loop, double secon
     if (!loop || all == 0) return seconds + shared;
     switch (dpcri_gradients_go(o->steps, dpcri_loop_back_window(o->steps), (int64_t)threads)) {
         case DPCRI_GRADIENTS_ALONE: return seconds + all;
-        case DPCRI_GRADIENTS_BESIDE: return more(seconds, (seconds + all) / threads);
+        case DPCRI_GRADIENTS_BESIDE:
+            return more(more(seconds, (seconds + all) / threads), weight_seconds(o, length_of(o), 3, threads));
         default: return seconds + shared;
     }
 }

@@ -43,7 +43,7 @@ STRUCTURES: Dict[str, str] = {
         void *cancel_user;""",
     "dpcr_locked_cancel": "void *lock; void *cancel; void *unlock;",
     "dpcr_machine": """size_t size; double threads; double flops; double latency; double region; double bandwidth;
-        double cache_bytes[3]; double cache_bandwidth[3]; double wake;""",
+        double cache_bytes[3]; double cache_bandwidth[3]; double wake; double thread_bandwidth;""",
     "dpcr_transition": "dpcr_structure structure; int64_t rows; int64_t cols; int64_t block; void *pattern;",
     "dpcr_chain_shape": """size_t size; int64_t length; int64_t batch; dpcr_transition transition; dpcr_dtype dtype;
         int transposed;""",
@@ -60,7 +60,8 @@ STRUCTURES: Dict[str, str] = {
         double adjoint_window_seconds; int gradient_whole; void *coarse; double coarse_flops; void *slopes; void *coarse_linearise;
         void *gradient_join; void *launch; uint64_t identity; int window_threads;
         int64_t adjoint_window_steps; int launch_sweeps; int64_t gradient_rows;
-        double gradient_latency; double gradient_lane_seconds; void *rehearse; void *rehearsed; const int64_t *ends;""",
+        double gradient_latency; double gradient_lane_seconds; void *rehearse; void *rehearsed; const int64_t *ends;
+        double weight_bytes;""",
     "dpcr_solve_options": """size_t size; dpcr_method method; dpcr_scheme scheme; dpcr_scheme backward; dpcr_guess guess;
         double atol; double rtol; int64_t window; int64_t chunk; int64_t warm_up; int64_t block; double damping;
         int max_sweeps; int no_fallback; size_t memory_limit; int consume_tape; dpcr_planning planning;
