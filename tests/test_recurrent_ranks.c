@@ -333,6 +333,7 @@ static dpcr_status misfit(void *user, const dpcr_transport *by, dpcr_error *erro
 // What each rank has by itself would be put together without a word: weights, variants, lengths, initial states.
 static dpcr_status misfit_of_values(void *user, const dpcr_transport *by, dpcr_error *error) {
     trial t = *(trial *)user;
+    t.many.ht = t.many.ct = NULL;  // the ranks share these numbers, and each would write the last states whole
     const int64_t lengths[] = {by->rank == 1 ? t.s.T - 1 : t.s.T};
     double h0 = by->rank == 1 ? 0.5 : 0.25, *const states = t.many.h0;
     double last = h0, zero = 0;
