@@ -426,6 +426,11 @@ static void predict(dpcr_context *context, const dpcr_steps *steps, predicted to
     for (int back = 0; back < 2; back++) told[back] = (predicted){.least = HUGE_VAL};
     for (int64_t i = 0; dpcr_solve_plan_candidate(plan, i, &each); i++) {
         predicted *p = &told[each.backward != 0];
+        const bool overlap = each.backward ? each.scheme == DPCR_SCHEME_OVERLAP : each.method == DPCR_METHOD_OVERLAP;
+        if (overlap && each.chunk > 0 && steps->weight_bytes > 1024) {
+            const double again = (double)(steps->length / each.chunk - 1) * (double)each.warm_up;
+            assert_true(each.seconds >= ((double)steps->length + again) * steps->weight_bytes / 2e10);
+        }
         p->least = fmin(p->least, each.seconds);
         if (each.backward ? each.scheme == DPCR_SCHEME_SEQUENTIAL : each.method == DPCR_METHOD_SEQUENTIAL)
             p->loop = each.seconds;
@@ -474,6 +479,65 @@ static void weights_come_from_memory(void **state) {
         if (!(far[back].loop >= bytes / 1e10 && far[back].loop < 1.1 * bytes / 1e10))
             fail_msg("back %d: the loop %g s, wanted %g", back, far[back].loop, bytes / 1e10);
         assert_true(twice[back].least > 1.8 * far[back].least && twice[back].loop > 1.8 * far[back].loop);
+    }
+    // Each block of 64 rows goes past all of them.
+    steps.batch = c.batch = 256, steps.weight_bytes = 16384;
+    predict(context, &steps, twice);
+    assert_true(twice[0].loop >= 4 * (double)LENGTH * 16384 / 2e10);
+    dpcr_context_destroy(context);
+}
+
+// So do those of networks, by windows and by their Jacobians too, and the states that any way writes; the loop, which
+// one thread runs, takes what one thread gets.
+static void networks_wait_for_memory(dpcr_context *context, dpcr_architecture architecture, int64_t layers, int64_t w,
+                                     int64_t batch) {
+    const dpcr_model_options options = {.size = sizeof options,
+                                        .architecture = architecture,
+                                        .layers = layers,
+                                        .width = w,
+                                        .activation = DPCR_ACT_TANH};
+    const double bytes = 4 * (double)(w * w + w), states = 4 * (double)(w * batch), rows = (double)batch;
+    dpcr_model *model = NULL;
+    dpcr_steps steps = {.size = sizeof steps};
+    assert_int_equal(dpcr_model_create(context, &options, &model, NULL), DPCR_OK);
+    assert_int_equal(dpcr_model_steps(model, batch, &steps, NULL), DPCR_OK);
+    dpcr_solve_plan *plan = plan_of(context, &steps, DPCR_PLANNING_ESTIMATE);
+    dpcr_candidate each = {.size = sizeof each};
+    int windows = 0;
+    for (int64_t i = 0; dpcr_solve_plan_candidate(plan, i, &each); i++) {
+        const bool window = each.backward ? steps.adjoint_window && each.scheme == DPCR_SCHEME_CHUNKED
+                                          : each.scheme == DPCR_SCHEME_AUTO && (each.method == DPCR_METHOD_NEWTON ||
+                                                                                each.method == DPCR_METHOD_SHOOTING);
+        const bool loop = !each.backward && each.method == DPCR_METHOD_SEQUENTIAL && batch == 1;
+        // Going back states are read and adjoints written, and gradients are read and written; each sequence in windows
+        // goes past all weights.
+        const double weights = (w <= 4 && window ? rows : 1) * bytes, all = weights + states;
+        const double least = (double)layers * (each.backward ? all + states + 2 * bytes : all) / (loop ? 8e6 : 1e7);
+        windows += window;
+        if (!(each.seconds >= 0.999 * least))
+            fail_msg("width %d, batch %d, %s, %s: %g s, wanted %g", (int)w, (int)batch, dpcr_method_name(each.method),
+                     dpcr_scheme_name(each.scheme), each.seconds, least);
+    }
+    assert_true(windows > 0 || w > 4);
+    dpcr_solve_plan_destroy(plan);
+    dpcr_model_destroy(model);
+}
+
+static void every_way_waits_for_memory(void **state) {
+    (void)state;
+    dpcr_context *context = solving_context(1);
+    const dpcr_machine m = {.size = sizeof m,
+                            .threads = 8,
+                            .bandwidth = 1e7,
+                            .thread_bandwidth = 8e6,
+                            .cache_bytes = {32 << 10, 64 << 10, 256 << 10},
+                            .wake = 1e-9};
+    assert_int_equal(dpcr_context_set_machine(context, &m, NULL), DPCR_OK);
+    for (int residual = 0; residual < 2; residual++) {
+        const dpcr_architecture architecture = residual ? DPCR_RESNET : DPCR_MLP;
+        networks_wait_for_memory(context, architecture, 1 << 16, 2, 1);
+        networks_wait_for_memory(context, architecture, 1 << 14, 2, 32);
+        networks_wait_for_memory(context, architecture, 1 << 12, 32, 1);
     }
     dpcr_context_destroy(context);
 }
@@ -614,6 +678,7 @@ int main(void) {
         cmocka_unit_test(gradients_are_reckoned),
         cmocka_unit_test(predictions_are_in_order),
         cmocka_unit_test(weights_come_from_memory),
+        cmocka_unit_test(every_way_waits_for_memory),
         cmocka_unit_test(threads_share_calls_of_lanes_in_turn),
         cmocka_unit_test(places_of_a_vector_are_not_halved),
         cmocka_unit_test(wrong_options_are_refused),

@@ -51,12 +51,18 @@ static double memory_seconds(const dpcri_outlook *o, double bytes, double thread
     return bytes / far_bandwidth(m, threads);
 }
 
-// `times` over the weights of so many steps, from beyond the caches; 0 where the caches hold those of all: what steps
-// tell of themselves counts them there.
-static double weight_seconds(const dpcri_outlook *o, double steps, double times, double threads) {
+// The weights of so many steps, from beyond the caches; 0 where the caches hold those of all: what steps tell of
+// themselves counts them there.
+static double weight_seconds(const dpcri_outlook *o, double steps, double threads) {
     const double each = o->steps->weight_bytes;
     if (!(each > 0) || length_of(o) * each <= o->machine.cache_bytes[2]) return 0;
-    return times * steps * each / far_bandwidth(&o->machine, threads);
+    return steps * each / far_bandwidth(&o->machine, threads);
+}
+
+// A pass of `numbers` states a state of the chain, and over the weights of so many steps.
+static double pass_seconds(const dpcri_outlook *o, double numbers, double steps, double threads) {
+    const double bytes = length_of(o) * batch_of(o) * numbers * state_bytes(o);
+    return memory_seconds(o, bytes, threads) + weight_seconds(o, steps, threads);
 }
 
 static double block_rows(const dpcri_outlook *o) { return less(batch_of(o), (double)dpcri_row_block(o->steps)); }
@@ -91,22 +97,21 @@ static double rows_step(const dpcri_outlook *o, double timed, double latency, do
 
 // The bytes of a loop that goes so many rows at a time, every block of them past all weights, and what it takes to hand
 // those out.
-static double rows_floor(const dpcri_outlook *o, double compute, double block, double bytes) {
+static double rows_floor(const dpcri_outlook *o, double compute, double block, double numbers) {
     const double blocks = ceil(batch_of(o) / more(1, block)), threads = less(threads_of(o), more(1, blocks));
-    const double memory = memory_seconds(o, bytes, threads) + weight_seconds(o, length_of(o), blocks, threads);
-    return more(compute, memory) + region_of_tasks(o, blocks) + solve_seconds;
+    return more(compute, pass_seconds(o, numbers, blocks * length_of(o), threads)) + region_of_tasks(o, blocks) +
+           solve_seconds;
 }
 
 double dpcri_cost_loop(const dpcri_outlook *o) {
     const double compute = length_of(o) * rows_step(o, o->costs.block, dpcri_cost_step(o), row_seconds(o));
-    const double bytes = length_of(o) * batch_of(o) * state_bytes(o);
-    return rows_floor(o, compute, block_rows(o), bytes);
+    return rows_floor(o, compute, block_rows(o), 1);
 }
 
 // K = L/n chunks, L + (K - 1) m steps of work side by side, n + m of them one after another. Of a call's lanes threads
 // that would have none take a part.
 static double overlap_seconds(const dpcri_outlook *o, double threads, double chunk, double warm_up, double latency,
-                              double lane, double bytes) {
+                              double lane, double numbers) {
     const double chunks = more(1, floor(length_of(o) / chunk)), full = more(1, (double)o->steps->lanes);
     const double width = full > 1 ? (double)dpcri_overlap_lanes(o->steps, (int64_t)chunks, (int64_t)threads) : full;
     const double calls = ceil(chunks / width);
@@ -126,14 +131,12 @@ static double overlap_seconds(const dpcri_outlook *o, double threads, double chu
         rounds * (chunk + warm_up) * (vectors ? all : more(alone, width < full ? all : batch_of(o) * lane));
     const double checks = chunks * (check_seconds + (batch_of(o) - 1) * row_check_seconds);
     const double side = less(threads, calls);
-    const double memory =
-        memory_seconds(o, bytes, side) + weight_seconds(o, length_of(o) + (chunks - 1) * warm_up, 1, side);
+    const double memory = pass_seconds(o, numbers, length_of(o) + (chunks - 1) * warm_up, side);
     return more(more(work, depth), memory) + checks + rounds * 2 * lanes_seconds + region_of_tasks(o, side);
 }
 
 static double overlap_by(const dpcri_outlook *o, double threads, int64_t chunk, int64_t warm_up) {
-    const double bytes = length_of(o) * batch_of(o) * state_bytes(o);
-    return overlap_seconds(o, threads, (double)chunk, (double)warm_up, dpcri_cost_step(o), dpcri_cost_lane(o), bytes);
+    return overlap_seconds(o, threads, (double)chunk, (double)warm_up, dpcri_cost_step(o), dpcri_cost_lane(o), 1);
 }
 
 double dpcri_cost_overlap(const dpcri_outlook *o, int64_t chunk, int64_t warm_up) {
@@ -178,7 +181,7 @@ static double evaluation_seconds(const dpcri_outlook *o, double lane) {
     const double each = beside ? lane + jacobian : more(2 * lane, lane + jacobian);
     const double values = (double)dpcr_transition_values(&s->jacobian) + 4 * (double)s->width;
     const double memory = 2 * memory_seconds(o, states * values * real, threads_of(o));
-    return more(states * each / threads_of(o), weight_seconds(o, length_of(o), 1, threads_of(o))) + memory +
+    return more(states * each / threads_of(o), weight_seconds(o, length_of(o), threads_of(o))) + memory +
            dpcri_cost_step(o) + region_seconds(o);
 }
 
@@ -268,15 +271,14 @@ double dpcri_cost_window(const dpcri_outlook *o, dpcr_method method, double step
     const double pieces = (double)dpcri_window_pieces(o->steps), all = length_of(o) * batch_of(o);
     if (goes_in_pieces(o)) {
         const double rounds = ceil(pieces / less(threads_of(o), pieces));
-        return more(rounds / pieces * step * all, weight_seconds(o, all, 1, less(threads_of(o), pieces))) +
+        return more(rounds / pieces * step * all, pass_seconds(o, 1, all, less(threads_of(o), pieces))) +
                rounds * window_seconds + region_seconds(o);
     }
     const double gain = team_gain(o, method), rows = busiest_rows(o);
     if (gain > 1)
-        return more(step * all / gain, weight_seconds(o, all, 1, threads_of(o))) +
+        return more(step * all / gain, pass_seconds(o, 1, all, threads_of(o))) +
                batch_of(o) * (window_seconds + region_seconds(o));
-    return more(rows * step * length_of(o), weight_seconds(o, all, 1, ceil(batch_of(o) / rows))) +
-           rows * window_seconds;
+    return more(rows * step * length_of(o), pass_seconds(o, 1, all, ceil(batch_of(o) / rows))) + rows * window_seconds;
 }
 
 // ---- backward ----
@@ -299,9 +301,9 @@ static double backward_by(const dpcri_outlook *o, dpcr_scheme scheme) {
                      gain = dpcri_backward_team_gain(o->steps, (int64_t)threads_of(o));
         const double all = length_of(o) * batch_of(o), rows = busiest_rows(o);
         if (gain > 1)
-            return more(step * length_of(o) / gain, weight_seconds(o, all, 1, threads_of(o))) + window_seconds +
+            return more(step * length_of(o) / gain, pass_seconds(o, 2, all, threads_of(o))) + window_seconds +
                    region_seconds(o);
-        return more(rows * (step + apart) * length_of(o), weight_seconds(o, all, 1, ceil(batch_of(o) / rows))) +
+        return more(rows * (step + apart) * length_of(o), pass_seconds(o, 2, all, ceil(batch_of(o) / rows))) +
                rows * window_seconds;
     }
     return evaluation_seconds(o, dpcri_cost_lane(o)) + linear_seconds(o, scheme) +
@@ -313,14 +315,14 @@ static double gradient_seconds(const dpcri_outlook *o) {
     const dpcr_steps *s = o->steps;
     if (!s->gradient || s->gradient_whole) return 0;
     return more(length_of(o) * more(s->gradient_latency, batch_of(o) * s->gradient_lane_seconds),
-                weight_seconds(o, length_of(o), 2, 1));
+                weight_seconds(o, 2 * length_of(o), 1));
 }
 
 // By tasks of a size (gradient_steps of backward.c): few small ones are no matter of many threads.
 double dpcri_cost_shared_gradients(const dpcri_outlook *o) {
     const double tasks = floor(length_of(o) * batch_of(o) * o->steps->flops / 30000);
     const double side = more(1, less(threads_of(o), tasks)), all = gradient_seconds(o);
-    return all > 0 ? more(all / side, weight_seconds(o, length_of(o), 2, side)) : 0;
+    return all > 0 ? more(all / side, weight_seconds(o, 2 * length_of(o), side)) : 0;
 }
 
 double dpcri_cost_with_gradients(const dpcri_outlook *o, bool loop, double seconds) {
@@ -329,7 +331,7 @@ double dpcri_cost_with_gradients(const dpcri_outlook *o, bool loop, double secon
     switch (dpcri_gradients_go(o->steps, dpcri_loop_back_window(o->steps), (int64_t)threads)) {
         case DPCRI_GRADIENTS_ALONE: return seconds + all;
         case DPCRI_GRADIENTS_BESIDE:
-            return more(more(seconds, (seconds + all) / threads), weight_seconds(o, length_of(o), 3, threads));
+            return more(more(seconds, (seconds + all) / threads), pass_seconds(o, 2, 3 * length_of(o), threads));
         default: return seconds + shared;
     }
 }
@@ -342,8 +344,7 @@ static double adjoint_loop(const dpcri_outlook *o) {
     const double block = less(batch_of(o), (double)dpcri_back_block(o->steps)), blocks = ceil(batch_of(o) / block);
     const double share = ceil(blocks / less(blocks, threads_of(o))) * block / batch_of(o);
     const double compute = block < block_rows(o) && block_rows(o) >= batch_of(o) ? timed * less(1, share) : timed;
-    const double bytes = length_of(o) * batch_of(o) * 2 * state_bytes(o);
-    return rows_floor(o, compute, block, bytes);
+    return rows_floor(o, compute, block, 2);
 }
 
 double dpcri_cost_adjoint_loop(const dpcri_outlook *o) { return dpcri_cost_with_gradients(o, true, adjoint_loop(o)); }
@@ -352,8 +353,7 @@ static double adjoint_overlap_by(const dpcri_outlook *o, double threads, int64_t
     const double lane = o->steps->lanes > 1 || o->costs.adjoint_lane > 0
                             ? less(adjoint_step(o), adjoint_row(o))
                             : more(adjoint_step(o) / batch_of(o), adjoint_row(o));
-    const double bytes = length_of(o) * batch_of(o) * 2 * state_bytes(o);
-    return overlap_seconds(o, threads, (double)chunk, (double)warm_up, adjoint_step(o), lane, bytes);
+    return overlap_seconds(o, threads, (double)chunk, (double)warm_up, adjoint_step(o), lane, 2);
 }
 
 double dpcri_cost_adjoint_overlap(const dpcri_outlook *o, int64_t chunk, int64_t warm_up) {
