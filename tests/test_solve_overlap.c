@@ -321,13 +321,44 @@ static void sums_of_roundings_are_told(void **state) {
     dpcr_context_destroy(context);
 }
 
+// The same sum, by more a chunk, beside a component that run-ups are too short for.
+static void step_adding_late(const chain *c, int64_t l, int64_t b, const double *in, double *out, double *j) {
+    (void)c, (void)b, (void)j;
+    out[0] = in[0] + 3e-8;
+    out[1] = 0.9 * in[1] + sin(0.7 * (double)l);
+}
+
+// Chunks run again for the other component's sake, and meet what is stored while the sum is off by less than the
+// tolerance: what each missed so counts, though it began with no defect.
+static void sums_that_meet_are_told(void **state) {
+    (void)state;
+    dpcr_context *context = solving_context(1);
+    chain c = {.step = step_adding_late, .length = 16384, .batch = 1, .width = 2, .dtype = DPCR_F64};
+    const double z0[2] = {0, 0.5};
+    const dpcr_solve_options options = {.size = sizeof options,
+                                        .method = DPCR_METHOD_OVERLAP,
+                                        .backward = DPCR_SCHEME_SEQUENTIAL,
+                                        .chunk = 256,
+                                        .warm_up = 16,
+                                        .atol = 1e-5,
+                                        .rtol = 1e-5};
+    solved r = solve(context, &c, z0, &options);
+    void *loop = loop_of(&c, z0);
+    const double error = largest_error(&c, r.z, loop);
+    assert_true(r.report.sweeps > 1 && error > 10 * 2e-5);
+    assert_true(r.report.error_estimate >= 0.5 * error);  // where they met is measured by the state's size
+    assert_int_equal(r.report.reason, DPCR_REASON_RESIDUAL_ONLY);
+    free(loop), solved_free(&r);
+    dpcr_context_destroy(context);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(overlap_has_the_loops_bits),          cmocka_unit_test(overlap_cuts),
         cmocka_unit_test(tolerant_overlap_is_close),           cmocka_unit_test(a_run_up_that_overflows_is_wrong),
         cmocka_unit_test(overlap_moves_chunks_off_each_other), cmocka_unit_test(what_is_finished_is_the_loop),
         cmocka_unit_test(auto_joins_closely_what_meets_soon),  cmocka_unit_test(what_met_within_the_tolerance_is_told),
-        cmocka_unit_test(sums_of_roundings_are_told),
+        cmocka_unit_test(sums_of_roundings_are_told),          cmocka_unit_test(sums_that_meet_are_told),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -424,6 +424,41 @@ static void windows_do_not_add_up(test_chain *c) {
         }
 }
 
+// A sum that is taken times eight where a window ends, and back by the next step: there its last state moves by more
+// than what its chunks' starts are off by, and the residual that is told is that of the states.
+static void moved_ends_are_told(test_chain *c) {
+    enum { RISE = 8, EVERY = 512 };  // a whole number of windows, whatever the level
+    const double tolerance = 1e-2;
+    double told = 0, most = 0;
+    for (int64_t w = 1; w <= 4; w++) {
+        c->count = 4096, c->layout = OWN;
+        make(c, w, DPCRI_ACT_IDENTITY, false, 0, 0, (uint64_t)w);
+        for (int64_t l = 0; l < c->count; l++)
+            for (int64_t i = 0; i < w * w; i++) {
+                const double rise = l % EVERY == EVERY - 1 ? RISE : l > 0 && l % EVERY == 0 ? 1.0 / RISE : 1;
+                put_number(c->dtype, (void *)(uintptr_t)c->p.weight, l * w * w + i, i % (w + 1) ? 0 : rise);
+            }
+        for (int64_t i = 0; i < c->count * w; i++) put_number(c->dtype, (void *)(uintptr_t)c->p.bias, i, 2e-6);
+        for (int64_t i = 0; i < w; i++) c->z0[i] = 0;
+        run_loop(c);
+        const answer a = solve(c, DPCRI_WINDOW_SHOOTING, tolerance, 50, 0);
+        assert_int_equal(a.window.good, c->count);
+        double z[4] = {0}, f[4], residual = 0;
+        for (int64_t l = 0; l < c->count; l++) {
+            step(c, l, z, f);
+            for (int64_t i = 0; i < w; i++) {
+                z[i] = number_at(c->dtype, a.z, l * w + i);
+                residual = fmax(residual, fabs(z[i] - f[i]));
+            }
+        }
+        if (!(residual <= a.window.residual + rounding_of(c->dtype)))
+            complain(c, &a, -1, "has a residual of", residual, a.window.residual);
+        told = fmax(told, a.window.residual), most = fmax(most, residual);
+        free(c->truth);
+    }
+    assert_true(most > 0 && told < 2 * tolerance);
+}
+
 // Chunks that forget what is far from them and not what is near, and one that repels across the corner it is asked by:
 // from what zero makes of the chunk before, every chunk looks right and every defect is below the tolerance.
 static void growth_that_no_start_shows(test_chain *c) {
@@ -589,6 +624,7 @@ TEST(chains_that_forget)
 TEST(a_past_that_grows)
 TEST(nothing_allowed)
 TEST(windows_do_not_add_up)
+TEST(moved_ends_are_told)
 TEST(growth_that_no_start_shows)
 TEST(the_same_bits_twice)
 TEST(what_is_not_served)
@@ -606,6 +642,7 @@ int main(void) {
         cmocka_unit_test(test_a_past_that_grows),
         cmocka_unit_test(test_nothing_allowed),
         cmocka_unit_test(test_windows_do_not_add_up),
+        cmocka_unit_test(test_moved_ends_are_told),
         cmocka_unit_test(test_growth_that_no_start_shows),
         cmocka_unit_test(test_the_same_bits_twice),
         cmocka_unit_test(test_what_is_not_served),

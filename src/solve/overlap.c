@@ -507,7 +507,6 @@ static dpcr_array before_run_up(const overlap *o, int64_t c, int64_t b) {
 // component.
 typedef struct component {
     double defect, beyond, distance, sum;
-    bool seen;  // a run-up
 } component;
 
 static component look_at_component(const overlap *o, int64_t b, int64_t i) {
@@ -520,7 +519,6 @@ static component look_at_component(const overlap *o, int64_t b, int64_t i) {
         const int64_t begin = chunk_start(&o->cut, c);
         k.sum += *met_of(o, c, b);
         if (begin <= m || *met_of(o, c, b) > 0) continue;
-        k.seen = true;
         const dpcr_array end = dpcri_outputs(&o->run->t, begin - 1, 1, b, 1), before = before_run_up(o, c, b),
                          start = chunk_states(o, o->space.starts, c, 1, b, 1);
         const double z = number(&end, i), apart = fabs(z - number(&start, i)), relative = apart / fmax(1, fabs(z));
@@ -538,7 +536,7 @@ static double kept_of(const component *k) { return k->beyond > 0 ? k->beyond / k
 
 // What a component's defects come to where run-ups did not halve the distance: one that keeps what it gets, such as a
 // sum that grows by next to nothing, carries all of them on.
-static double carried_by(const component *k) { return k->seen && 2 * k->defect < k->distance ? 0 : k->sum; }
+static double carried_by(const component *k) { return 2 * k->defect < k->distance ? 0 : k->sum; }
 
 // How much of an error at a chunk's start is left at its end, at most: the warm-up took the distance between the guess
 // and the chain down to the defect. Gives the sum of all defects of the sequence carried on; negative when nothing was
