@@ -217,7 +217,7 @@ run partition --profile "$folder/marked.json" --ranks 1 --quiet
 printf 'node1 -- a -- forward_compute_time=1\0002, backward_compute_time=1, activation_size=1, parameter_size=1\n' >"$folder/zeros.txt"
 refused 5 "line 1: wanted forward_compute_time" partition --profile "$folder/zeros.txt"
 printf '{"layers": [{"forward": 1e200, "input": 1, "weight": 1}]}' >"$folder/far.json"
-for action in simulate partition compare; do refused 5 "far.json': wanted times and bytes of at most 1e+100" $action --ranks 1 --profile "$folder/far.json"; done
+for action in simulate partition compare; do refused 5 "far.json': profile: layer 0: 1e+200; wanted times and bytes of at most 1e+100" $action --ranks 1 --profile "$folder/far.json"; done
 refused 5 "cannot read the schedule" validate --from "$folder/none.csv"
 refused 5 "cannot read the profile" simulate --profile "$folder/none.json"
 echo '{"layers": [{"forward": 0, "input": 0, "weight": 0}]}' >"$folder/zero.json"

@@ -72,6 +72,15 @@ static void reads_graph_and_json(void **state) {
     assert_string_equal(p.names[0], "a");
     assert_string_equal(p.names[1], "layer 1");
     dpcr_profile_free(s->context, &p);
+    static const char *const escapes[] = {
+        "node1 -- a\x1b[2Jb\x7f -- forward_compute_time=1, backward_compute_time=1, activation_size=1, "
+        "parameter_size=1\n",
+        "{\"layers\": [{\"name\": \"a\\u001b[2Jb\\u007f\", \"forward\": 1, \"input\": 1, \"weight\": 1}]}"};
+    for (int i = 0; i < 2; i++) {
+        assert_ok(s, dpcr_profile_read(s->context, escapes[i], strlen(escapes[i]), &p, &s->error));
+        assert_string_equal(p.names[0], "a?[2Jb?");
+        dpcr_profile_free(s->context, &p);
+    }
 }
 
 static void damaged_profiles(void **state) {
@@ -83,21 +92,25 @@ static void damaged_profiles(void **state) {
     snprintf(missing, sizeof missing, "node1 -- a%s\tnode1 -- node2\n", figures);
     const struct {
         const char *text, *wanted;
-    } cases[] = {{"", "wanted JSON, or PipeDream's graph.txt"},
-                 {"node1 -- a\n", "line 1: wanted ' -- forward_compute_time="},
-                 {"node1 -- a -- forward_compute_time=x\n", "line 1: wanted forward_compute_time"},
-                 {"node1 -- a -- forward_compute_time=-1, backward_compute_time=1\n", "numbers of at least 0"},
-                 {"nodex -- a\n", "'nodeN -- description"},
-                 {twice, "node1 comes twice"},
-                 {circle, "make a circle"},
-                 {missing, "line 2: wanted nodes that have a line"},
-                 {"{", "line 1"},
-                 {"{\"layers\": 3}", "an array \"layers\""},
-                 {"[]", "an array \"layers\""},
-                 {"{\"layers\": []}", "0 layers"},
-                 {"{\"layers\": [5]}", "layer 0 is no object"},
-                 {"{\"layers\": [{\"forward\": 1, \"input\": 1}]}", "wanted \"weight\""},
-                 {"{\"layers\": [{\"forward\": -1, \"input\": 1, \"weight\": 1}]}", "wanted \"forward\", a number"}};
+    } cases[] = {
+        {"", "wanted JSON, or PipeDream's graph.txt"},
+        {"node1 -- a\n", "line 1: wanted ' -- forward_compute_time="},
+        {"node1 -- a -- forward_compute_time=x\n", "line 1: wanted forward_compute_time"},
+        {"node1 -- a -- forward_compute_time=-1, backward_compute_time=1\n", "numbers of at least 0"},
+        {"nodex -- a\n", "'nodeN -- description"},
+        {twice, "node1 comes twice"},
+        {circle, "make a circle"},
+        {missing, "line 2: wanted nodes that have a line"},
+        {"{", "line 1"},
+        {"{\"layers\": 3}", "an array \"layers\""},
+        {"[]", "an array \"layers\""},
+        {"{\"layers\": []}", "0 layers"},
+        {"{\"layers\": [5]}", "layer 0 is no object"},
+        {"{\"layers\": [{\"forward\": 1, \"input\": 1}]}", "wanted \"weight\""},
+        {"{\"layers\": [{\"forward\": -1, \"input\": 1, \"weight\": 1}]}", "wanted \"forward\", a number"},
+        {"{\"layers\": [{\"forward\": 1e100, \"input\": 1, \"weight\": 2e100}]}", "layer 0: 2e+100; wanted times"},
+        {"node1 -- a -- forward_compute_time=1, backward_compute_time=1, activation_size=2e100, parameter_size=1\n",
+         "layer 0: 2e+100; wanted times and bytes of at most 1e+100"}};
     scratch *s = *state;
     for (size_t k = 0; k < sizeof cases / sizeof cases[0]; k++) {
         dpcr_profile p;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 // Profiles: memory, JSON, groups of layers.
 #include "pipe/profile.h"
+#include "pipe/pipe.h"
 
 #include <jansson.h>
 #include <math.h>
@@ -39,8 +40,11 @@ dpcr_status dpcri_profile_alloc(dpcr_context *context, int64_t layers, dpcr_prof
 
 dpcr_status dpcri_profile_set_name(dpcr_context *context, dpcr_profile *profile, int64_t layer, const char *name,
                                    dpcr_error *error) {
-    profile->names[layer] = dpcri_strdup(context, name);
-    return profile->names[layer] ? DPCR_OK : dpcri_fail(error, DPCR_ERROR_MEMORY, "profile: no memory for a name");
+    char *const copy = profile->names[layer] = dpcri_strdup(context, name);
+    if (!copy) return dpcri_fail(error, DPCR_ERROR_MEMORY, "profile: no memory for a name");
+    for (char *c = copy; *c; c++)  // names are told: one line, and nothing that a terminal obeys
+        if ((unsigned char)*c < 0x20 || *c == 0x7f) *c = '?';
+    return DPCR_OK;
 }
 
 // ---- JSON ----
@@ -64,8 +68,6 @@ static dpcr_status read_layer(dpcr_context *context, const json_t *layer, int64_
     if (!json_is_object(layer))
         DPCR_TRY(dpcri_fail(error, DPCR_ERROR_FORMAT, "profile: layer %lld is no object", (long long)l));
     DPCR_TRY(dpcri_profile_set_name(context, profile, l, name ? name : number, error));
-    for (char *c = profile->names[l]; *c; c++)  // names are told: one line, and nothing that a terminal obeys
-        if ((unsigned char)*c < 0x20 || *c == 0x7f) *c = '?';
     DPCR_TRY(read_field(layer, l, "forward", true, &profile->forward[l], error));
     DPCR_TRY(read_field(layer, l, "input", true, &profile->input[l], error));
     DPCR_TRY(read_field(layer, l, "weight", true, &profile->weight[l], error));
@@ -92,6 +94,18 @@ done:
     return status;
 }
 
+// What schedules count with.
+static dpcr_status check_range(const dpcr_profile *p, dpcr_error *error) {
+    const double *const arrays[] = {p->forward, p->input, p->weight, p->activation_bytes, p->parameter_bytes};
+    for (int64_t l = 0; l < p->layers; l++)
+        for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++)
+            if (arrays[i][l] > DPCRI_MOST_COST)
+                return dpcri_fail(error, DPCR_ERROR_FORMAT,
+                                  "profile: layer %lld: %g; wanted times and bytes of at most %g", (long long)l,
+                                  arrays[i][l], DPCRI_MOST_COST);
+    return DPCR_OK;
+}
+
 dpcr_status dpcr_profile_read(dpcr_context *context, const char *text, size_t bytes, dpcr_profile *profile,
                               dpcr_error *error) {
     if (profile) *profile = (dpcr_profile){0};
@@ -100,8 +114,9 @@ dpcr_status dpcr_profile_read(dpcr_context *context, const char *text, size_t by
     size_t at = 0;
     while (at < bytes && (text[at] == ' ' || text[at] == '\n' || text[at] == '\t' || text[at] == '\r')) at++;
     const bool is_json = at < bytes && (text[at] == '{' || text[at] == '[');
-    const dpcr_status status = is_json ? read_json(context, text, bytes, profile, error)
-                                       : dpcri_profile_read_graph(context, text, bytes, profile, error);
+    dpcr_status status = is_json ? read_json(context, text, bytes, profile, error)
+                                 : dpcri_profile_read_graph(context, text, bytes, profile, error);
+    if (status == DPCR_OK) status = check_range(profile, error);
     if (status != DPCR_OK) dpcr_profile_free(context, profile);
     return status;
 }
