@@ -154,16 +154,6 @@ static void csv_real(FILE *out, double value) {
 }
 static void csv_text(FILE *out, const char *text) { fprintf(out, ",%s", text ? text : ""); }
 
-static void csv_quoted(FILE *out, const char *text) {
-    fputs(",\"", out);
-    for (const char *c = text; *c; c++)
-        if (*c == '"')
-            fputs("\"\"", out);
-        else
-            fputc((unsigned char)*c < 0x20 ? ' ' : *c, out);
-    fputc('"', out);
-}
-
 // The winner's where the method has won, which others of the name may have undercut in a first look only; else the
 // fastest of the name.
 static double seconds_of(const bench_race *r, const char *name) {
@@ -207,7 +197,8 @@ static void csv_row(FILE *out, const bench *b, const bench_point *p, bool back, 
     csv_real(out, limits && limits->triad_bytes_per_second > 0 ? limits->triad_bytes_per_second : NAN);
     csv_real(out, limits && limits->fma_seconds > 0 ? limits->fma_seconds : NAN);
     csv_real(out, limits && limits->line_seconds > 0 ? limits->line_seconds : NAN);
-    csv_quoted(out, dpcr_processor_name());
+    fputc(',', out);
+    cli_csv_text(out, dpcr_processor_name());
     csv_text(out, b->commit);
     fputc('\n', out);
 }

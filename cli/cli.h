@@ -255,6 +255,8 @@ json_t *cli_json_reals(const double *values, int64_t count);
 json_t *cli_json_ints(const int64_t *values, int64_t count);
 // With --json the object on stdout. Returns the exit code.
 int cli_print_json(const cli_result *result);
+// A text in quotes, whatever it holds, on one line.
+void cli_csv_text(FILE *out, const char *text);
 // --csv FILE of the object's single values: a line of names, a line of values.
 int cli_csv_result(const cli_common *common, const cli_result *result);
 // Writes a whole file, as dpcr_text_write does.

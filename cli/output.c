@@ -69,11 +69,18 @@ int cli_print_json(const cli_result *result) {
 
 // ---- CSV ----
 
+void cli_csv_text(FILE *out, const char *text) {
+    fputc('"', out);
+    for (const char *c = text; *c; c++) {
+        if (*c == '"') fputc('"', out);
+        fputc((unsigned char)*c < 0x20 ? ' ' : *c, out);
+    }
+    fputc('"', out);
+}
+
 static void csv_value(FILE *out, const json_t *value) {
     if (json_is_string(value)) {
-        fputc('"', out);
-        for (const char *c = json_string_value(value); *c; c++) fprintf(out, *c == '"' ? "\"\"" : "%c", *c);
-        fputc('"', out);
+        cli_csv_text(out, json_string_value(value));
     } else if (json_is_integer(value)) {
         fprintf(out, "%lld", (long long)json_integer_value(value));
     } else if (json_is_real(value)) {

@@ -160,13 +160,10 @@ static void add_gain(gains *g, int64_t ranks, const figures *f) {
 }
 
 static void csv_row(FILE *out, const char *model, int64_t ranks, const figures *f) {
-    if (strpbrk(model, ",\"\r\n")) {  // the name of a file
-        fputc('"', out);
-        for (const char *c = model; *c; c++) fprintf(out, *c == '"' ? "\"\"" : "%c", *c);
-        fputc('"', out);
-    } else {
+    if (strpbrk(model, ",\"\r\n"))  // the name of a file
+        cli_csv_text(out, model);
+    else
         fputs(model, out);
-    }
     fprintf(out, ",%lld", (long long)ranks);
     for (int w = 0; w < WAYS; w++) fprintf(out, ",%.17g,%.17g,%.17g", f[w].period, f[w].bytes, f[w].weight_bytes);
     fputc('\n', out);
