@@ -6,6 +6,7 @@
 #include "chain/chain_internal.h"
 #include "chain_problem.h"
 #include "kern/squares.h"
+#include "rt/core.h"
 
 static void expect(dpcr_status got, dpcr_status wanted, dpcr_error *error, const char *words) {
     if (got != wanted || error->status != wanted || !strstr(error->text, words) || strchr(error->text, '\n'))

@@ -5,6 +5,7 @@
 
 #include "kern/kern.h"
 #include "linear_common.h"
+#include "rt/core.h"
 #include "sampled.h"
 
 enum { MOST = 1 << 20, GAP = 3 };

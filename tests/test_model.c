@@ -17,6 +17,7 @@
 #include "base/random.h"
 #include "budget.h"
 #include "deeppcr/model.h"
+#include "rt/core.h"
 #include "rt/rt.h"
 
 static dpcr_context *context;

@@ -20,6 +20,7 @@
 #include <xmmintrin.h>
 #endif
 
+#include "rt/core.h"
 #include "rt/rt.h"
 
 typedef struct counted {
@@ -461,6 +462,35 @@ static void checked_sizes(void **state) {
     free(memory);
 }
 
+// Names as dpcr_processor_name gives them; what no kind is known of does vectors whole.
+static void kinds_of_processors(void **state) {
+    (void)state;
+    static const struct {
+        const char *name;
+        dpcri_core kind;
+    } known[] = {{"AMD EPYC (family 23 model 1)", DPCRI_CORE_HALVES},
+                 {"AMD Ryzen 5 2600 (family 23 model 8)", DPCRI_CORE_HALVES},
+                 {"AMD EPYC 7B12 (family 23 model 49)", DPCRI_CORE_WHOLE},
+                 {"AMD EPYC 7B13 (family 25 model 1)", DPCRI_CORE_TURNS},
+                 {"AMD EPYC 9B14 (family 25 model 17)", DPCRI_CORE_TURNS},
+                 {"AMD EPYC 9B45 (family 26 model 2)", DPCRI_CORE_WHOLE},
+                 {"Intel(R) Xeon(R) Platinum 8581C (family 6 model 207)", DPCRI_CORE_SHARED},
+                 {"ARM (implementer 0x41 part 0xd0c)", DPCRI_CORE_WHOLE},
+                 {"unknown processor", DPCRI_CORE_WHOLE}};
+    for (size_t i = 0; i < sizeof known / sizeof known[0]; i++)
+        if (dpcri_core_named(known[i].name) != known[i].kind)
+            fail_msg("%s: kind %d, wanted %d", known[i].name, dpcri_core_named(known[i].name), known[i].kind);
+    // And one whose vectors are of another level does those of this level whole.
+    const dpcri_core own = dpcri_core_kind();
+    for (int kind = DPCRI_CORE_WHOLE; kind <= DPCRI_CORE_HALVES; kind++) {
+        dpcri_core_let_be((dpcri_core)kind);
+        const dpcri_isa its = kind == DPCRI_CORE_HALVES ? DPCRI_AVX2 : DPCRI_AVX512;
+        assert_int_equal(dpcri_core_kind(), dpcri_isa_level() == its ? kind : DPCRI_CORE_WHOLE);
+        assert_true((dpcri_kernels_slower().lanes > 1) == (dpcri_core_kind() != DPCRI_CORE_WHOLE));
+    }
+    dpcri_core_let_be(own);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_task_once),
@@ -476,6 +506,7 @@ int main(void) {
         cmocka_unit_test(what_is_written_lies_apart),
         cmocka_unit_test(checked_sizes),
 #if defined(HAS_MODES)
+        cmocka_unit_test(kinds_of_processors),
         cmocka_unit_test(denormals_are_the_callers),
         cmocka_unit_test(denormals_are_flushed_when_asked),
 #endif

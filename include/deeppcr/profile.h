@@ -26,7 +26,8 @@ DPCR_API void dpcr_profile_free(dpcr_context *context, dpcr_profile *profile);
 // Reads JSON, {"layers": [{"name": "conv1", "forward": 1.5, "input": 1.5, "weight": 1.5, "activation_bytes": 1e6,
 // "parameter_bytes": 4e4}, ..]} (name and bytes may be missing), or PipeDream's graph.txt (told by its first
 // character), whose nodes are taken in topological order, without those named Input, and whose backward time is split
-// evenly over I and W. Anything else: DPCR_ERROR_FORMAT with the line. *profile is the caller's.
+// evenly over I and W. Anything else, and times or bytes above 1e100: DPCR_ERROR_FORMAT with the line or layer. Control
+// characters of names become spaces. *profile is the caller's.
 DPCR_API dpcr_status dpcr_profile_read(dpcr_context *context, const char *text, size_t bytes, dpcr_profile *profile,
                                        dpcr_error *error);
 

@@ -302,7 +302,8 @@ typedef enum dpcr_reason {
     DPCR_REASON_CONVERGED = 1,       // residuals below the tolerance and the error estimate, which is relative to
                                      // max(1, |z|), at most atol + rtol
     DPCR_REASON_RESIDUAL_ONLY = 2,   // residuals below the tolerance; no error estimate could confirm it
-    DPCR_REASON_EXACT = 3,           // the loop's result by construction: equal numbers, the sign of a zero aside
+    DPCR_REASON_EXACT = 3,           // the loop's result by construction: equal numbers, the sign of a zero aside (so
+                                     // of a step to which 0 and -0 are the same)
     DPCR_REASON_SEQUENTIAL = 4,      // the method was the loop
     DPCR_REASON_SCALED = 6,          // residuals below the tolerance in units of each step's scale (step_scale)
     DPCR_REASON_FALLBACK = 5,        // the budget was spent: finished in order from the locked prefix

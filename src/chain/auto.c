@@ -13,6 +13,7 @@
 #include "chain/windows.h"
 #include "kern/chunked.h"
 #include "kern/squares.h"
+#include "rt/core.h"
 #include "rt/rates.h"
 
 // Where a constant was measured: portable code and AVX2 on a Zen 3, AVX-512 on a Zen 5 (about the same on Zen 4, but

@@ -12,6 +12,7 @@
 #include "kern/simd.h"
 #include "kern/squares.h"
 #include "kern/transpose.h"
+#include "rt/core.h"
 
 // PAIR_h of n lanes: sums within groups of 2h lanes of a and b; group g of the result holds a's sums in its lower h
 // lanes and b's in its upper h. log2 n such steps turn n vectors into the vector of their horizontal sums.

@@ -3,6 +3,7 @@
 #include "kern/narrow.h"
 
 #include "kern/levels.h"
+#include "rt/core.h"
 
 bool dpcri_narrow_serves(const dpcri_narrow *chain) {
     return (chain->dtype == DPCR_F32 || chain->dtype == DPCR_F64) && chain->width >= 1 &&

@@ -8,6 +8,7 @@
 #include "nn/adjoint.h"
 #include "nn/window.h"
 #include "rt/cache.h"
+#include "rt/core.h"
 
 // Work buffers of one call: on its stack, or allocated where wide layers would leave too few rows a block.
 enum { STACK_BYTES = 96 * 1024, BLOCK_BYTES = 16 * 1024, FEW_ROWS = 16 };  // BLOCK: of narrow states going back
@@ -593,7 +594,7 @@ static void set_costs(const dpcr_model *m, dpcr_steps *steps) {
         // [AVX2, AVX-512], both on a Zen 5: ReLU, and what tanh adds
         static const double lane_seconds[] = {2.2, 1.7}, longer_lane[] = {3.6, 1.5}, longer_loop[] = {14.7, 7.6};
         const bool wide = dpcri_isa_level() == DPCRI_AVX512, relu = activation == 0;
-        steps->lane_seconds = 1e-9 * (lane_seconds[wide] + (relu ? 0 : longer_lane[wide])) * slower.eights;
+        steps->lane_seconds = 1e-9 * (lane_seconds[wide] + (relu ? 0 : longer_lane[wide])) * slower.lanes_of_8;
         // Fitted together on a Zen 4: its factor is one for ReLU too.
         steps->latency = 1e-9 * (5.4 + (relu ? 0 : longer_loop[wide])) * fmax(slower.loop, slower.wide);
     }

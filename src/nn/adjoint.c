@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "kern/window.h"
+#include "rt/core.h"
 
 enum { NUMBERS = 12288, LEAST_STEPS = 16 };  // of the slopes and of g between blocks, on the stack
 

@@ -12,6 +12,7 @@
 #include "nn/adjoint.h"
 #include "nn/device.h"
 #include "nn/window.h"
+#include "rt/core.h"
 #include "solve/solve_internal.h"
 
 enum { WIDEST = 4096, STACK_VALUES = 3 * WIDEST, TURNED_WIDTH = 64 };
