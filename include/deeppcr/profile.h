@@ -27,7 +27,7 @@ DPCR_API void dpcr_profile_free(dpcr_context *context, dpcr_profile *profile);
 // "parameter_bytes": 4e4}, ..]} (name and bytes may be missing), or PipeDream's graph.txt (told by its first
 // character), whose nodes are taken in topological order, without those named Input, and whose backward time is split
 // evenly over I and W. Anything else, and times or bytes above 1e100: DPCR_ERROR_FORMAT with the line or layer. Control
-// characters of names become spaces. *profile is the caller's.
+// characters of names become question marks. *profile is the caller's.
 DPCR_API dpcr_status dpcr_profile_read(dpcr_context *context, const char *text, size_t bytes, dpcr_profile *profile,
                                        dpcr_error *error);
 
