@@ -268,11 +268,6 @@ struct chunks : blocks_for<Step> {
             if (me.peer_load(p.open + item)) me.raise(p.unfinished + item % p.rows, 1u);
     }
 
-    // In order goes what the sweeps left open alone: a sequence's bits hang on no other's.
-    SIMT static bool rests(simt::lane &me, const arguments &p, int64_t row, uint32_t sweeps) {
-        return p.scales && sweeps == 0 && me.peer_load(p.unfinished + row) == 0;
-    }
-
     // What a tolerance is of; 0 where one of the starts is not finite: bits decide then.
     SIMT static T scale_of(simt::lane &me, const arguments &p, int64_t row) {
         const float size = cells::float_of(me.peer_load(p.scales + row));
@@ -287,7 +282,7 @@ struct chunks : blocks_for<Step> {
             const int64_t item = s.first + n;
             const T size = p.scales ? scale_of(me, p, item % p.rows) : T(0);
             bool apart = false;
-            if (item >= p.rows && has_steps(p, item) && !rests(me, p, item % p.rows, sweeps))
+            if (item >= p.rows && has_steps(p, item))
                 for (int64_t j = me.in_warp(); j < S; j += simt::warp_size) {
                     const T a = me.peer_load(p.starts + item * S + j),
                             b = me.peer_load(p.ends + (item - p.rows) * S + j);
