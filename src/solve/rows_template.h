@@ -91,9 +91,37 @@ static void SUFFIX(residual)(const dpcr_array *f, const dpcr_array *z, const dpc
         }
 }
 
+static double SUFFIX(growth_at)(const dpcr_array *growth, int64_t step, int64_t row) {
+    if (!growth) return 1;
+    return ((const double *)growth->data)[step * growth->strides[0] + row * growth->strides[1]];
+}
+
+static void SUFFIX(size)(const dpcr_array *z, double *most) {
+    for (int64_t b = 0; b < z->shape[1]; b++) {
+        const REAL *row = SUFFIX(at)(z, 0, b);
+        most[b] = 1;
+        for (int64_t i = 0; i < z->shape[2]; i++) most[b] = fmax(most[b], fabs((double)row[i]));
+    }
+}
+
+static void SUFFIX(grow)(const dpcr_array *m, int64_t run, const dpcr_array *z, double *most) {
+    for (int64_t b = 0; b < m->shape[1]; b++) {
+        const REAL *values = SUFFIX(at)(m, 0, b), *row = SUFFIX(at)(z, 0, b);
+        double norm = 0, size = 1;
+        for (int64_t k = 0; k < m->shape[2]; k += run) {
+            double sum = 0;
+            for (int64_t i = 0; i < run; i++) sum += fabs((double)values[k + i]);
+            if (sum > norm) norm = sum;
+        }
+        for (int64_t i = 0; i < z->shape[2]; i++) size = fmax(size, fabs((double)row[i]));
+        if (norm / size > most[b]) most[b] = norm / size;
+    }
+}
+
 static void SUFFIX(update)(const dpcr_array *z, const dpcr_array *f, const dpcr_array *delta, int64_t first,
                            const int64_t *front, const void *const *reset, const int64_t *until, bool hold, bool mean,
-                           double atol, double rtol, const double *scale, int64_t *good, double *estimate) {
+                           double atol, double rtol, const double *scale, const dpcr_array *growth, int64_t *good,
+                           double *estimate) {
     const int64_t steps = z->shape[0], rows = z->shape[1], w = z->shape[2];
     for (int64_t b = 0; b < rows; b++) good[b] = 0, estimate[b] = 0;
     for (int64_t l = 0; l < steps; l++)
@@ -106,11 +134,11 @@ static void SUFFIX(update)(const dpcr_array *z, const dpcr_array *f, const dpcr_
             const REAL *fl = SUFFIX(at)(f, l, b), *dl = SUFFIX(at)(delta, l, b);
             bool within = true, finite = true;
             double largest = 0, most = 1, square = 0;
-            const double unit = scale ? scale[first + l] : 1;
+            const double unit = scale ? scale[first + l] : 1, grown = SUFFIX(growth_at)(growth, l, b);
             for (int64_t i = 0; i < w; i++) {
                 const REAL size = (REAL)fabs((double)dl[i]), value = (REAL)fabs((double)zl[i]);
-                within = within && size <= (REAL)(unit * atol) + (REAL)(unit * rtol) * value;
-                if ((double)size > largest) largest = (double)size;
+                within = within && grown * (double)size <= (double)((REAL)(unit * atol) + (REAL)(unit * rtol) * value);
+                if (grown * (double)size > largest) largest = grown * (double)size;
                 if ((double)value > most) most = (double)value;
                 square += (double)size * (double)size;
                 finite = finite && (zl[i] + dl[i]) - (zl[i] + dl[i]) == 0;
@@ -130,14 +158,16 @@ static void SUFFIX(update)(const dpcr_array *z, const dpcr_array *f, const dpcr_
         }
 }
 
-static void SUFFIX(measure)(const dpcr_array *z, const dpcr_array *delta, double *estimate, const dpcr_array *carry) {
+static void SUFFIX(measure)(const dpcr_array *z, const dpcr_array *delta, const dpcr_array *growth, double *estimate,
+                            const dpcr_array *carry) {
     const int64_t steps = z->shape[0], rows = z->shape[1], w = z->shape[2];
     for (int64_t l = 0; l < steps; l++)
         for (int64_t b = 0; b < rows; b++) {
             const REAL *zl = SUFFIX(at)(z, l, b), *dl = SUFFIX(at)(delta, l, b);
+            const double grown = SUFFIX(growth_at)(growth, l, b);
             double most = 0, scale = 1;
             for (int64_t i = 0; i < w; i++) {
-                const double size = fabs((double)dl[i]), value = fabs((double)zl[i]);
+                const double size = grown * fabs((double)dl[i]), value = fabs((double)zl[i]);
                 if (!(size <= most)) most = size == size ? size : HUGE_VAL;
                 if (value > scale) scale = value;
             }
@@ -198,6 +228,8 @@ static const dpcri_row_ops SUFFIX(ops) = {
     .residual = SUFFIX(residual),
     .update = SUFFIX(update),
     .measure = SUFFIX(measure),
+    .grow = SUFFIX(grow),
+    .size = SUFFIX(size),
     .close = SUFFIX(close),
     .distance = SUFFIX(distance),
     .extract = SUFFIX(extract),

@@ -2,9 +2,11 @@
 // Multiple shooting: Newton on the boundaries of chunks. With n steps a chunk, S_c the state before chunk c and Phi_c
 // the n steps of chunk c, the boundaries are a chain of their own, S_{c+1} = Phi_c(S_c), with Jacobian M_c = J_{cn+n-1}
 // ... J_{cn}. So shooting is the sweep driver on the coarse chain of K = L / n steps (window, lock, fallback and all),
-// then one pass of the loop inside all chunks at once. Inside a chunk the residual is zero; only K defects exist. Work
-// a sweep: L evaluations, L compositions. Depth: n + that of the coarse scheme. Wins where a chain does not forget, the
-// width is small and lanes are idle. Source: Bock and Plitt 1984 (direct multiple shooting); docs/math/shooting.md.
+// then one pass of the loop inside all chunks at once. Inside a chunk the residual is zero; only K defects exist, each
+// of which counts for the most that its chunk makes of it. Work a sweep: L evaluations, L compositions. Depth: n + that
+// of the coarse scheme. Wins where a chain does not forget, the width is small and lanes are idle. Source: Bock and
+// Plitt 1984 (direct multiple shooting); docs/math/shooting.md.
+#include <float.h>
 #include <math.h>
 #include <string.h>
 
@@ -13,9 +15,10 @@
 // The coarse chain's callbacks work on these.
 typedef struct coarse {
     const dpcr_solve_plan *fine;
-    int64_t n;      // fine steps a coarse one
-    int64_t piece;  // lanes a call of linearise has at most
-    void *scratch;  // [DPCRI_EVALUATION_TASKS] of states [n][B][w], Jacobians [n][B][values], product [B][values]
+    int64_t n;       // fine steps a coarse one
+    int64_t piece;   // lanes a call of linearise has at most
+    double *growth;  // [coarse steps + 1][B] of the coarse plan
+    void *scratch;   // [DPCRI_EVALUATION_TASKS] of states [n][B][w], Jacobians [n][B][values], product [B][values]
     size_t slot_bytes;
 } coarse;
 
@@ -74,46 +77,76 @@ static product slot_arrays(const coarse *c, int64_t slot, int64_t rows) {
     return p;
 }
 
-// Lane `lane`: runs the chunk, then M = J_{n-1} ... J_0 at its states.
+// Steps [first, first + count) from `start`: M = J_{count-1} ... J_0 at their states, which stay in `p`. What is off by
+// one at the start is off by growth[row] at most, in units of max(1, |z|), in the first `within` of them.
+static int run_chunk(const coarse *c, const dpcr_span *span, const product *p, int64_t first, int64_t count,
+                     const dpcr_array *start, int64_t within, double *growth, dpcr_array *m) {
+    const dpcr_steps *fine = &c->fine->steps;
+    const dpcri_row_ops *ops = dpcri_row_ops_of(fine->dtype);
+    const int64_t values = dpcr_transition_values(&fine->jacobian);
+    const int64_t run = fine->jacobian.structure == DPCR_SCALAR ? 1 : values / fine->width;
+    const dpcr_array whole = dpcri_slice(&p->states, 0, count, 0, span->rows), states = dpcri_as_steps(&whole);
+    dpcr_span loop = dpcri_span(first, 1, 1, count, span->row, span->rows);
+    loop.active = span->active;
+    int code = dpcri_advance(fine, &loop, start, &states, NULL, NULL);
+    if (code) return code;
+    dpcr_span each = dpcri_span(first, 1, 1, 1, span->row, span->rows);
+    each.active = span->active;
+    dpcr_array j = dpcri_slice(&p->jacobians, 0, 1, 0, span->rows);
+    code = fine->linearise(fine->user, &each, start, NULL, &j);
+    if (code == 0 && count > 1) {
+        each = dpcri_span(first + 1, count - 1, 1, 1, span->row, span->rows);
+        each.active = span->active;
+        const dpcr_array before = dpcri_slice(&p->states, 0, count - 1, 0, span->rows);
+        j = dpcri_slice(&p->jacobians, 1, count - 1, 0, span->rows);
+        code = fine->linearise(fine->user, &each, &before, NULL, &j);
+    }
+    if (code) return code;
+    dpcr_array next = p->ping;
+    *m = dpcri_slice(&p->jacobians, 0, 1, 0, span->rows);
+    for (int64_t b = 0; b < span->rows; b++) growth[b] = 0;
+    for (int64_t k = 0; k < count; k++) {
+        if (k > 0) {
+            const dpcr_array later = dpcri_slice(&p->jacobians, k, 1, 0, span->rows);
+            if (dpcr_transition_compose(&fine->jacobian, &later, m, &next, NULL) != DPCR_OK) return -1;
+            *m = next;
+            next = next.data == p->ping.data ? p->pong : p->ping;
+        }
+        const dpcr_array state = dpcri_slice(&p->states, k, 1, 0, span->rows);
+        if (k < within) ops->grow(m, run, &state, growth);
+    }
+    for (int64_t b = 0; b < span->rows; b++) {
+        const dpcr_array row = dpcri_slice(start, 0, 1, b, 1);
+        double size;
+        ops->size(&row, &size);
+        growth[b] = fmin(fmax(1, growth[b] * size), DBL_MAX);
+    }
+    return 0;
+}
+
+// Lane `lane`: the chunk and its M; of the last, what follows it.
 static int chunk_product(const coarse *c, const dpcr_span *span, int64_t lane, const dpcr_array *in,
                          const dpcr_array *f, const dpcr_array *a) {
     const dpcr_steps *fine = &c->fine->steps;
     const dpcri_row_ops *ops = dpcri_row_ops_of(fine->dtype);
     const product p = slot_arrays(c, (span->first / c->piece) % DPCRI_EVALUATION_TASKS, span->rows);
-    const int64_t first = (span->first + lane) * c->n;
-    const dpcr_array start = dpcri_slice(in, lane, 1, 0, span->rows), states = dpcri_as_steps(&p.states);
-    dpcr_span loop = dpcri_span(first, 1, 1, c->n, span->row, span->rows);
-    loop.active = span->active;
-    int code = dpcri_advance(fine, &loop, &start, &states, NULL, NULL);
+    const int64_t chunk = span->first + lane, end_of_all = (chunk + 1) * c->n, left = fine->length - end_of_all;
+    const dpcr_array start = dpcri_slice(in, lane, 1, 0, span->rows);
+    double *const growth = c->growth + chunk * fine->batch + span->row;
+    dpcr_array m;
+    int code = run_chunk(c, span, &p, chunk * c->n, c->n, &start, c->n - 1, growth, &m);
     if (code) return code;
     const dpcr_array end = dpcri_slice(&p.states, c->n - 1, 1, 0, span->rows);
     if (f) {
         const dpcr_array out = dpcri_slice(f, lane, 1, 0, span->rows);
         ops->copy(&end, &out);
     }
-    if (!a) return 0;
-    dpcr_span each = dpcri_span(first, 1, 1, 1, span->row, span->rows);
-    each.active = span->active;
-    dpcr_array j = dpcri_slice(&p.jacobians, 0, 1, 0, span->rows);
-    code = fine->linearise(fine->user, &each, &start, NULL, &j);
-    if (code == 0 && c->n > 1) {
-        each = dpcri_span(first + 1, c->n - 1, 1, 1, span->row, span->rows);
-        each.active = span->active;
-        const dpcr_array before = dpcri_slice(&p.states, 0, c->n - 1, 0, span->rows);
-        j = dpcri_slice(&p.jacobians, 1, c->n - 1, 0, span->rows);
-        code = fine->linearise(fine->user, &each, &before, NULL, &j);
+    if (a) {
+        const dpcr_array out = dpcri_slice(a, lane, 1, 0, span->rows);
+        ops->copy(&m, &out);
     }
-    if (code) return code;
-    dpcr_array m = dpcri_slice(&p.jacobians, 0, 1, 0, span->rows), next = p.ping;
-    for (int64_t k = 1; k < c->n; k++) {
-        const dpcr_array later = dpcri_slice(&p.jacobians, k, 1, 0, span->rows);
-        if (dpcr_transition_compose(&fine->jacobian, &later, &m, &next, NULL) != DPCR_OK) return -1;
-        m = next;
-        next = next.data == p.ping.data ? p.pong : p.ping;
-    }
-    const dpcr_array out = dpcri_slice(a, lane, 1, 0, span->rows);
-    ops->copy(&m, &out);
-    return 0;
+    if (left > 0 && left < c->n) code = run_chunk(c, span, &p, end_of_all, left, &end, left, growth + fine->batch, &m);
+    return code;
 }
 
 static int coarse_linearise(void *user, const dpcr_span *span, const dpcr_array *in, const dpcr_array *f,
@@ -161,21 +194,22 @@ static dpcr_status coarse_plan(const dpcr_solve_plan *plan, coarse *c, dpcr_solv
     return DPCR_OK;
 }
 
-static void carve(const dpcr_solve_plan *inner, const coarse *c, dpcri_arena *arena, void **boundaries,
-                  void **scratch) {
+static void carve(const dpcr_solve_plan *inner, const coarse *c, dpcri_arena *arena, void **boundaries, void **scratch,
+                  double **growth) {
     int64_t numbers = 0;
     if (!dpcri_mul(inner->steps.length * inner->steps.batch, inner->steps.width, &numbers)) arena->overflow = true;
     *boundaries = dpcri_arena_take(arena, numbers, dpcr_dtype_size(inner->steps.dtype));
     *scratch = dpcri_arena_take(arena, DPCRI_EVALUATION_TASKS, c->slot_bytes);
+    *growth = dpcri_arena_take(arena, (inner->steps.length + 1) * inner->steps.batch, sizeof **growth);
 }
 
 size_t dpcri_shooting_bytes(const dpcr_solve_plan *plan, dpcr_error *error) {
     coarse c;
     dpcr_solve_plan inner;
     dpcri_arena arena = {0};
-    void *boundaries, *scratch;
+    void *boundaries;
     if (coarse_plan(plan, &c, &inner, error) != DPCR_OK) return SIZE_MAX;
-    carve(&inner, &c, &arena, &boundaries, &scratch);
+    carve(&inner, &c, &arena, &boundaries, &c.scratch, &c.growth);
     dpcri_sweep_space space;
     dpcri_sweep_carve(&inner, &arena, &space);
     return arena.overflow ? SIZE_MAX : arena.used;
@@ -243,7 +277,9 @@ dpcr_status dpcri_solve_shooting(dpcri_run *run) {
     void *boundaries;
     dpcr_status status = coarse_plan(run->plan, &c, &inner, run->error);
     if (status != DPCR_OK) return status;
-    carve(&inner, &c, &run->arena, &boundaries, &c.scratch);
+    carve(&inner, &c, &run->arena, &boundaries, &c.scratch, &c.growth);
+    inner.growth = c.growth;
+    for (int64_t k = 0; k < (inner.steps.length + 1) * inner.steps.batch; k++) c.growth[k] = 1;
     const int64_t shape[3] = {inner.steps.length, inner.steps.batch, inner.steps.width};
     const dpcr_array z = dpcr_array_make(boundaries, inner.steps.dtype, 3, shape);
     const int64_t before = run->report->evaluations;

@@ -33,6 +33,8 @@ struct dpcr_solve_plan {
     int64_t backward_window;        // steps whose adjoint states are held at once
     int64_t join_windows;           // windows between two calls of gradient_join
     bool keep_pieces;               // evaluation tasks go by pieces, never by blocks of sequences
+    const double *growth;           // [steps + 1][batch]: how many times a correction of the state that a step takes
+                                    // counts (1 or more), of the last the one it gives; NULL: once
     bool windows;                   // newton or shooting by the callback `window`
     size_t workspace;
     char sentence[DPCRI_SENTENCE];
@@ -142,12 +144,19 @@ typedef struct dpcri_row_ops {
     // z += delta (z = f at the front, reset[row] where the sum is not finite), for steps >= front[row]; counts the
     // leading steps whose correction is within tolerance (`mean`: whose mean square is within (scale[l] atol)^2), and
     // gives the largest correction / max(1, |z|) before until[row]. With `hold`, steps before until[row] stay as their
-    // residual was measured.
+    // residual was measured. A correction counts growth times ([l][row] double; NULL: once).
     void (*update)(const dpcr_array *z, const dpcr_array *f, const dpcr_array *delta, int64_t first,
                    const int64_t *front, const void *const *reset, const int64_t *until, bool hold, bool mean,
-                   double atol, double rtol, const double *scale, int64_t *good, double *estimate);
-    // estimate[row] = max(estimate[row], largest |delta| / max(1, |z|)); delta of the last step goes to carry [B][w]
-    void (*measure)(const dpcr_array *z, const dpcr_array *delta, double *estimate, const dpcr_array *carry);
+                   double atol, double rtol, const double *scale, const dpcr_array *growth, int64_t *good,
+                   double *estimate);
+    // estimate[row] = max(estimate[row], largest growth |delta| / max(1, |z|)); delta of the last step goes to carry
+    // [B][w]
+    void (*measure)(const dpcr_array *z, const dpcr_array *delta, const dpcr_array *growth, double *estimate,
+                    const dpcr_array *carry);
+    // most[row] = max(most[row], the largest sum of |m| over `run` values / max(1, |z|)), m [1][B][values], z [1][B][w]
+    void (*grow)(const dpcr_array *m, int64_t run, const dpcr_array *z, double *most);
+    // most[row] = max(1, |z|)
+    void (*size)(const dpcr_array *z, double *most);
     // true when every |x - y| <= atol + rtol |y| of the row; bit equality when both are 0
     bool (*close)(const void *x, const void *y, int64_t width, double atol, double rtol);
     // largest |x - y| / max(1, |y|)

@@ -186,6 +186,13 @@ static void evaluate_task(void *argument, int64_t task) {
         evaluate_piece(s, i, (char *)s->space.dense + (size_t)task * dense);
 }
 
+// Of the corrections of steps [first, first + count): that of a step's state by what takes it.
+static dpcr_array growth_view(const sweep *s, int64_t first, int64_t count) {
+    const int64_t shape[3] = {s->plan->steps.length + 1, s->plan->steps.batch, 1};
+    const dpcr_array whole = dpcr_array_make((void *)s->plan->growth, DPCR_F64, 3, shape);
+    return dpcri_slice(&whole, first + 1, count, s->row, s->rows);
+}
+
 static void update_piece(void *argument, int64_t task) {
     sweep *s = argument;
     const int64_t first = piece_at(s, task).first, last = piece_at(s, task).last;
@@ -194,9 +201,11 @@ static void update_piece(void *argument, int64_t task) {
     const dpcr_array z = dpcri_outputs(&s->run->t, first, last - first, s->row, s->rows);
     const int64_t at = task * s->plan->steps.batch + s->row;
     const bool mean = s->plan->options.lock == DPCR_LOCK_MEAN_SQUARE;
+    const dpcr_array growth = growth_view(s, first, last - first);
     s->ops->update(&z, &f, &r, first, s->space.masked + s->row, s->space.reset + s->row, s->space.until + s->row,
                    !s->confirmed && !mean, mean, s->plan->options.atol, s->plan->options.rtol,
-                   s->plan->options.step_scale, s->space.delta_good + at, s->space.estimate + at);
+                   s->plan->options.step_scale, s->plan->growth ? &growth : NULL, s->space.delta_good + at,
+                   s->space.estimate + at);
 }
 
 // Leading steps of the window for which a per-piece count says good, for sequence b.
@@ -501,7 +510,8 @@ static dpcr_status verify_window(sweep *s, double *estimate) {
     const dpcr_array carry = dpcr_array_make(s->space.carry, steps->dtype, 3, shape);
     const dpcr_array delta = buffer_view(s, s->space.r, steps->width, s->lo, s->hi - s->lo);
     const dpcr_array z = dpcri_outputs(&s->run->t, s->lo, s->hi - s->lo, 0, steps->batch);
-    s->ops->measure(&z, &delta, estimate, &carry);
+    const dpcr_array growth = growth_view(s, s->lo, s->hi - s->lo);
+    s->ops->measure(&z, &delta, s->plan->growth ? &growth : NULL, estimate, &carry);
     return DPCR_OK;
 }
 
