@@ -45,6 +45,8 @@ static void test_refusals(void **state) {
     REFUSED(dpcr_recurrent_create(context, &v, &network, &error), DPCR_ERROR_ARGUMENT, "not both");
     v.reverse = 0, v.clip = NAN;
     REFUSED(dpcr_recurrent_create(context, &v, &network, &error), DPCR_ERROR_ARGUMENT, "clip is nan");
+    v.clip = 1e-50;
+    REFUSED(dpcr_recurrent_create(context, &v, &network, &error), DPCR_ERROR_ARGUMENT, "clip is 1e-50, which is 0 in");
     v.kind = DPCR_MINGRU, v.clip = 0.5;
     REFUSED(dpcr_recurrent_create(context, &v, &network, &error), DPCR_ERROR_ARGUMENT, "clip is of rnn");
     v.kind = DPCR_PARALSTM, v.clip = 0, v.peepholes = 1;
@@ -125,6 +127,42 @@ static void test_refusals(void **state) {
     dpcr_context_destroy(context);
 }
 
+// What says which steps there are lies apart too: read between what is written, it made addresses of it.
+static void where_steps_are_said(job *j) {
+    const int64_t lengths[2] = {0, 0};
+    memcpy(j->pass.y.data, lengths, sizeof lengths);
+    memcpy(j->gradients.x.data, lengths, sizeof lengths);
+    for (int by_resets = 0; by_resets < 2; by_resets++) {
+        const dpcr_recurrent_plan_options o = {.size = sizeof o,
+                                               .length = 5,
+                                               .batch = 2,
+                                               .training = 1,
+                                               .packed = !by_resets,
+                                               .resets = by_resets,
+                                               .solve = the_loop};
+        const char *const words = by_resets ? "shares memory with resets" : "shares memory with lengths";
+        assert_int_equal(dpcr_recurrent_plan_create(j->network, &o, &j->plan, NULL), DPCR_OK);
+        const size_t bytes = dpcr_recurrent_plan_workspace(j->plan);
+        void *workspace = aligned_alloc(64, (bytes + 127) / 64 * 64);
+        void *tape = aligned_alloc(64, (dpcr_recurrent_plan_tape(j->plan) + 127) / 64 * 64);
+        dpcr_recurrent_pass pass = j->pass;
+        if (by_resets)
+            pass.resets = pass.y.data;
+        else
+            pass.lengths = pass.y.data;
+        REFUSED(dpcr_recurrent_execute(j->plan, &pass, tape, workspace, bytes, NULL, &error), DPCR_ERROR_ARGUMENT,
+                words);
+        if (by_resets)
+            pass.resets = j->gradients.x.data;
+        else
+            pass.lengths = j->gradients.x.data;
+        REFUSED(dpcr_recurrent_backward(j->plan, &pass, &j->gradients, tape, workspace, bytes, NULL, &error),
+                DPCR_ERROR_ARGUMENT, words);
+        dpcr_recurrent_plan_destroy(j->plan);
+        free(workspace), free(tape);
+    }
+}
+
 // What a call writes lies apart from what it reads; without a way back to come, the last state may take the first one's
 // place, all of it.
 static void test_memory_shared(void **state) {
@@ -168,6 +206,9 @@ static void test_memory_shared(void **state) {
     BACKWARD(h0, pass.h0.data, "gradients.h0 is written and shares memory with h0");
     BACKWARD(h0, pass.y.data, "gradients.h0 is written and shares memory with y");
     BACKWARD(h0, gradients.x.data, "gradients.h0 is written and shares memory with gradients.x");
+    BACKWARD(h0, dpcr_recurrent_vector(j.network, NULL),
+             "gradients.h0 is written and shares memory with the parameters");
+    BACKWARD(x, dpcr_recurrent_gradient_vector(j.network), "shares memory with the parameters' gradients");
 #undef EXECUTE
 #undef BACKWARD
     j.gradients = gradients;
@@ -176,7 +217,9 @@ static void test_memory_shared(void **state) {
     assert_int_equal(dpcr_recurrent_backward(j.plan, &j.pass, &j.gradients, j.tape, j.workspace, j.bytes, NULL, NULL),
                      DPCR_OK);
     close_plan(&j);
-    j.pass = pass, j.pass.x.data = x, j.pass.y.data = y;
+    j.pass = pass, j.gradients = gradients;
+    where_steps_are_said(&j);
+    j.pass.x.data = x, j.pass.y.data = y;
     free_pass(&j), free(room);
     dpcr_recurrent_destroy(j.network);
     dpcr_context_destroy(context);

@@ -210,8 +210,44 @@ static void test_sweeps_are_exact(void **state) {
     dpcr_context_destroy(context);
 }
 
+// A gate that is open for the new state alone leaves nothing of the old one, however large that was.
+static void test_what_is_forgotten(void **state) {
+    (void)state;
+    dpcr_context *context = make_context(1);
+    static const double before[] = {1e8, -3e38}, after[] = {1, 3e38};
+    for (int large = 0; large < 2; large++)
+        for (int method = 0; method < 2; method++) {
+            job j = random_job(context, (dpcr_recurrent_options){.kind = DPCR_MINGRU, .inputs = 1, .hidden = 9}, 3, 1);
+            int64_t count;
+            float *const all = dpcr_recurrent_vector(j.network, &count);
+            memset(all, 0, (size_t)count * sizeof *all);
+            for (int64_t i = 0; i < dpcr_recurrent_parameter_count(j.network); i++) {
+                char name[32];
+                dpcr_array to;
+                assert_int_equal(dpcr_recurrent_parameter(j.network, i, name, sizeof name, &to, NULL, NULL), DPCR_OK);
+                if (strcmp(name, "bias_ih_l0") != 0) continue;
+                for (int64_t u = 0; u < 9; u++) put(&to, u, 40), put(&to, 9 + u, after[large]);
+            }
+            for (int64_t u = 0; u < 9; u++) put(&j.pass.h0, u, before[large]);
+            const dpcr_solve_options overlap = {.size = sizeof overlap,
+                                                .method = DPCR_METHOD_OVERLAP,
+                                                .backward = DPCR_SCHEME_SEQUENTIAL,
+                                                .chunk = 1,
+                                                .atol = -1,
+                                                .rtol = -1};
+            open_plan(&j, method ? overlap : the_loop, true);
+            forward(&j);
+            for (int64_t i = 0; i < 3 * 9; i++) assert_true(get(&j.pass.y, i) == (double)(float)after[large]);
+            close_plan(&j);
+            free_pass(&j);
+            dpcr_recurrent_destroy(j.network);
+        }
+    dpcr_context_destroy(context);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_golden), cmocka_unit_test(test_methods),
-                                       cmocka_unit_test(test_threads), cmocka_unit_test(test_sweeps_are_exact)};
+                                       cmocka_unit_test(test_threads), cmocka_unit_test(test_sweeps_are_exact),
+                                       cmocka_unit_test(test_what_is_forgotten)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

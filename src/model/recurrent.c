@@ -58,6 +58,9 @@ static dpcr_status check_variant(const dpcr_recurrent_options *o, dpcr_error *er
                           call);
     if (!(o->clip >= 0 && o->clip <= DBL_MAX))
         return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "%s: clip is %g, wanted 0 (none) or more", call, o->clip);
+    if (o->clip > 0 && o->dtype == DPCR_F32 && (float)o->clip == 0)
+        return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "%s: clip is %g, which is 0 in float32, wanted 1e-45 or more",
+                          call, o->clip);
     if (o->clip > 0 && dpcri_gates_apart(kind_gates[o->kind]))
         return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "%s: clip is of rnn, rnn-relu, gru and lstm; this is %s", call,
                           kind);

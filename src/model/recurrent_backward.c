@@ -113,7 +113,7 @@ dpcr_status dpcr_recurrent_backward(dpcr_recurrent_plan *plan, const dpcr_recurr
     DPCR_TRY(check_gradients(plan, gradients, error));
     DPCR_TRY(dpcri_recurrent_open(plan, "recurrent_backward", given ? &whole : NULL, tape, workspace, workspace_bytes,
                                   true, &space, error));
-    DPCR_TRY(dpcri_recurrent_check_apart("recurrent_backward", &whole, gradients, true, error));
+    DPCR_TRY(dpcri_recurrent_check_apart("recurrent_backward", plan->network, &whole, gradients, true, error));
     DPCR_TRY(dpcri_check_reports("recurrent_backward", reports, plan->network->chains, error));
     pass = &whole;
     const int64_t D = plan->network->directions;

@@ -216,7 +216,7 @@ static dpcr_status check_pass(const dpcr_recurrent_plan *plan, const char *call,
     DPCR_TRY(check_three(plan, call, "c0", &pass->c0, true, n->chains, B, H, error));
     DPCR_TRY(check_three(plan, call, "ht", &pass->ht, true, n->chains, B, P, error));
     DPCR_TRY(check_three(plan, call, "ct", &pass->ct, true, n->chains, B, H, error));
-    status = dpcri_recurrent_check_apart(call, pass, NULL, plan->options.training, error);
+    status = dpcri_recurrent_check_apart(call, plan->network, pass, NULL, plan->options.training, error);
 done:
     return status;
 }
@@ -417,7 +417,7 @@ dpcr_status dpcr_recurrent_enqueue_backward(const dpcr_recurrent_plan *plan, con
     device_space space;
     DPCR_TRY(begin(plan, call, true, parameters, given, workspace, workspace_bytes, &pass, &space, error));
     DPCR_TRY(check_gradients(plan, call, gradients, parameter_gradients, error));
-    DPCR_TRY(dpcri_recurrent_check_apart(call, &pass, gradients, true, error));
+    DPCR_TRY(dpcri_recurrent_check_apart(call, plan->network, &pass, gradients, true, error));
     const int64_t D = plan->network->directions;
     for (int64_t l = plan->network->options.layers - 1; !empty(plan) && l >= 0; l--) {
         void *const outer = space.outer[l % 2];  // of y below

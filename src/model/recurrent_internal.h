@@ -134,8 +134,9 @@ dpcr_status dpcri_recurrent_check_array(const dpcr_recurrent_plan *plan, const c
 // Refuses what is written, y, ht and ct of the pass or, given gradients, x, h0 and c0 of theirs, where it shares memory
 // with anything that the call reads or writes besides; but where the pass is not for training, ht may be h0, and ct c0.
 // All have been checked for shape.
-dpcr_status dpcri_recurrent_check_apart(const char *call, const dpcr_recurrent_pass *pass,
-                                        const dpcr_recurrent_gradients *gradients, bool training, dpcr_error *error);
+dpcr_status dpcri_recurrent_check_apart(const char *call, const dpcr_recurrent *network,
+                                        const dpcr_recurrent_pass *pass, const dpcr_recurrent_gradients *gradients,
+                                        bool training, dpcr_error *error);
 // Lays the weights of all layers out for the kernels, unless they are frozen and lie there; those of a forward pass
 // serve the backward one after it, which needs W_hh in another order besides.
 void dpcri_recurrent_lay_out(dpcr_recurrent_plan *plan);

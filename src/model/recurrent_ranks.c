@@ -571,7 +571,7 @@ static dpcr_status check(job *j, const dpcr_recurrent_pass *pass, const dpcr_rec
     DPCR_TRY(check_array(j, "c0", &j->pass.c0, true, N, j->C, error));
     DPCR_TRY(check_array(j, "ht", &j->pass.ht, true, N, j->H, error));
     DPCR_TRY(check_array(j, "ct", &j->pass.ct, true, N, j->C, error));
-    DPCR_TRY(dpcri_recurrent_check_apart(function, &j->pass, NULL, g != NULL, error));
+    DPCR_TRY(dpcri_recurrent_check_apart(function, j->network, &j->pass, NULL, g != NULL, error));
     if (g && g->size < sizeof *g)
         return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "%s: gradients with their size set are wanted", function);
     if (g) {
@@ -581,7 +581,7 @@ static dpcr_status check(job *j, const dpcr_recurrent_pass *pass, const dpcr_rec
         DPCR_TRY(check_array(j, "gradients.ct", &g->ct, true, N, j->C, error));
         DPCR_TRY(check_array(j, "gradients.h0", &g->h0, true, N, j->H, error));
         DPCR_TRY(check_array(j, "gradients.c0", &g->c0, true, N, j->C, error));
-        DPCR_TRY(dpcri_recurrent_check_apart(function, &j->pass, g, true, error));
+        DPCR_TRY(dpcri_recurrent_check_apart(function, j->network, &j->pass, g, true, error));
     }
     j->gradients = g;
 done:

@@ -44,51 +44,66 @@ dpcr_status dpcri_recurrent_check_array(const dpcr_recurrent_plan *plan, const c
                       dpcri_array_text(&model, wanted, sizeof wanted));
 }
 
-// Of contiguous arrays.
-static bool share_memory(const dpcr_array *a, const dpcr_array *b) {
-    uintptr_t bytes[2] = {dpcr_dtype_size(a->dtype), dpcr_dtype_size(b->dtype)};
-    if (!a->data || !b->data) return false;
-    for (int d = 0; d < 3; d++) bytes[0] *= (uintptr_t)a->shape[d], bytes[1] *= (uintptr_t)b->shape[d];
-    const uintptr_t x = (uintptr_t)a->data, y = (uintptr_t)b->data;
-    return bytes[0] > 0 && bytes[1] > 0 && (x < y ? y - x < bytes[0] : x - y < bytes[1]);
+typedef struct range {
+    const char *name;
+    const void *data;
+    uintptr_t bytes;
+} range;
+
+// Of a contiguous array of three dimensions, or of none.
+static range array_range(const char *name, const dpcr_array *a) {
+    uintptr_t bytes = a->data ? dpcr_dtype_size(a->dtype) : 0;
+    for (int d = 0; bytes > 0 && d < 3; d++) bytes *= (uintptr_t)a->shape[d];
+    return (range){name, a->data, bytes};
 }
 
-typedef struct named {
-    const char *name;
-    const dpcr_array *array;
-} named;
+static bool share_memory(const range *a, const range *b) {
+    const uintptr_t x = (uintptr_t)a->data, y = (uintptr_t)b->data;
+    return a->bytes > 0 && b->bytes > 0 && (x < y ? y - x < a->bytes : x - y < b->bytes);
+}
 
 // The first `read` are read, the others written. in_place: a written state may be the one read, of the same turn.
-static dpcr_status check_apart(const char *call, const named *arrays, int read, int count, bool in_place,
+static dpcr_status check_apart(const char *call, const range *ranges, int read, int count, bool in_place,
                                dpcr_error *error) {
     for (int i = read; i < count; i++)
         for (int k = 0; k < i; k++) {
-            const dpcr_array *to = arrays[i].array, *from = arrays[k].array;
+            const range *to = &ranges[i], *from = &ranges[k];
             const bool own = in_place && k < 2 && k == i - read;
             if (share_memory(to, from) && !(own && to->data == from->data))
                 return dpcri_fail(error, DPCR_ERROR_ARGUMENT,
-                                  "%s: %s is written and shares memory with %s, wanted it %s", call, arrays[i].name,
-                                  arrays[k].name, own ? "elsewhere, or wholly there" : "elsewhere");
+                                  "%s: %s is written and shares memory with %s, wanted it %s", call, to->name,
+                                  from->name, own ? "elsewhere, or wholly there" : "elsewhere");
         }
     return DPCR_OK;
 }
 
-dpcr_status dpcri_recurrent_check_apart(const char *call, const dpcr_recurrent_pass *p,
+dpcr_status dpcri_recurrent_check_apart(const char *call, const dpcr_recurrent *network, const dpcr_recurrent_pass *p,
                                         const dpcr_recurrent_gradients *g, bool training, dpcr_error *error) {
-    const named forward[] = {{"h0", &p->h0}, {"c0", &p->c0}, {"x", &p->x},
-                             {"ht", &p->ht}, {"ct", &p->ct}, {"y", &p->y}};
-    if (!g) return check_apart(call, forward, 3, 6, !training, error);
-    const named back[] = {{"h0", &p->h0},
-                          {"c0", &p->c0},
-                          {"x", &p->x},
-                          {"y", &p->y},
-                          {"gradients.y", &g->y},
-                          {"gradients.ht", &g->ht},
-                          {"gradients.ct", &g->ct},
-                          {"gradients.x", &g->x},
-                          {"gradients.h0", &g->h0},
-                          {"gradients.c0", &g->c0}};
-    return check_apart(call, back, 7, 10, false, error);
+    const uintptr_t steps = (uintptr_t)p->x.shape[0], rows = (uintptr_t)p->x.shape[1];
+    const uintptr_t vector = (uintptr_t)network->count * network->element;
+    const range lengths = {"lengths", p->lengths, p->lengths ? rows * sizeof *p->lengths : 0},
+                resets = {"resets", p->resets, p->resets ? steps * rows : 0},
+                weights = {"the parameters", network->parameters, vector},
+                sums = {"the parameters' gradients", network->gradients, vector};
+    const range forward[] = {
+        array_range("h0", &p->h0), array_range("c0", &p->c0), array_range("x", &p->x), lengths, resets, weights,
+        array_range("ht", &p->ht), array_range("ct", &p->ct), array_range("y", &p->y)};
+    if (!g) return check_apart(call, forward, 6, 9, !training, error);
+    const range back[] = {array_range("h0", &p->h0),
+                          array_range("c0", &p->c0),
+                          array_range("x", &p->x),
+                          array_range("y", &p->y),
+                          array_range("gradients.y", &g->y),
+                          array_range("gradients.ht", &g->ht),
+                          array_range("gradients.ct", &g->ct),
+                          lengths,
+                          resets,
+                          weights,
+                          sums,
+                          array_range("gradients.x", &g->x),
+                          array_range("gradients.h0", &g->h0),
+                          array_range("gradients.c0", &g->c0)};
+    return check_apart(call, back, 11, 14, false, error);
 }
 
 bool dpcri_recurrent_take_pass(const dpcr_recurrent_pass *given, bool backward, dpcr_recurrent_pass *pass) {
@@ -126,7 +141,7 @@ static dpcr_status check_pass(const dpcr_recurrent_plan *plan, const char *call,
         if (pass->lengths[b] < 0 || pass->lengths[b] > T)
             return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "%s: lengths[%lld] is %lld, wanted 0..%lld", call,
                               (long long)b, (long long)pass->lengths[b], (long long)T);
-    status = dpcri_recurrent_check_apart(call, pass, NULL, plan->options.training, error);
+    status = dpcri_recurrent_check_apart(call, plan->network, pass, NULL, plan->options.training, error);
 done:
     return status;
 }

@@ -62,7 +62,7 @@ struct para : resting<T, problem<T>, &problem<T>::states, &problem<T>::cells> {
         if constexpr (Kind == DPCRI_DEVICE_MINGRU) {
             t[0] = sigmoid_of(x[0]);
             t[1] = x[H];
-            h = simt::fma(t[0], t[1] - h, h);
+            h = simt::fma(1 - t[0], h, t[0] * t[1]);  // q is not bounded: what is forgotten leaves no rounding
         }
     }
 
