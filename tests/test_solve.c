@@ -628,6 +628,31 @@ static void guesses_that_are_not_finite(void **state) {
 }
 
 // What is claimed of residuals holds for the states that come back, however steep the chain.
+// Few steps are the loop's before an estimate says so, and none is told then.
+static void short_chains_are_exact(void **state) {
+    (void)state;
+    dpcr_context *context = solving_context(1);
+    for (int64_t length = 1; length <= 4; length++)
+        for (int shooting = 0; shooting < 2; shooting++) {
+            chain c = tanh_chain(length, 2, 2, DPCR_F64);
+            void *z0 = starts(&c), *loop = loop_of(&c, z0);
+            const dpcr_solve_options o = {.size = sizeof o,
+                                          .method = shooting ? DPCR_METHOD_SHOOTING : DPCR_METHOD_NEWTON,
+                                          .chunk = 1,
+                                          .guess = DPCR_GUESS_ZERO,
+                                          .atol = 1e-12,
+                                          .rtol = 1e-12};
+            solved s = solve(context, &c, z0, &o);
+            const bool exact = s.report.reason == DPCR_REASON_EXACT;
+            assert_true(exact || (length > 1 && s.report.reason == DPCR_REASON_CONVERGED));
+            assert_true(exact ? s.report.error_estimate <= 0 : s.report.error_estimate >= 0);
+            assert_true(!exact || largest_error(&c, s.z, loop) == 0);
+            solved_free(&s);
+            free(loop), free(z0);
+        }
+    dpcr_context_destroy(context);
+}
+
 static void residuals_are_as_claimed(void **state) {
     (void)state;
     const double steep[2] = {2.5, 0};
@@ -705,6 +730,7 @@ int main(void) {
         cmocka_unit_test(large_shooting),
         cmocka_unit_test(many_sequences_in_small_windows),
         cmocka_unit_test(guesses_that_are_not_finite),
+        cmocka_unit_test(short_chains_are_exact),
         cmocka_unit_test(residuals_are_as_claimed),
         cmocka_unit_test(backward_against_differences),
     };
