@@ -188,7 +188,7 @@ def test_filters(doubles, rng):
     from deeppcr import signal
 
     sos = np.array([[0.5, 0.2, 0.1, 1, -0.4, 0.3], [1, -0.3, 0.2, 1, 0.3, -0.2]])
-    x, zi = jnp.asarray(rng.normal(size=(3, 20))), jnp.asarray(rng.normal(size=(3, 2, 2)))
+    x, zi = jnp.asarray(rng.normal(size=(3, 20))), jnp.asarray(rng.normal(size=(2, 3, 2)))
     assert np.array_equal(jax.jit(ours.sosfilt)(sos, x), signal.sosfilt(sos, x))
     free = np.where(np.arange(6) == 3, 0.0, 1.0)
     checked(lambda s, x, z: ours.sosfilt(s * free + (1 - free), x, -1, z), (jnp.asarray(sos), x, zi))
@@ -202,6 +202,38 @@ def test_filters(doubles, rng):
             jax.block_until_ready(call(2 * jnp.asarray(sos), x))
     assert not jax.grad(lambda s: ours.sosfilt(s, x[:, :0]).sum())(jnp.asarray(sos)).any()  # no numbers; order 0
     checked(ours.lfilter, (b[:1], a[:1], x))
+
+
+@pytest.mark.parametrize("axis", [0, 1, -1])
+def test_states_of_filters_lie_as_scipys(doubles, rng, axis):
+    """As deeppcr.signal's, which are held to SciPy's; also where another layout has the same shape."""
+    from deeppcr import signal
+
+    x, sos = rng.normal(size=(2, 2, 2)), np.array([[1, 0.5, 0.2, 1, -0.5, 0.3], [0.7, 0.1, 0.2, 1, 0.2, -0.3]])
+    b, a, one = np.array([0.3, 0.2, 0.1]), np.array([2.0, 0.5, -0.3]), [1, 1, 1]
+    one[axis] = 2
+    for name, given, zi in (("sosfilt", (sos,), rng.normal(size=(2, 2, 2, 2))), ("lfilter", (b, a), rng.normal(size=(2, 2, 2))),
+                            ("lfilter", (b, a), rng.normal(size=one))):  # fmt: skip
+        for got, right in zip(getattr(ours, name)(*given, x, axis, zi), getattr(signal, name)(*given, x, axis, zi)):
+            assert got.shape == right.shape and np.allclose(got, right, rtol=0, atol=1e-12)
+    assert jax.grad(lambda zi: ours.lfilter(b, a, x, axis, zi)[0].sum())(jnp.asarray(zi)).shape == zi.shape
+    with pytest.raises(deeppcr.ArgumentError, match="zi's shape"):
+        ours.sosfilt(sos, x, axis, np.ones((2, 1, 2, 2)))
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+def test_an_identity_is_a_cumulative_sum(doubles, rng, transposed):
+    b, z0 = jnp.asarray(rng.normal(size=(9, 3, 2))), None if transposed else jnp.asarray(rng.normal(size=(3, 2)))
+    run = lambda b, z0, A=1.0: ours.linear_chain(A, b, z0, transposed, structure="identity")  # noqa: E731
+    wanted = deeppcr.linear_chain(1.0, np.asarray(b), None if z0 is None else np.asarray(z0), transposed, structure="identity")
+    for A in (1.0, 1, np.ones((9, 1)), jnp.ones((1, 3))):
+        assert np.allclose(run(b, z0, A), wanted, rtol=0, atol=1e-13) and np.allclose(jax.jit(run)(b, z0, A), wanted, rtol=0, atol=1e-13)
+    checked(run if z0 is not None else lambda b: run(b, None), (b,) if z0 is None else (b, z0))
+    assert not jax.grad(lambda A: run(b, z0, A).sum())(jnp.ones((9, 1))).any()
+    assert run(b.astype("f4"), None, np.ones((9, 1))).dtype == np.float32 and run(b[:0], z0).shape == (0, 3, 2)
+    for bad in (0.5, np.array([1.0, 2.0, 1.0]), np.ones((9, 3, 2)), 1j):
+        with pytest.raises(deeppcr.ArgumentError, match="^A"):
+            run(b, z0, bad)
 
 
 def test_one_number_is_a_scalar_transition(rng):
@@ -324,10 +356,10 @@ def test_calls_that_look_alike_read_their_own_numbers(doubles, rng, repeats):
         back = jax.jit(jax.grad(lambda p, x, h: ours.gru(p, x, h)[0].sum(), (0, 1, 2)))
         net = recurrent.GRU(3, 4, dtype=d)
         for call in range(4):
-            b, x, zi, a = numbers(3), numbers(2, 9), numbers(2, 1, 2), jnp.asarray([1, 0.1 * call], d)
-            wanted, last = deeppcr.signal.lfilter(np.asarray(b), np.asarray(a), np.asarray(x), zi=np.asarray(zi)[:, 0])
+            b, x, zi, a = numbers(3), numbers(2, 9), numbers(2, 2), jnp.asarray([1, 0.1 * call], d)
+            wanted, last = deeppcr.signal.lfilter(np.asarray(b), np.asarray(a), np.asarray(x), zi=np.asarray(zi))
             y, zf = filtered(b, a, x, zi)
-            assert np.allclose(y, wanted, atol=1e-5) and np.allclose(zf[:, 0], last, atol=1e-5)
+            assert np.allclose(y, wanted, atol=1e-5) and np.allclose(zf, last, atol=1e-5)
             net.load_state_dict({n: rng.normal(size=p.shape) for n, p in net.state_dict().items()})
             x, h = numbers(5, 2, 3), numbers(1, 2, 4)
             p = {n: jnp.asarray(v) for n, v in net.state_dict().items()}
@@ -972,12 +1004,13 @@ def test_gradients_of_filters_like_one_before(doubles, rng, kind, repeats):
     cascade = jax.jit(jax.grad(lambda sos, x: (ours.sosfilt(sos, x) ** 2).sum(), (0, 1)))
     for call in range(4):
         b, a = rng.normal(size=3), np.array([1 + call, 0.3, 0.1 * call])
-        x, zi = rng.normal(size=(2, 9)), rng.normal(size=(2, 1, 2))
+        x, zi = rng.normal(size=(2, 9)), rng.normal(size=(2, 2))
         given = [jnp.asarray(v, kind) for v in (b, a, x, zi)]
         wide = [np.asarray(v, "f8") for v in given]
-        gb, ga, gx, gzi = deeppcr.signal._gradient("ba", wide[0], wide[1], wide[2], wide[3], wide[2], wide[3], -1, True)
-        y, zf = deeppcr.signal.lfilter(*wide[:3], zi=wide[3][:, 0])
-        for got, right in zip(mine(*given), (gb, ga, gx + y, gzi + zf[:, None])):
+        states = wide[3][:, None]
+        gb, ga, gx, gzi = deeppcr.signal._gradient("ba", wide[0], wide[1], wide[2], states, wide[2], states, -1, True)
+        y, zf = deeppcr.signal.lfilter(*wide[:3], zi=wide[3])
+        for got, right in zip(mine(*given), (gb, ga, gx + y, gzi[:, 0] + zf)):
             assert got.dtype == kind and np.allclose(got, right, rtol=tolerance, atol=tolerance)
         sos = np.array([[1.0, call, 0, 1, 0.2, 0], [0.5, 0, call, 1, 0, 0.1]])
         gs, gx = deeppcr.signal.sosfilt_vjp(sos, wide[2], 2 * deeppcr.signal.sosfilt(sos, wide[2]))

@@ -136,6 +136,40 @@ def test_dtypes(rng):
     assert caught.value.what == "A's dtype" and caught.value.got == np.dtype("c16") and caught.value.wanted == "real numbers"
 
 
+def test_a_number_goes_with_the_dtype_of_the_rest():
+    """Whatever NumPy's rules are: 1's weigh values, 2's take a number's array for one of float64."""
+    u, f, half, chain = np.full((3, 2), 3_000_000_000, np.uint32), np.ones((4, 2), "f4"), np.full(4, 0.5, "f4"), deeppcr.linear_chain
+    assert chain(3, u).dtype == np.uint32 and np.array_equal(chain(3, u), chain(np.full(3, 3, "u4"), u))
+    for A, b, dtype in ((0.5, f, "f4"), (2, f, "f4"), (0.5, f.astype("f8"), "f8"), (0.5, f.astype("f2"), "f4"), (2, f.astype("i8"), "f8"),
+                        (0.5, u, "f8"), (2.0, u, "f8"), (1e30, f, "f4"), (np.float64(0.5), f, "f8"), (np.array(0.5), f, "f8")):  # fmt: skip
+        z = chain(A, b)
+        assert z.dtype == dtype and np.allclose(z[:2], [b[0], b[0] * float(A) + b[1]])
+    assert chain(2, u, np.ones(2, "f4")).dtype == np.float64 and chain(0.5, f, out=np.empty_like(f)).dtype == np.float32
+    assert np.array_equal(deeppcr.linear_chain_jvp(0.5, f, 1.0, f), deeppcr.linear_chain_jvp(half, f, 1.0, f))
+    (dA, *got), (each, *wanted) = (deeppcr.linear_chain_vjp(A, f, f, f[0]) for A in (0.5, half))
+    assert dA.dtype == np.float32 and dA.shape == () and dA == each.sum()
+    assert all(g.dtype == np.float32 and np.array_equal(g, w) for g, w in zip(got, wanted))
+    for bad in (-1, 1 << 32, 1 << 70):
+        with pytest.raises(deeppcr.ArgumentError, match="^A") as caught:
+            chain(bad, u)
+        assert caught.value.wanted
+
+
+def test_an_identity_has_no_part_in_the_dtype():
+    u, f = np.full((3, 2), 3_000_000_000, np.uint32), np.ones((4, 2), "f4")
+    for A in (1.0, 1, np.ones(()), np.float64(1), np.ones(1), np.ones(1, "u4")):
+        for b in (u, f):
+            z = deeppcr.linear_chain(A, b, structure="identity")
+            assert z.dtype == b.dtype and np.array_equal(z, np.cumsum(b, 0, b.dtype))
+        assert deeppcr.linear_chain(A, f, structure="identity", out=np.empty_like(f)).dtype == np.float32
+        assert deeppcr.linear_chain_vjp(A, f, f, structure="identity")[1].dtype == np.float32
+        assert deeppcr.linear_chain_jvp(A, f, db=f, structure="identity").dtype == np.float32
+    with pytest.raises(deeppcr.ArgumentError, match=r"^A .*wanted 1\.0"):
+        deeppcr.linear_chain(1.5, u, structure="identity")
+    with pytest.raises(deeppcr.ArgumentError, match="^A's dtype"):
+        deeppcr.linear_chain(np.ones(3, complex), u, structure="identity")
+
+
 def test_empty_and_short(rng):
     assert deeppcr.linear_chain(np.zeros((0, 2, 2)), np.zeros((0, 2))).shape == (0, 2)
     assert deeppcr.linear_chain(np.zeros((5, 0, 2)), np.zeros((5, 0, 2))).shape == (5, 0, 2)

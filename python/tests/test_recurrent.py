@@ -220,10 +220,20 @@ def test_state_dict(rng):
     assert not np.array_equal(a(x)[0], b(x)[0])
     b.load_state_dict(a.state_dict())
     assert np.array_equal(a(x)[0], b(x)[0]) and list(a.state_dict()) == ["weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "bias_hh_l0"]
-    with pytest.raises(deeppcr.ArgumentError, match="names is without bias_ih_l0 and with bias; wanted weight_ih_l0, "):  # what differs
+    with pytest.raises(deeppcr.ArgumentError, match="^the parameters come without bias_ih_l0 and with bias; wanted weight_ih_l0, "):  # what differs
         a.load_state_dict({"bias" if name == "bias_ih_l0" else name: value for name, value in a.state_dict().items()})
     with pytest.raises(deeppcr.ArgumentError, match="weight_hh_l0's shape"):
         a.load_state_dict({**a.state_dict(), "weight_hh_l0": np.zeros((2, 2))})
+
+
+def test_blocks_want_pairs_of_units():
+    """Which the refusal tells in words of who called, of the network's own size; a state of h and c is one whatever it is."""
+    x = np.zeros((4, 1, 2))
+    recurrent.GRU(2, 4, method="block")(x)
+    recurrent.LSTM(2, 5, method="block")(x)
+    with pytest.raises(deeppcr.UnsupportedError, match="^method is 'block'; .* 5$") as caught:
+        recurrent.GRU(2, 5, method="block")(x)
+    assert caught.value.what == "method"
 
 
 def test_refusals(rng):

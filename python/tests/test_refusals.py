@@ -81,7 +81,7 @@ REFUSED = [
     (lambda: signal.lfilter_vjp([1.0], [1.0], X * 1j, X), "x's dtype"), (lambda: signal.sosfilt_vjp(SOS, X, X, "a"), "axis"),
     *[(lambda x=x: net(x), "x's dtype") for x in (np.full((5, 1, 2), "a"), np.ones((5, 1, 2)) * 1j)],
     *[(lambda n=n: net(np.ones((5, 1, 2)), lengths=n), "lengths") for n in ([1.5], [6], [-1], [1, 2])],
-    (lambda: net.load_state_dict(None), "the parameters' names"), (lambda: net.load_state_dict({}), "the parameters' names"),
+    (lambda: net.load_state_dict(None), "the state"), (lambda: net.load_state_dict({}), "the parameters' names"),
     (lambda: net.load_state_dict({n: v * 1j for n, v in net.state_dict().items()}), "weight_ih_l0's dtype"),
     *[(lambda a=a: recurrent.GRU(*a), what) for a, what in (((2.5, 3), "inputs"), (("2", 3), "inputs"), ((2, 0), "hidden"), ((2, 1 << 20), "hidden"),
                                                             ((2, 3, 1 << 40), "layers"), ((2, 3, None), "layers"))],

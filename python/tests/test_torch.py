@@ -9,6 +9,7 @@ import pickle
 import subprocess
 import sys
 import time
+import types
 
 import numpy as np
 import pytest
@@ -478,9 +479,9 @@ def test_hooks_are_not_lost(register):
         assert ours.replace_in(model) == 2
 
 
-@pytest.mark.parametrize("what", ["table", "inner", "scale", "forward"])
+@pytest.mark.parametrize("what", ["table", "inner", "scale", "forward", "_compiled_call_impl", "bound", "method", "sentences"])
 def test_what_a_module_has_of_its_own_is_not_lost(what):
-    """Buffers, modules, parameters, methods: refused before anything is replaced; what tells nothing of the network, such as a note, is not."""
+    """Buffers, modules, parameters, methods, and what means something to the new module: refused before anything is replaced. A note goes along."""
     model = torch.nn.ModuleDict({"free": torch.nn.GRU(3, 4), "in": torch.nn.Sequential(torch.nn.GRU(4, 4))})
     changed = model["in"][0]
     changed.note = "kept by hand"
@@ -490,8 +491,12 @@ def test_what_a_module_has_of_its_own_is_not_lost(what):
         changed.inner = torch.nn.Linear(2, 2)
     elif what == "scale":
         changed.scale = torch.nn.Parameter(torch.ones(1))
+    elif what == "bound":
+        changed.bound = types.MethodType(lambda module: module, changed)
+    elif what == "_compiled_call_impl" and not hasattr(changed, what):
+        pytest.skip("PyTorch has no Module.compile")
     else:
-        changed.forward = lambda x: x
+        setattr(changed, what, lambda x: x)
     with pytest.raises(deeppcr.UnsupportedError, match=what) as caught:
         ours.replace_in(model)
     assert caught.value.what == "what in.0 has of its own" and caught.value.got == what
@@ -499,7 +504,28 @@ def test_what_a_module_has_of_its_own_is_not_lost(what):
     with pytest.raises(deeppcr.UnsupportedError, match=what):
         ours.from_torch(changed)
     delattr(changed, what)
+    changed.cfg = {"size": 4}
     assert ours.replace_in(model) == 2
+    assert model["in"][0].note == "kept by hand" and model["in"][0].cfg is changed.cfg and copy.deepcopy(model)["in"][0].note == "kept by hand"
+
+
+@pytest.mark.parametrize("kind", NAMES)
+def test_a_copied_input_may_be_written_into(kind):
+    """As torch.nn's, which copies one with batch_first too: the way back reads the copy, and second derivatives pass through it."""
+    theirs, mine = pair(kind, 3, 4, batch_first=True)
+    found = []
+    for module in (theirs, mine):
+        for _ in range(2):  # the second time as a call like one before
+            torch.manual_seed(0)
+            leaf = torch.randn(2, 7, 3, dtype=torch.float64, requires_grad=True)
+            x = leaf * 1
+            y = module(x)[0]
+            x.relu_()
+            found.append(torch.autograd.grad(y.pow(2).sum(), [leaf, *module.parameters()]))
+    for gradients in found[1:]:
+        assert all(torch.allclose(g, w, rtol=0, atol=1e-10) for g, w in zip(gradients, found[0]))
+    x = torch.randn(2, 3, 3, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradgradcheck(lambda x: mine(x)[0], (x,))
 
 
 def test_a_module_in_several_places_is_replaced_in_all_of_them():
@@ -1083,6 +1109,27 @@ def test_second_derivatives_of_filters_are_refused():
                 torch.autograd.grad(loss(run(wanted)), x, create_graph=True)
 
 
+@pytest.mark.parametrize("axis", [0, 1, -1])
+def test_states_of_filters_lie_as_scipys(rng, axis):
+    """As deeppcr.signal's, which are held to SciPy's; also where another layout has the same shape."""
+    from deeppcr import signal
+
+    x, sos = rng.normal(size=(2, 2, 2)), np.array([[1, 0.5, 0.2, 1, -0.5, 0.3], [0.7, 0.1, 0.2, 1, 0.2, -0.3]])
+    b, a, one = np.array([0.3, 0.2, 0.1]), np.array([2.0, 0.5, -0.3]), [1, 1, 1]
+    one[axis] = 2
+    for name, given, zi in (("sosfilt", (sos,), rng.normal(size=(2, 2, 2, 2))), ("lfilter", (b, a), rng.normal(size=(2, 2, 2))),
+                            ("lfilter", (b, a), rng.normal(size=one))):  # fmt: skip
+        wanted = getattr(signal, name)(*given, x, axis, zi)
+        tensors = [torch.from_numpy(v) for v in (*given, x)]
+        for words in ({"axis": axis}, {"dim": axis}):
+            for got, right in zip(getattr(ours, name)(*tensors, zi=torch.from_numpy(zi), **words), wanted):
+                assert got.shape == right.shape and np.allclose(got, right, rtol=0, atol=1e-12)
+    for words, what in (({"axis": 0, "dim": 0}, "axis"), ({"axis": 3}, "axis"), ({"dim": 3}, "dim"), ({"zi": torch.ones(2, 1, 2, 2)}, "zi's shape")):
+        with pytest.raises(deeppcr.ArgumentError) as caught:
+            ours.sosfilt(torch.from_numpy(sos), torch.from_numpy(x), **words)
+        assert caught.value.what == what
+
+
 @pytest.mark.parametrize("dim", [0, -1])
 def test_filters_have_gradients_of_all(dim):
     torch.manual_seed(0)
@@ -1092,12 +1139,13 @@ def test_filters_have_gradients_of_all(dim):
     free = torch.ones(2, 6, dtype=d)
     free[:, 3] = 0
     sos = torch.tensor([[1, 0.5, 0.2, 1, -0.5, 0.3], [0.7, 0.1, 0.2, 1, 0.2, -0.3]], dtype=d, requires_grad=True)
-    zi = torch.randn(3, 2, 2, dtype=d, requires_grad=True)
+    zi = torch.randn(*((2, 2, 3) if dim == 0 else (2, 3, 2)), dtype=d, requires_grad=True)
     assert torch.autograd.gradcheck(lambda s, x, z: ours.sosfilt(s * free + (1 - free), x, dim, z), (sos, x, zi))
     b, a = torch.randn(4, dtype=d, requires_grad=True), torch.tensor([2.0, 0.3, 0.1], dtype=d, requires_grad=True)
     assert torch.autograd.gradcheck(lambda *p: ours.lfilter(*p, dim), (b, a, x))
-    state = torch.randn(3, 1, 3, dtype=d, requires_grad=True)
-    assert torch.autograd.gradcheck(lambda b, a, x, z: ours.lfilter(b, a, x, dim, z), (b, a, x, state))
+    for shape in ((3, 3), (3, 1) if dim == 0 else (1, 3)):  # each channel's, one for all
+        state = torch.randn(shape, dtype=d, requires_grad=True)
+        assert torch.autograd.gradcheck(lambda b, a, x, z: ours.lfilter(b, a, x, dim, z), (b, a, x, state))
     from deeppcr import signal
 
     assert np.array_equal(ours.sosfilt(sos, x, dim).detach(), signal.sosfilt(sos.detach().numpy(), x.detach().numpy(), dim))
@@ -1113,7 +1161,7 @@ def test_filters_have_gradients_of_all(dim):
     assert torch.autograd.grad(ours.sosfilt(sos, empty).sum(), sos)[0].abs().max() == 0
     assert torch.equal(ours.lfilter(two, one, x), 2 * x) and torch.autograd.gradcheck(ours.lfilter, (two, one, x))
     for call in (lambda: ours.sosfilt(sos[:, :5], x), lambda: ours.sosfilt(sos * 2, x), lambda: ours.lfilter(b, a, x.long()),
-                 lambda: ours.lfilter(b, a, x, 2), lambda: ours.lfilter(b, a, x, dim, state[:1])):  # fmt: skip
+                 lambda: ours.lfilter(b, a, x, 2), lambda: ours.lfilter(b, a, x, dim, state[None])):  # fmt: skip
         with pytest.raises(deeppcr.ArgumentError):
             call()
 

@@ -12,7 +12,7 @@ import numpy as np
 from . import _abi
 from . import _library as library
 from ._ready import Ready
-from .errors import ArgumentError, whole_number
+from .errors import ArgumentError, UnsupportedError, whole_number
 from .nonlinear import METHODS
 
 KINDS = {"rnn_tanh": "DPCR_RNN_TANH", "rnn_relu": "DPCR_RNN_RELU", "gru": "DPCR_GRU", "lstm": "DPCR_LSTM", "paragru": "DPCR_PARAGRU",
@@ -145,6 +145,8 @@ class _Plan:
     def make(self, slot: "_Slot") -> None:
         """The library's plan; `run` is a typical pass."""
         length, batch, training, packed, method = self.key
+        if method == "block" and slot.form.hidden % 2 and not slot.form.has_cell:
+            raise UnsupportedError.of("method", "'block'", f"another, for its blocks are pairs of units, and the hidden size is {slot.form.hidden}")
         options = _abi.RecurrentPlanOptions(size=ctypes.sizeof(_abi.RecurrentPlanOptions), length=length, batch=batch,
                                             training=int(training), packed=int(packed))  # fmt: skip
         options.solve.size = ctypes.sizeof(_abi.SolveOptions)
@@ -392,7 +394,8 @@ def refuse_names(given: Collection[Any], wanted: Collection[str]) -> None:
     differ = ("without", [name for name in wanted if name not in given]), ("with", [str(name) for name in given if name not in wanted])
     got = " and ".join(f"{word} {', '.join(names)}" for word, names in differ if names)
     if got:
-        raise ArgumentError.of("the parameters' names", got, ", ".join(wanted))
+        names = ", ".join(wanted)
+        raise ArgumentError(f"the parameters come {got}; wanted {names}", "the parameters' names", got, names)
 
 
 def token() -> int:

@@ -451,7 +451,7 @@ def common(**arrays: Any) -> np.dtype:
     there = {name: array for name, array in arrays.items() if array is not None}
     for name, array in there.items():
         real(array, name)
-    dtype = np.result_type(*there.values())
+    dtype = np.result_type(*[array.dtype for array in there.values()])  # NumPy 1 would weigh the values of those without dimensions
     if dtype in DTYPES:
         return np.dtype(dtype.newbyteorder("="))
     if dtype.kind in "biu":

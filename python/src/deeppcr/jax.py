@@ -285,7 +285,8 @@ def linear_chain(A: Array, b: Array, z0: Optional[Array] = None, transposed: boo
     Parameters
     ----------
     A, b, z0, transposed, scheme, structure
-        As there: A [L][w][w], [L][w] or [L] and so on, b [L][w] or [L][B][w], z0 [w] or [B][w], of float32 or float64.
+        As there: A [L][w][w], [L][w] or [L] and so on, b [L][w] or [L][B][w], z0 [w] or [B][w], of float32 or float64. An identity's
+        chain is jax.lax.cumsum, whatever the scheme, and its A is taken for 1 where it is traced.
 
     Returns
     -------
@@ -298,18 +299,22 @@ def linear_chain(A: Array, b: Array, z0: Optional[Array] = None, transposed: boo
     """
     A, b = as_array("A", A), as_array("b", b)
     z0 = None if z0 is None else as_array("z0", z0)
-    dtype = jnp.result_type(A, b, *([] if z0 is None else [z0]))
+    identity = structure is not None and one_of("structure", structure, numbers.STRUCTURES) == "identity"
+    dtype = jnp.result_type(*([] if identity else [A]), b, *([] if z0 is None else [z0]))  # an identity's A is 1 in every dtype
     if np.dtype(dtype) not in CODES:
         raise ArgumentError.of("dtype", dtype, "float32 or float64")
     if structure is None:
         structure = "scalar" if A.ndim == 0 else {1: "dense", 0: "diagonal", -1: "scalar"}.get(A.ndim - b.ndim)
         if structure is None:
             raise ArgumentError.of("A's shape", A.shape, "a structure, or one more, as many or one less dimensions than b")
-    if one_of("structure", structure, numbers.STRUCTURES) == "identity":
-        raise ArgumentError.of("structure", repr(structure), "another: an identity's chain is a cumulative sum")
-    plain = lambda x: np.broadcast_to(np.zeros((), dtype), x.shape)  # noqa: E731  shapes are checked now, not when it runs
-    numbers.problem(plain(A), plain(b), None if z0 is None else plain(z0), transposed, scheme, structure, 0)
-    return _chain(A.astype(dtype), b.astype(dtype), None if z0 is None else z0.astype(dtype), transposed, scheme, structure)
+    plain = lambda x: np.broadcast_to(np.ones((), dtype), x.shape)  # noqa: E731  shapes are checked now, not when it runs
+    known = identity and not isinstance(A, jax.core.Tracer)  # whether A is 1
+    numbers.problem(np.asarray(A) if known else plain(A), plain(b), None if z0 is None else plain(z0), transposed, scheme, structure, 0)
+    b, z0 = b.astype(dtype), None if z0 is None else z0.astype(dtype)
+    if identity:
+        z = jax.lax.cumsum(b, 0, reverse=bool(transposed))
+        return z if z0 is None else z + z0
+    return _chain(A.astype(dtype), b, z0, transposed, scheme, structure)
 
 
 # ---- recurrent networks ----
@@ -524,7 +529,8 @@ def _call(kind: str, parameters: Dict[str, Array], x: Array, state: Any, method:
     x = as_array("x", x)
     if not isinstance(parameters, Mapping) or "weight_ih_l0" not in parameters:
         got = list(parameters) if isinstance(parameters, Mapping) else type(parameters).__name__
-        raise ArgumentError.of("the parameters", got, "a dict by PyTorch's names, weight_ih_l0 and so on")
+        by_name = "a dict by PyTorch's names, weight_ih_l0 and so on"
+        raise ArgumentError(f"the parameters are {got}; wanted {by_name}", "the parameters", got, by_name)
     if x.ndim not in (2, 3):
         raise ArgumentError.of("x's shape", x.shape, "[T][B][inputs] or [T][inputs]")
     names = list(parameters)
@@ -810,24 +816,26 @@ _filtered_one_call = _one_call("deeppcr_filter", _filtered_flat, lambda count: s
 
 
 def _filter(kind: str, coefficients: Tuple[Array, ...], x: Array, axis: int, zi: Any, sections: int, order: int) -> Any:
+    cascade = kind == "sos"
     x = as_array("x", x)
     if np.dtype(x.dtype) not in CODES:
         raise ArgumentError.of("x's dtype", x.dtype, "float32 or float64")
     if x.ndim == 0:
         raise ArgumentError.of("x's shape", x.shape, "one dimension or more")
-    axis = filters.axis_of(axis, x.ndim)
+    axis = filters.axis_of(axis, x.ndim) % x.ndim
     if any(np.dtype(c.dtype) not in CODES for c in coefficients):
         raise ArgumentError.of("the coefficients' dtypes", [str(c.dtype) for c in coefficients], "float32 or float64")
     moved = jnp.moveaxis(x, axis, -1)
-    wanted = (*moved.shape[:-1], sections, order)
-    zi = None if zi is None else as_array("zi", zi, x.dtype)
-    if zi is not None and zi.shape != wanted:
-        raise ArgumentError.of("zi's shape", zi.shape, str(wanted))
     states = (math.prod(moved.shape[:-1]), sections, order)
-    start = jnp.zeros(states, x.dtype) if zi is None else zi.reshape(states)
+    if zi is None:
+        start = jnp.zeros(states, x.dtype)
+    else:
+        zi = as_array("zi", zi, x.dtype)
+        zi = jnp.broadcast_to(zi, filters.states_shape(zi.shape, cascade, x.shape, axis, sections, order))
+        start = filters.states_in(jnp.moveaxis, zi, cascade, axis).reshape(states)
     y, zf = _filtered_one_call(*coefficients, moved, start, kind=kind)
     y = jnp.moveaxis(y, -1, axis)
-    return y if zi is None else (y, zf.reshape(wanted))
+    return y if zi is None else (y, filters.states_out(jnp.moveaxis, zf.reshape(*moved.shape[:-1], sections, order), cascade, axis))
 
 
 def sosfilt(sos: Array, x: Array, axis: int = -1, zi: Any = None) -> Any:
@@ -843,7 +851,7 @@ def sosfilt(sos: Array, x: Array, axis: int = -1, zi: Any = None) -> Any:
     axis : int
         That time runs along.
     zi : array_like, optional
-        Initial states: x's shape without that axis and then [sections][2]. Zeros without it.
+        Initial states, as SciPy's: x's shape but 2 along that axis, after a first dimension [sections]. Zeros without it.
 
     Returns
     -------
@@ -871,11 +879,11 @@ def lfilter(b: Array, a: Array, x: Array, axis: int = -1, zi: Any = None) -> Any
     axis : int
         That time runs along.
     zi : array_like, optional
-        Initial states: x's shape without that axis and then [1][order]. Zeros without it.
+        Initial states, as SciPy's: x's shape but the order along that axis, or 1 where channels share them. Zeros without it.
 
     Returns
     -------
-    y, or y and the last states with `zi` : of x's and zi's shapes.
+    y, or y and the last states with `zi` : of x's shape; of zi's, each channel its own.
 
     Raises
     ------

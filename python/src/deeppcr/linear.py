@@ -138,7 +138,7 @@ def _values(a: ARRAY, b: ARRAY, structure: Optional[str], width: int, single: bo
             raise ArgumentError(
                 f"A of shape {a.shape} beside b of shape {b.shape}; wanted one more dimension than b (dense), as many "
                 "(diagonal), one less (scalar), or a structure", "A", a.shape, "a shape that tells its structure")  # fmt: skip
-    dims = STRUCTURES[one_of("structure", structure, STRUCTURES)]
+    dims = STRUCTURES[structure]
     lead, values = a.shape[: a.ndim - dims], a.shape[a.ndim - dims :]
     wanted = {"dense": (width, width), "diagonal": (width,), "scalar": (), "identity": ()}
     block = values[-1] if structure == "block" and values else 0
@@ -165,18 +165,41 @@ def _values(a: ARRAY, b: ARRAY, structure: Optional[str], width: int, single: bo
     return structure, dims, block, a.reshape(lead + (count,)) if dims != 1 else a
 
 
+def _transitions(A: Any, **others: Optional[ARRAY]) -> ARRAY:
+    """A as an array. A number of Python's has no dtype: it gets the one that the others are computed in, or float64 where that is uint32
+    and it is a float."""
+    a = library.array(A, "A")
+    if type(A) is not int and type(A) is not float:
+        return a
+    library.real(a, "A")
+    dtype = library.common(**others)
+    if dtype == np.uint32:
+        if type(A) is float:
+            return a
+        whole_number("A", A, 0, (1 << 32) - 1)
+    return a.astype(dtype)
+
+
 def problem(A: Any, b: Any, z0: Any, transposed: bool, scheme: str, structure: Optional[str], chunk: int) -> Problem:
-    a, b = library.array(A, "A"), library.array(b, "b")
+    b = library.array(b, "b")
     z0 = None if z0 is None else library.array(z0, "z0")
+    a = _transitions(A, b=b, z0=z0)
     one_of("scheme", scheme, SCHEMES)
+    if structure is not None:
+        one_of("structure", structure, STRUCTURES)
     chunk = whole_number("chunk", chunk)
     transposed = flag("transposed", transposed)
     if transposed and z0 is not None:
         raise UnsupportedError.of("z0", "given to a transposed chain", "none: it starts at b of the last step; add it there")
+    counted: Optional[ARRAY] = a
+    if structure == "identity":  # 1 in every dtype
+        library.real(a, "A")
+        counted = None
     dtype = b.dtype
-    if a.dtype is not dtype or dtype not in library.DTYPES or (z0 is not None and z0.dtype is not dtype):
-        dtype = library.common(A=a, b=b, z0=z0)
-        a, b = a.astype(dtype, copy=False), b.astype(dtype, copy=False)
+    if (counted is not None and a.dtype is not dtype) or dtype not in library.DTYPES or (z0 is not None and z0.dtype is not dtype):
+        dtype = library.common(A=counted, b=b, z0=z0)
+        a = a if counted is None else a.astype(dtype, copy=False)
+        b = b.astype(dtype, copy=False)
         z0 = None if z0 is None else z0.astype(dtype, copy=False)
     if b.ndim not in (2, 3):
         raise ArgumentError.of("b's shape", b.shape, "[length][width] or [length][batch][width]")
@@ -248,7 +271,7 @@ def linear_chain(
     A : array_like
         Transitions: dense [L][w][w] or [L][B][w][w] (one dimension more than `b`), diagonal [L][w] or [L][B][w] (as many), or
         scalar [L] or [L][B] (one less). Leading dimensions may be 1, or be left out where `structure` is given, to share the
-        transitions over steps or sequences.
+        transitions over steps or sequences. A number is a scalar shared by all.
     b : array_like
         [L][w], or [L][B][w] for a batch of B sequences.
     z0 : array_like, optional
@@ -277,7 +300,9 @@ def linear_chain(
         Of shapes that do not fit, dtypes that are no real numbers, masked numbers, z0 of a transposed chain.
     OutOfMemory
 
-    Float32, float64 and uint32 (which wraps around) are computed in as they are; other numbers become floats.
+    Float32, float64 and uint32 (which wraps around) are computed in as they are; other numbers become floats. An `A` that is an int or
+    a float of Python's goes with the dtype of b and z0, but for a float beside uint32, which is computed in float64, and an int that
+    uint32 does not hold, which is refused there. An identity's `A` has no part in the dtype.
     """
     filled = _abi.ChainReport(size=ctypes.sizeof(_abi.ChainReport)) if flag("report", report) else None
     place = None if filled is None else ctypes.byref(filled)
@@ -386,8 +411,8 @@ def linear_chain_vjp(
     ArgumentError
         As `linear_chain`, and where z is not of g's shape.
     """
-    start = None if z0 is None else library.array(z0, "z0")
-    return _vjp_into(library.array(A, "A"), library.array(z, "z"), library.array(g, "g"), start, None, None, None, scheme, structure, chunk)
+    z, g, start = library.array(z, "z"), library.array(g, "g"), None if z0 is None else library.array(z0, "z0")
+    return _vjp_into(_transitions(A, g=g, z0=start), z, g, start, None, None, None, scheme, structure, chunk)
 
 
 def _vjp_into(A: ARRAY, z: ARRAY, g: ARRAY, z0: Optional[ARRAY], dA: Optional[ARRAY], db: Optional[ARRAY], dz0: Optional[ARRAY],
@@ -529,8 +554,9 @@ def linear_chain_jvp(
     ArgumentError
         As `linear_chain`, and of directions of other shapes.
     """
-    A, z = library.array(A, "A"), library.array(z, "z")
-    p = problem(A, z, z0, False, scheme, structure, chunk)
+    z, start = library.array(z, "z"), None if z0 is None else library.array(z0, "z0")
+    A = _transitions(A, z=z, z0=start)
+    p = problem(A, z, start, False, scheme, structure, chunk)
     dtype, shape = p.b.dtype, p.b.shape
     steps: Dict[str, Optional[ARRAY]] = {"da": None, "db": None, "dz0": None}
     if dA is not None and p.a is not None:

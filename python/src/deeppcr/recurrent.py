@@ -135,7 +135,7 @@ class _Recurrent(Generic[State]):
         """Copies the parameters from arrays by PyTorch's names (tensors of PyTorch too)."""
         own = self._parameters
         if not isinstance(state, Mapping):
-            raise ArgumentError.of("the parameters' names", type(state).__name__, ", ".join(own))
+            raise ArgumentError.of("the state", type(state).__name__, "a dict of " + ", ".join(own))
         refuse_names(state, own)
         arrays = {name: library.array(value, name) for name, value in state.items()}
         for name, array in arrays.items():

@@ -139,10 +139,31 @@ def _complex(real: Any, imag: Any) -> ARRAY:
     return found
 
 
-def _apply(x: Any, axis: int, zi: Any, zi_shape: Callable[[Tuple[int, ...]], Tuple[int, ...]], sections: int, order: int,
-           handle: library.Handle, floats: np.dtype, zi_in: Callable[[ARRAY, int], ARRAY], zi_out: Callable[..., ARRAY],
-           repeats: bool = False) -> Union[ARRAY, Tuple[ARRAY, ARRAY]]:  # fmt: skip
-    """A filter run over x. `repeats`: a zi of one channel serves all, as scipy.signal.lfilter has it."""
+# ---- SciPy's layout of states: time's axis of x (from the front) holds the order, and a cascade's sections come first ----
+
+
+def states_shape(given: Tuple[int, ...], cascade: bool, shape: Tuple[int, ...], axis: int, sections: int, order: int) -> Tuple[int, ...]:
+    """Of the states over x of that shape. `given`, zi's, is refused where it is another; channels of lfilter may share theirs."""
+    wanted = ((sections,) if cascade else ()) + shape[:axis] + (order,) + shape[axis + 1 :]
+    shared = not cascade and len(given) == len(shape) and given[axis] == order and all(n in (1, m) for n, m in zip(given, wanted))
+    if given != wanted and not shared:
+        raise ArgumentError.of("zi's shape", given, str(wanted))
+    return wanted
+
+
+def states_in(move: Callable[..., Any], z: Any, cascade: bool, axis: int) -> Any:
+    """[..][sections][order] of SciPy's states, by the moveaxis of whose arrays they are."""
+    return move(z, (0, axis + 1), (-2, -1)) if cascade else move(z, axis, -1)[..., None, :]
+
+
+def states_out(move: Callable[..., Any], z: Any, cascade: bool, axis: int) -> Any:
+    """And back."""
+    return move(z, (-2, -1), (0, axis + 1)) if cascade else move(z[..., 0, :], -1, axis)
+
+
+def _apply(x: Any, axis: int, zi: Any, sections: int, order: int, handle: library.Handle, floats: np.dtype,
+           cascade: bool) -> Union[ARRAY, Tuple[ARRAY, ARRAY]]:  # fmt: skip
+    """A filter run over x."""
     x = library.array(x, "x")
     if x.ndim == 0:
         raise ArgumentError.of("x's shape", x.shape, "one dimension or more")
@@ -158,8 +179,8 @@ def _apply(x: Any, axis: int, zi: Any, zi_shape: Callable[[Tuple[int, ...]], Tup
         if floats.kind == "c":
             raise UnsupportedError.of("the filter's coefficients", floats, "real ones")
         parts = [None if state is None else p(state) for p in (np.real, np.imag)]
-        real = _apply(x.real, axis, parts[0], zi_shape, sections, order, handle, floats, zi_in, zi_out, repeats)
-        imag = _apply(x.imag, axis, parts[1], zi_shape, sections, order, handle, floats, zi_in, zi_out, repeats)
+        real = _apply(x.real, axis, parts[0], sections, order, handle, floats, cascade)
+        imag = _apply(x.imag, axis, parts[1], sections, order, handle, floats, cascade)
         if state is None:
             return _complex(real, imag)
         return _complex(real[0], imag[0]), _complex(real[1], imag[1])
@@ -168,18 +189,13 @@ def _apply(x: Any, axis: int, zi: Any, zi_shape: Callable[[Tuple[int, ...]], Tup
     channels = int(np.prod(moved.shape[:-1])) if moved.ndim > 1 else 1
     given = None
     if state is not None:
-        wanted = zi_shape(x.shape[:axis] + (order,) + x.shape[axis + 1 :])
-        fits = state.shape == wanted
-        if repeats and state.ndim == x.ndim and all(n in (1, m) for n, m in zip(state.shape, wanted)) and state.shape[axis] == order:
-            state, fits = np.broadcast_to(state, wanted), True
-        if not fits:
-            raise ArgumentError.of("zi's shape", state.shape, str(wanted))
-        given = library.whole(zi_in(state, axis).reshape(channels, sections, order), np.float64)
+        state = np.broadcast_to(state, states_shape(state.shape, cascade, x.shape, axis, sections, order))
+        given = library.whole(states_in(np.moveaxis, state, cascade, axis).reshape(channels, sections, order), np.float64)
     y, zf = _run(handle, moved, given, sections, order)
     y = np.moveaxis(y, -1, axis)
     if zf is None or state is None:
         return y
-    return y, zi_out(zf, moved.shape[:-1], axis).astype(dtype, copy=False)
+    return y, states_out(np.moveaxis, zf.reshape(*moved.shape[:-1], sections, order), cascade, axis).astype(dtype, copy=False)
 
 
 @overload
@@ -219,11 +235,7 @@ def sosfilt(sos: Any, x: Any, axis: int = -1, zi: Any = None) -> Union[ARRAY, Tu
     n = len(given)
     floats = library.float_of(given.dtype)
     handle = _filter("sos", library.whole(given, np.float64))
-    found = _apply(
-        x, axis, zi, lambda shape: (n, *shape), n, 2, handle, floats,
-        lambda z, axis: np.moveaxis(np.moveaxis(z, 0, -1), axis, -1),
-        lambda z, lead, axis: np.moveaxis(np.moveaxis(z.reshape(*lead, n, 2), -2, 0), -1, axis + 1),
-    )  # fmt: skip
+    found = _apply(x, axis, zi, n, 2, handle, floats, True)
     _knows(key, handle, floats, x, zi, n, 2)
     return found
 
@@ -287,8 +299,7 @@ def lfilter(b: Any, a: Any, x: Any, axis: int = -1, zi: Any = None) -> Union[ARR
     floats = library.float_of(np.result_type(tops, bottoms))
     order = max(tops.size, bottoms.size) - 1
     handle = _filter("ba", library.whole(tops, np.float64), library.whole(bottoms, np.float64))
-    found = _apply(x, axis, zi, lambda shape: shape, 1, order, handle, floats, lambda z, axis: np.moveaxis(z, axis, -1),
-                   lambda z, lead, axis: np.moveaxis(z.reshape(*lead, order), -1, axis), True)  # fmt: skip
+    found = _apply(x, axis, zi, 1, order, handle, floats, False)
     _knows(key, handle, floats, x, zi, 1, order)
     return found
 

@@ -209,7 +209,8 @@ class _Recurrent(torch.autograd.Function):
     def forward(ctx: Any, call: _Call, places: Optional[List[int]], turned: bool, lengths: Optional[Tensor], x: Tensor,
                 h0: Optional[Tensor], c0: Optional[Tensor], *parameters: Tensor) -> Tuple[Tensor, ...]:  # fmt: skip
         """`places`: where the parameters lie, of tensors that were looked at and lie as the library wants them. `turned`: y is
-        [B][T][..], no view of another tensor, so that it may be detached in place as nn.GRU's."""
+        [B][T][..], no view of another tensor, so that it may be detached in place as nn.GRU's. x is contiguous, a copy that is saved where
+        the input was not: that one may be written into before the way back, as with nn.GRU."""
         keeps = not saved_elsewhere()  # else the way back runs the network once more
         if places is None:
             y, ht, ct, waiting = call.forward(x, h0, c0, lengths, parameters, keeps)
@@ -488,7 +489,7 @@ class _Module(torch.nn.RNNBase):
         h0, c0 = (None, None) if not states else states if len(states) == 2 else (states[0], None)
         places = list(map(_data_ptr, weights)) if known.plain and not turned else None
         if known.learns and torch.is_grad_enabled():
-            found = _Recurrent.apply(call, places, turned, None, x, h0, c0, *weights)
+            found = _Recurrent.apply(call, places, turned, None, plain(x), h0, c0, *weights)
         elif places is not None:
             found = call.run(places, x, h0, c0, None, False)
         else:
@@ -634,7 +635,7 @@ class _Module(torch.nn.RNNBase):
                 form = _engine.Form(kind, CODES[x.dtype], x.shape[2], hidden, layers, bidirectional, bias, projection)
                 call = self._calls[key] = _Call(_engine.Engine(form), self.method)
             if wanted(*weights, x, h0, c0):
-                found = _Recurrent.apply(call, None, turned, lengths, x, h0, c0, *weights)
+                found = _Recurrent.apply(call, None, turned, lengths, plain(x), h0, c0, *weights)
             else:
                 found = call.forward(x, h0, c0, lengths, weights, False)
                 if turned:
@@ -770,17 +771,20 @@ class MinGRU(_Unmixed):
 _OURS: Dict[Any, Any] = {ours._theirs: ours for ours in (RNN, GRU, LSTM)}
 
 
-def _refuse_own(name: str, module: torch.nn.Module) -> None:
-    """What a module has beside its kind's: hooks of calls, of the way back, of state_dict and of its loading; buffers, modules, parameters and
-    methods that somebody gave it."""
+def _attributes(name: str, module: torch.nn.Module, made: torch.nn.Module) -> Dict[str, Any]:
+    """The plain attributes that a module was given beside its kind's, for the one `made` in its place. Refused are hooks of calls, of the way
+    back, of state_dict and of its loading; buffers, modules, parameters and methods of its own; and what would mean something to `made`."""
     kinds = [kind.strip("_") for kind, hooks in vars(module).items() if kind.endswith("_hooks") and hooks]
     if kinds:
         raise UnsupportedError.of(f"the hooks of {name}", ", ".join(kinds), "none: register them on the new module")
     known = {weight for names in module._all_weights for weight in names}  # type: ignore[union-attr]
-    methods = [own for own in vars(module) if callable(getattr(type(module), own, None))]
-    others = [*module._buffers, *module._modules, *(own for own in module._parameters if own not in known), *methods]
+    fresh = vars(type(module)(1, 1, device="meta"))  # type: ignore[arg-type,call-arg]
+    given = {own: value for own, value in vars(module).items() if own not in fresh}
+    meant = [own for own, value in given.items() if hasattr(made, own) or getattr(value, "__self__", None) is module]
+    others = [*module._buffers, *module._modules, *(own for own in module._parameters if own not in known), *meant]
     if others:
         raise UnsupportedError.of(f"what {name} has of its own", ", ".join(sorted(others)), "nothing: give it to the new module")
+    return given
 
 
 def from_torch(module: torch.nn.Module, *, method: str = "auto", fallback: bool = False) -> torch.nn.Module:
@@ -794,19 +798,23 @@ def from_torch(module: torch.nn.Module, *, method: str = "auto", fallback: bool 
 
     Returns
     -------
-    RNN, GRU or LSTM : of this package, training where the module is.
+    RNN, GRU or LSTM : of this package, training where the module is, with the plain attributes that it was given.
 
     Raises
     ------
     ArgumentError
         Of another module, or what is no method.
     UnsupportedError
-        Of a module with hooks of any kind, or with buffers, modules, parameters or methods that its kind has not: they are not taken over.
+        Of a module with hooks of any kind, or with buffers, modules, parameters or methods that its kind has not, or an attribute by a name
+        that means something here (`method`): they are not taken over.
     """
-    ours = _OURS.get(type(module))
-    if ours is None:
+    if type(module) not in _OURS:
         raise ArgumentError.of("the module", type(module).__name__, "a torch.nn.RNN, GRU or LSTM")
-    _refuse_own("the module", module)
+    return _converted("the module", module, method, fallback)
+
+
+def _converted(name: str, module: torch.nn.Module, method: str, fallback: bool) -> torch.nn.Module:
+    ours = _OURS[type(module)]
     options = {"num_layers": module.num_layers, "bias": module.bias, "batch_first": module.batch_first,
                "dropout": module.dropout, "bidirectional": module.bidirectional, "method": method, "fallback": fallback}  # fmt: skip
     if ours is LSTM:
@@ -814,8 +822,9 @@ def from_torch(module: torch.nn.Module, *, method: str = "auto", fallback: bool 
     if ours is RNN:
         options["nonlinearity"] = module.nonlinearity
     made = ours(module.input_size, module.hidden_size, device="meta", **options)  # type: ignore[arg-type]
-    for name, parameter in module._parameters.items():
-        made._parameters[name] = parameter
+    vars(made).update(_attributes(name, module, made))
+    for own, parameter in module._parameters.items():
+        made._parameters[own] = parameter
     _list_weights(made)
     return made.train(module.training)
 
@@ -847,9 +856,8 @@ def replace_in(model: torch.nn.Module, *, method: str = "auto", fallback: bool =
              if type(child) in _OURS]  # fmt: skip
     made: Dict[int, torch.nn.Module] = {}
     for path, _, name, child in found:
-        _refuse_own(f"{path}.{name}" if path else name, child)
         if id(child) not in made:
-            made[id(child)] = from_torch(child, method=method, fallback=fallback)
+            made[id(child)] = _converted(f"{path}.{name}" if path else name, child, method, fallback)
     for _, parent, name, child in found:
         parent._modules[name] = made[id(child)]
     return len(made)

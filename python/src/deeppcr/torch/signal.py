@@ -14,7 +14,8 @@ from .. import signal as numbers
 from ..errors import ArgumentError, UnsupportedError, whole_number
 from ._registry import array, differentiable, expect, floats, going_forward, no_forward, operator, refuse_many, tracing, wanted
 
-# Everywhere below a is None of a cascade, whose b is sos [sections][6]; x is [..][L], zi and zf [..][sections][order].
+# Everywhere below a is None of a cascade, whose b is sos [sections][6]; x is [..][L], zi and zf [..][sections][order] but in what is
+# public, where they lie as SciPy's.
 
 
 def _states(b: Tensor, a: Optional[Tensor], x: Tensor) -> Tuple[int, ...]:
@@ -142,25 +143,31 @@ _traced = differentiable(_operator, _operator_backward, _setup)
 _traced_vjp = differentiable(_operator_vjp)
 
 
-def _apply(b: Tensor, a: Optional[Tensor], x: Tensor, zi: Optional[Tensor], dim: int) -> Union[Tensor, Tuple[Tensor, Tensor]]:
+def _apply(b: Tensor, a: Optional[Tensor], x: Tensor, zi: Optional[Tensor], dim: Optional[int],
+           axis: Optional[int]) -> Union[Tensor, Tuple[Tensor, Tensor]]:  # fmt: skip
     _check(b, a, x)
     if zi is not None:
         floats("zi", zi)
-    dim = whole_number("dim", dim, -x.ndim, x.ndim - 1)
-    last = dim in (-1, x.ndim - 1)
+    if dim is not None and axis is not None:
+        raise ArgumentError.of("axis", axis, "none beside dim, which is another name of it")
+    name, given = ("dim", -1 if dim is None else dim) if axis is None else ("axis", axis)
+    dim = whole_number(name, given, -x.ndim, x.ndim - 1) % x.ndim
+    last = dim == x.ndim - 1
     moved = x if last else x.movedim(dim, -1)
-    if zi is not None and tuple(zi.shape) != _states(b, a, moved):
-        raise ArgumentError.of("zi's shape", tuple(zi.shape), str(_states(b, a, moved)))
+    if zi is not None:
+        zi = zi.expand(numbers.states_shape(tuple(zi.shape), a is None, tuple(x.shape), dim, *_states(b, a, moved)[-2:]))
+        zi = numbers.states_in(torch.movedim, zi, a is None, dim)
     if zi is None and type(x) is Tensor and not wanted(b, a, x) and not tracing() and not going_forward():
         y = _plain(b, a, moved)
         return y if last else y.movedim(-1, dim)
     run = _traced if tracing() else _Filter.apply
     y, zf = run(b, a, moved, None if zi is None else zi.to(x.dtype))
     y = y.movedim(-1, dim)
-    return y if zi is None else (y, zf)
+    return y if zi is None else (y, numbers.states_out(torch.movedim, zf, a is None, dim))
 
 
-def sosfilt(sos: Tensor, x: Tensor, dim: int = -1, zi: Optional[Tensor] = None) -> Union[Tensor, Tuple[Tensor, Tensor]]:
+def sosfilt(sos: Tensor, x: Tensor, dim: Optional[int] = None, zi: Optional[Tensor] = None, *,
+            axis: Optional[int] = None) -> Union[Tensor, Tuple[Tensor, Tensor]]:  # fmt: skip
     """scipy.signal.sosfilt over a dimension of x, with gradients of sos, x and zi (first ones; 0 for sos[:, 3], which is 1).
 
     Parameters
@@ -169,10 +176,10 @@ def sosfilt(sos: Tensor, x: Tensor, dim: int = -1, zi: Optional[Tensor] = None) 
         [sections][6], float32 or float64, on the CPU, as what follows.
     x : Tensor
         Signals.
-    dim : int
-        That time runs along.
+    dim, axis : int, optional
+        That time runs along, by either name; the last without.
     zi : Tensor, optional
-        Initial states: x's shape without that dimension and then [sections][2]. Zeros without it.
+        Initial states, as SciPy's: x's shape but 2 along that dimension, after a first dimension [sections]. Zeros without it.
 
     Returns
     -------
@@ -183,10 +190,11 @@ def sosfilt(sos: Tensor, x: Tensor, dim: int = -1, zi: Optional[Tensor] = None) 
     ArgumentError, UnsupportedError
         Of other shapes, dtypes, devices, coefficients that are not finite.
     """
-    return _apply(sos, None, x, zi, dim)
+    return _apply(sos, None, x, zi, dim, axis)
 
 
-def lfilter(b: Tensor, a: Tensor, x: Tensor, dim: int = -1, zi: Optional[Tensor] = None) -> Union[Tensor, Tuple[Tensor, Tensor]]:
+def lfilter(b: Tensor, a: Tensor, x: Tensor, dim: Optional[int] = None, zi: Optional[Tensor] = None, *,
+            axis: Optional[int] = None) -> Union[Tensor, Tuple[Tensor, Tensor]]:  # fmt: skip
     """scipy.signal.lfilter over a dimension of x, up to order 128, with gradients of b, a, x and zi (first ones).
 
     Parameters
@@ -195,14 +203,14 @@ def lfilter(b: Tensor, a: Tensor, x: Tensor, dim: int = -1, zi: Optional[Tensor]
         Vectors of coefficients, float32 or float64, on the CPU, as what follows; a[0] is not 0.
     x : Tensor
         Signals.
-    dim : int
-        That time runs along.
+    dim, axis : int, optional
+        That time runs along, by either name; the last without.
     zi : Tensor, optional
-        Initial states: x's shape without that dimension and then [1][order]. Zeros without it.
+        Initial states, as SciPy's: x's shape but the order along that dimension, or 1 where channels share them. Zeros without it.
 
     Returns
     -------
-    y, or y and the last states with `zi` : of x's and zi's shapes, in x's dtype.
+    y, or y and the last states with `zi` : of x's shape; of zi's, each channel its own; in x's dtype.
 
     Raises
     ------
@@ -210,4 +218,4 @@ def lfilter(b: Tensor, a: Tensor, x: Tensor, dim: int = -1, zi: Optional[Tensor]
         Of other shapes, dtypes, devices, coefficients that are not finite.
     """
     floats("a", a)
-    return _apply(b, a, x, zi, dim)
+    return _apply(b, a, x, zi, dim, axis)
