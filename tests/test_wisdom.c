@@ -170,6 +170,32 @@ static void damaged_wisdom_is_refused(void **state) {
     dpcr_context_destroy(context);
 }
 
+// What a file says does not replace what was found out here, but what another file said.
+static void own_wisdom_stays(void **state) {
+    (void)state;
+    dpcr_context *context = solving_context(1);
+    char name[256], value[DPCRI_WISDOM_VALUE];
+    dpcri_machine_name(name, sizeof name);
+    assert_true(dpcri_wisdom_set(context, "own", "found"));
+    static const char *const said[] = {"first", "second"};
+    for (int i = 0; i < 2; i++) {
+        char format[256];
+        snprintf(format, sizeof format, "deeppcr wisdom 1\nversion %%s\nmachine %%s\nother = %s\nown = said\n",
+                 said[i]);
+        const char *text = sealed(format, dpcr_version(), name);
+        assert_int_equal(dpcri_wisdom_parse(context, "a file", text, strlen(text), NULL), DPCR_OK);
+        assert_int_equal(dpcr_wisdom_count(context), 2);
+        assert_true(dpcri_wisdom_find(context, "own", value));
+        assert_string_equal(value, "found");
+        assert_true(dpcri_wisdom_find(context, "other", value));
+        assert_string_equal(value, said[i]);
+    }
+    assert_true(dpcri_wisdom_set(context, "own", "found again"));
+    assert_true(dpcri_wisdom_find(context, "own", value));
+    assert_string_equal(value, "found again");
+    dpcr_context_destroy(context);
+}
+
 // Rates as they are written; as they were before one thread's bandwidth was among them, and as nobody writes them, they
 // are measured again.
 static void strange_rates_are_not_believed(void **state) {
@@ -241,9 +267,9 @@ static void strange_values_are_not_believed(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(solves_are_learned_from),         cmocka_unit_test(wisdom_goes_round),
-        cmocka_unit_test(damaged_wisdom_is_refused),       cmocka_unit_test(strange_rates_are_not_believed),
-        cmocka_unit_test(strange_values_are_not_believed),
+        cmocka_unit_test(solves_are_learned_from),        cmocka_unit_test(wisdom_goes_round),
+        cmocka_unit_test(damaged_wisdom_is_refused),      cmocka_unit_test(own_wisdom_stays),
+        cmocka_unit_test(strange_rates_are_not_believed), cmocka_unit_test(strange_values_are_not_believed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -48,23 +48,32 @@ bool dpcri_wisdom_find(dpcr_context *context, const char *key, char *value) {
     return note != NULL;
 }
 
-bool dpcri_wisdom_set(dpcr_context *context, const char *key, const char *value) {
+static bool put_note(dpcr_context *context, const char *key, const char *value, bool own) {
     dpcri_wisdom *wisdom = dpcri_context_wisdom(context);
     if (!is_plain(key, DPCRI_WISDOM_KEY) || strstr(key, " = ") || !is_plain(value, DPCRI_WISDOM_VALUE)) return false;
     const size_t key_bytes = strlen(key) + 1, value_bytes = strlen(value) + 1;
     dpcri_note *note = dpcri_alloc(context, sizeof *note + key_bytes + value_bytes);
     if (!note) return false;
+    note->own = own;
     memcpy(note->key, key, key_bytes);
     note->value = note->key + key_bytes;
     memcpy(note->value, value, value_bytes);
     pthread_mutex_lock(&wisdom->lock);
     dpcri_note **place = place_of(wisdom, key), *old = *place;
-    const bool room = old || wisdom->count < DPCRI_WISDOM_MOST;
-    if (old) *place = old->next, wisdom->count--;
-    if (room) note->next = wisdom->notes, wisdom->notes = note, wisdom->count++;
+    const bool stays = old && old->own && !own, room = old || wisdom->count < DPCRI_WISDOM_MOST, takes = room && !stays;
+    if (takes && old) *place = old->next, wisdom->count--;
+    if (takes) note->next = wisdom->notes, wisdom->notes = note, wisdom->count++;
     pthread_mutex_unlock(&wisdom->lock);
-    dpcri_free(context, room ? old : note);
+    dpcri_free(context, takes ? old : note);
     return room;
+}
+
+bool dpcri_wisdom_set(dpcr_context *context, const char *key, const char *value) {
+    return put_note(context, key, value, true);
+}
+
+bool dpcri_wisdom_add(dpcr_context *context, const char *key, const char *value) {
+    return put_note(context, key, value, false);
 }
 
 void dpcri_wisdom_clear(dpcr_context *context) {

@@ -13,6 +13,7 @@ enum { DPCRI_WISDOM_KEY = 384, DPCRI_WISDOM_VALUE = 640, DPCRI_WISDOM_MOST = 655
 typedef struct dpcri_note {
     struct dpcri_note *next;
     char *value;  // behind the key, in the same memory
+    bool own;     // found out here, not read from a file
     char key[];
 } dpcri_note;
 
@@ -30,6 +31,8 @@ dpcri_wisdom *dpcri_context_wisdom(dpcr_context *context);
 bool dpcri_wisdom_find(dpcr_context *context, const char *key, char *value);
 // Sets or replaces. False: memory was refused, the key or value cannot be held, or there are too many.
 bool dpcri_wisdom_set(dpcr_context *context, const char *key, const char *value);
+// The same of what a file says; what the context has found out itself stays.
+bool dpcri_wisdom_add(dpcr_context *context, const char *key, const char *value);
 void dpcri_wisdom_clear(dpcr_context *context);
 int64_t dpcri_wisdom_count(dpcr_context *context);
 // for every note, the oldest first: visit(argument, key, value). Nothing else may be called on the wisdom meanwhile.

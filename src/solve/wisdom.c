@@ -389,7 +389,7 @@ dpcr_status dpcri_wisdom_parse(dpcr_context *context, const char *name, const ch
             if (!line || !split_note(line, length, key, value))
                 return dpcri_source_bad(&source, error, "damaged wisdom: line %lld is not 'KEY = VALUE'",
                                         (long long)line_number);
-            if (pass == 1 && !dpcri_wisdom_set(context, key, value))
+            if (pass == 1 && !dpcri_wisdom_add(context, key, value))
                 return dpcri_no_memory(error, "wisdom_load", (int64_t)length);
         }
     }
