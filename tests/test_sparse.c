@@ -111,39 +111,76 @@ static void products(void **state) {
     dpcr_context_destroy(context);
 }
 
-// The pattern is the union, no more; flops are two for each pair that meets, counted one by one.
+// The pattern is the union, no more; flops are two for each pair that meets, counted one by one. Whether it is sparse.
+static bool check_pattern(dpcr_context *context, const operand *a, const operand *b) {
+    const int64_t rows = a->t.rows, cols = b->t.cols;
+    dpcr_product *product = NULL;
+    assert_int_equal(dpcr_product_create(context, &a->t, &b->t, &product, NULL), DPCR_OK);
+    int64_t *reached = room_for(rows * cols), matches = 0, entries = 0;
+    for (int64_t i = 0; i < rows; i++)
+        for (int64_t e = a->offsets[i]; e < a->offsets[i + 1]; e++)
+            for (int64_t f = b->offsets[a->columns[e]]; f < b->offsets[a->columns[e] + 1]; f++, matches++)
+                entries += !reached[i * cols + b->columns[f]]++;
+    assert_true(dpcr_product_flops(product) == 2 * (double)matches);
+    const dpcr_transition *c = dpcr_product_transition(product);
+    const bool sparse = entries <= rows * cols / 2;
+    const dpcr_pattern *p = c->pattern;
+    assert_int_equal(c->structure, sparse ? DPCR_CSR : DPCR_DENSE);
+    for (int64_t i = 0, at = 0; sparse && i < rows; i++) {
+        for (int64_t j = 0; j < cols; j++)
+            if (reached[i * cols + j]) assert_int_equal(p->columns[at++], j);
+        assert_int_equal(p->offsets[i + 1], at);
+    }
+    free(reached);
+    dpcr_product_destroy(product);
+    return sparse;
+}
+
 static void patterns(void **state) {
     (void)state;
     dpcr_context *context = context_of(1);
     int sparse = 0, full = 0;
     for (int64_t density = 10; density < 400; density += 30) {
         operand *a = make_operand(DPCR_CSR, 60, 50, density), *b = make_operand(DPCR_CSR, 50, 45, density);
-        dpcr_product *product = NULL;
-        assert_int_equal(dpcr_product_create(context, &a->t, &b->t, &product, NULL), DPCR_OK);
-        int64_t reached[60 * 45] = {0}, matches = 0, entries = 0;
-        for (int64_t i = 0; i < 60; i++)
-            for (int64_t e = a->offsets[i]; e < a->offsets[i + 1]; e++)
-                for (int64_t f = b->offsets[a->columns[e]]; f < b->offsets[a->columns[e] + 1]; f++, matches++)
-                    entries += !reached[i * 45 + b->columns[f]]++;
-        assert_true(dpcr_product_flops(product) == 2 * (double)matches);
-        const dpcr_transition *c = dpcr_product_transition(product);
-        const dpcr_pattern *p = c->pattern;
-        if (entries > 60 * 45 / 2) {
-            assert_int_equal(c->structure, DPCR_DENSE);
-            full++;
-        } else {
-            assert_int_equal(c->structure, DPCR_CSR);
-            assert_int_equal(p->offsets[60], entries);
-            for (int64_t i = 0; i < 60; i++)
-                for (int64_t e = p->offsets[i]; e < p->offsets[i + 1]; e++)
-                    assert_true(reached[i * 45 + p->columns[e]] > 0);
-            sparse++;
-        }
-        dpcr_product_destroy(product);
+        *(check_pattern(context, a, b) ? &sparse : &full) += 1;
         drop_operand(a), drop_operand(b);
     }
     assert_true(sparse > 2 && full > 2);
     dpcr_context_destroy(context);
+}
+
+// Rows with the columns of others, near and far, some empty, and rows that differ in their last column alone.
+static operand *make_alike(int64_t rows, int64_t cols, int64_t kinds, int64_t in_thousand) {
+    operand *o = make_operand(DPCR_CSR, rows, cols, in_thousand),
+            *from = make_operand(DPCR_CSR, kinds, cols, in_thousand);
+    o->entries = 0;
+    for (int64_t i = 0; i < rows; i++) {
+        const int64_t kind = i < rows / 2 ? i % kinds : random_below(kinds + 1);
+        for (int64_t e = from->offsets[kind % kinds]; kind < kinds && e < from->offsets[kind + 1]; e++)
+            o->columns[o->entries++] = from->columns[e];
+        const bool first = o->entries == o->offsets[i];
+        if (random_below(5) == 0 && (first || o->columns[o->entries - 1] < cols - 1))
+            o->columns[o->entries++] = (int32_t)cols - 1;
+        o->offsets[i + 1] = o->entries;
+    }
+    drop_operand(from);
+    return o;
+}
+
+static void patterns_of_rows_alike(void **state) {
+    (void)state;
+    int sparse = 0, full = 0;
+    for (int threads = 1; threads <= 3; threads++) {
+        dpcr_context *context = context_of(threads);
+        for (int64_t kinds = 1; kinds < 40; kinds += 6)
+            for (int64_t density = 20; density < 300; density += 40) {
+                operand *a = make_alike(200, 50, kinds, density), *b = make_alike(50, 90, kinds, density);
+                *(check_pattern(context, a, b) ? &sparse : &full) += 1;
+                drop_operand(a), drop_operand(b);
+            }
+        dpcr_context_destroy(context);
+    }
+    assert_true(sparse > 20 && full > 20);
 }
 
 // Large enough for many tasks: the same pattern and bits for any number of threads.
@@ -414,9 +451,10 @@ static void memory_refused(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(applied),  cmocka_unit_test(products),
-                                       cmocka_unit_test(patterns), cmocka_unit_test(threads_agree),
-                                       cmocka_unit_test(bundles),  cmocka_unit_test(partial_bundles),
-                                       cmocka_unit_test(refusals), cmocka_unit_test(memory_refused)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(applied),         cmocka_unit_test(products),
+                                       cmocka_unit_test(patterns),        cmocka_unit_test(patterns_of_rows_alike),
+                                       cmocka_unit_test(threads_agree),   cmocka_unit_test(bundles),
+                                       cmocka_unit_test(partial_bundles), cmocka_unit_test(refusals),
+                                       cmocka_unit_test(memory_refused)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// The caller's cancel function inside long linear chains, scans and filters: asked by every scheme and derivative, and
-// whichever answer ends the call; where nobody says stop, the looks change no bit.
+// The caller's cancel function inside long linear chains, scans, plans of products and filters: asked by every scheme
+// and derivative, and whichever answer ends the call; where nobody says stop, the looks change no bit.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -244,6 +244,62 @@ static void scans_stop_and_looks_change_no_bit(void **state) {
     free(kept), free(values);
 }
 
+// ---- patterns of products ----
+
+enum { INNER = 1000, MANY_ROWS = 60000 };
+
+// Rows that begin where the next one would have ended: `apart` places further on each, all of `each` columns.
+static dpcr_pattern rows_of(int64_t rows, int64_t each, int64_t apart) {
+    int64_t *offsets = malloc((size_t)(rows + 1) * sizeof *offsets);
+    int32_t *columns = malloc((size_t)(rows * each) * sizeof *columns);
+    assert_true(offsets && columns);
+    for (int64_t i = 0; i <= rows; i++) offsets[i] = i * each;
+    for (int64_t i = 0; i < rows; i++) {
+        const int64_t from = i * apart % (INNER - each + 1);
+        for (int64_t k = 0; k < each; k++) columns[i * each + k] = (int32_t)(from + k);
+    }
+    return (dpcr_pattern){rows, INNER, offsets, columns};
+}
+
+// The product of `a`, and of rows of b of `each` columns.
+static dpcr_status plan_product(asked *asks, int threads, const dpcr_pattern *a, int64_t each) {
+    const dpcr_pattern b = rows_of(INNER, each, 1);
+    const dpcr_transition later = dpcr_transition_csr(a), earlier = dpcr_transition_csr(&b);
+    dpcr_context *context = context_of(asks, threads);
+    dpcr_product *product = NULL;
+    dpcr_error error = {0};
+    const dpcr_status status = dpcr_product_create(context, &later, &earlier, &product, &error);
+    if (status == DPCR_ERROR_CANCELLED) {
+        assert_null(product);
+        assert_non_null(strstr(error.text, "cancel"));
+    } else if (status != DPCR_OK) {
+        fail_msg("%s", error.text);
+    }
+    dpcr_product_destroy(product);
+    dpcr_context_destroy(context);
+    free((void *)b.offsets), free((void *)b.columns);
+    return status;
+}
+
+// Of few long rows, most of the time goes into counting; of many that are all alike, into comparing and copying them.
+static void patterns_stop(void **state) {
+    (void)state;
+    const dpcr_pattern patterns[] = {rows_of(INNER, 600, 1), rows_of(MANY_ROWS, 20, 0)};
+    for (int threads = 1; threads < 3; threads++)
+        for (int i = 0; i < 2; i++) {
+            asked a = {.stop_at = 1};
+            assert_int_equal(plan_product(&a, threads, &patterns[i], 400), DPCR_ERROR_CANCELLED);
+            assert_int_equal(a.times, 1);
+            a = (asked){0};
+            assert_int_equal(plan_product(&a, threads, &patterns[i], 400), DPCR_OK);
+            assert_true(a.times > 0);
+        }
+    asked inside = {0};  // not after each of the passes alone
+    assert_int_equal(plan_product(&inside, 1, &patterns[0], 999), DPCR_OK);
+    assert_true(inside.times > 3);
+    for (int i = 0; i < 2; i++) free((void *)patterns[i].offsets), free((void *)patterns[i].columns);
+}
+
 // ---- filters ----
 
 enum { ORDER = 128, SAMPLES = TESTS_SANITIZED ? 20000 : 60000 };
@@ -311,6 +367,7 @@ int main(void) {
         cmocka_unit_test(looks_change_no_bit),
         cmocka_unit_test(a_question_holds_its_lock),
         cmocka_unit_test(scans_stop_and_looks_change_no_bit),
+        cmocka_unit_test(patterns_stop),
         cmocka_unit_test(filters_stop_and_looks_change_no_bit),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -172,6 +172,7 @@ static dpcr_status add_composition(dpcr_bppsa_plan *p, int64_t later, int64_t ea
         dpcr_product *made = NULL;
         if (dpcri_cancelled(p->context)) return dpcri_fail_stopped(error, "bppsa_plan");
         const dpcr_status status = dpcr_product_create(p->context, &a->t, &b->t, &made, error);
+        if (status == DPCR_ERROR_CANCELLED) return dpcri_fail_stopped(error, "bppsa_plan");
         if (status != DPCR_OK) return status;
         p->products[p->product_count++] = made;
         p->cost.pattern_bytes += dpcri_product_bytes(made);

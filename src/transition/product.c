@@ -5,11 +5,13 @@
 //   ascending numbers     often: C_i = sum over k of A_ik B_k, into the places that are known
 //
 // A diagonal factor leaves the other's pattern; a dense one, or a csr product more than half full, gives dense. Work
-// two flops for each pair of entries that meet; planning takes two passes over these pairs (how many columns, which).
-// Source: Gustavson (1978), rows times matrix; BPPSA (arXiv 1907.10134) plans the pattern once. docs/math/bppsa.md.
+// two flops for each pair of entries that meet; planning takes two passes over these pairs (how many columns, which),
+// but for rows of A that have the same columns once. Source: Gustavson (1978), rows times matrix; BPPSA (arXiv
+// 1907.10134) plans the pattern once. docs/math/bppsa.md.
 #include <inttypes.h>
 #include <string.h>
 
+#include "rt/watch.h"
 #include "transition/transition_internal.h"
 
 enum { MOST_TASKS = 64 };
@@ -62,51 +64,113 @@ static int64_t count_tasks(double flops, int64_t rows) {
 
 // ---- the pattern ----
 
+// Rows of A with the same columns give rows of C with the same columns, which are found once and copied: in the
+// Jacobian of an unpruned convolution all channels of a pixel are such rows.
 typedef struct symbolic {
     dpcr_product *product;
-    int64_t cuts[MOST_TASKS + 1];
+    dpcri_watch *watch;
+    int64_t tasks, firsts;
+    int64_t *first;    // [firsts] rows of A before which there was none with their columns
+    int64_t *next;     // [rows] the next one with the columns of this, or -1
+    int64_t *table;    // [buckets] of first rows, by their columns, or -1
     int32_t *scratch;  // [tasks][cols]
 } symbolic;
+
+// Whether to leave out the rest, asked once in a million entries.
+static bool stopped(const symbolic *s, int64_t *entries, int64_t more) {
+    *entries += more;
+    if (*entries < 1 << 20) return false;
+    *entries = 0;
+    return dpcri_watch_stopped(s->watch);
+}
+
+static uint64_t hash_row(const dpcr_pattern *p, int64_t i) {
+    uint64_t h = 0;
+    for (int64_t e = p->offsets[i]; e < p->offsets[i + 1]; e++) {
+        h = (h ^ (uint64_t)p->columns[e]) * 0x9e3779b97f4a7c15;
+        h ^= h >> 32;
+    }
+    return h;
+}
+
+static bool same_columns(const dpcr_pattern *p, int64_t i, int64_t k) {
+    const int64_t n = p->offsets[i + 1] - p->offsets[i];
+    return p->offsets[k + 1] - p->offsets[k] == n &&
+           memcmp(p->columns + p->offsets[i], p->columns + p->offsets[k], (size_t)n * sizeof *p->columns) == 0;
+}
+
+static void find_firsts(symbolic *s, int64_t buckets) {
+    const dpcr_pattern *a = s->product->later.pattern;
+    int64_t entries = 0;
+    memset(s->table, 0xff, (size_t)buckets * sizeof *s->table);
+    for (int64_t i = 0; i < a->rows && !stopped(s, &entries, a->offsets[i + 1] - a->offsets[i]); i++) {
+        int64_t at = (int64_t)(hash_row(a, i) & (uint64_t)(buckets - 1));
+        while (s->table[at] >= 0 && !same_columns(a, s->table[at], i)) at = (at + 1) & (buckets - 1);
+        const int64_t first = s->table[at];
+        s->next[i] = first < 0 ? -1 : s->next[first];
+        if (first < 0)
+            s->table[at] = s->first[s->firsts++] = i;
+        else
+            s->next[first] = i;
+    }
+}
 
 // offsets[i + 1] = columns of row i. A stamp is the last row that reached the column.
 static void count_columns(void *argument, int64_t task) {
     const symbolic *s = argument;
     const dpcr_pattern *a = s->product->later.pattern, *b = s->product->earlier.pattern;
     int32_t *stamp = s->scratch + task * b->cols;
+    int64_t entries = 0;
     memset(stamp, 0xff, (size_t)b->cols * sizeof *stamp);
-    for (int64_t i = s->cuts[task]; i < s->cuts[task + 1]; i++) {
-        const int32_t now = (int32_t)i;
+    for (int64_t k = task; k < s->firsts; k += s->tasks) {
+        const int64_t row = s->first[k];
+        const int32_t now = (int32_t)row;
         int64_t count = 0;
-        for (int64_t e = a->offsets[i]; e < a->offsets[i + 1]; e++)
-            for (int64_t f = b->offsets[a->columns[e]]; f < b->offsets[a->columns[e] + 1]; f++) {
+        for (int64_t e = a->offsets[row]; e < a->offsets[row + 1]; e++) {
+            const int64_t from = b->offsets[a->columns[e]], to = b->offsets[a->columns[e] + 1];
+            for (int64_t f = from; f < to; f++) {
                 count += stamp[b->columns[f]] != now;
                 stamp[b->columns[f]] = now;
             }
-        s->product->offsets[i + 1] = count;
+            if (stopped(s, &entries, to - from + 1)) return;
+        }
+        for (int64_t i = row; i >= 0; i = s->next[i]) s->product->offsets[i + 1] = count;
     }
 }
 
-// Marks the columns of a row, then reads the marks in order, eight at a time.
+// Reads the marks in order, eight at a time, and clears them.
+static void take_marks(unsigned char *marks, int64_t cols, int32_t *out, const int32_t *end) {
+    for (int64_t j = 0; out < end; j += 8) {
+        uint64_t eight = 1;
+        if (j + 8 <= cols) memcpy(&eight, marks + j, sizeof eight);
+        if (!eight) continue;
+        for (int64_t k = j; k < j + 8 && k < cols; k++)
+            if (marks[k]) {
+                marks[k] = 0;
+                *out++ = (int32_t)k;
+            }
+    }
+}
+
 static void fill_columns(void *argument, int64_t task) {
     const symbolic *s = argument;
     const dpcr_pattern *a = s->product->later.pattern, *b = s->product->earlier.pattern;
+    const int64_t *offsets = s->product->offsets;
+    int32_t *columns = s->product->columns;
     unsigned char *marks = (unsigned char *)(s->scratch + task * b->cols);
+    int64_t entries = 0;
     memset(marks, 0, (size_t)b->cols);
-    for (int64_t i = s->cuts[task]; i < s->cuts[task + 1]; i++) {
-        int32_t *out = s->product->columns + s->product->offsets[i];
-        const int32_t *end = s->product->columns + s->product->offsets[i + 1];
-        for (int64_t e = a->offsets[i]; e < a->offsets[i + 1]; e++)
-            for (int64_t f = b->offsets[a->columns[e]]; f < b->offsets[a->columns[e] + 1]; f++)
-                marks[b->columns[f]] = 1;
-        for (int64_t j = 0; out < end; j += 8) {
-            uint64_t eight = 1;
-            if (j + 8 <= b->cols) memcpy(&eight, marks + j, sizeof eight);
-            if (!eight) continue;
-            for (int64_t k = j; k < j + 8 && k < b->cols; k++)
-                if (marks[k]) {
-                    marks[k] = 0;
-                    *out++ = (int32_t)k;
-                }
+    for (int64_t k = task; k < s->firsts; k += s->tasks) {
+        const int64_t row = s->first[k], count = offsets[row + 1] - offsets[row];
+        for (int64_t e = a->offsets[row]; e < a->offsets[row + 1]; e++) {
+            const int64_t from = b->offsets[a->columns[e]], to = b->offsets[a->columns[e] + 1];
+            for (int64_t f = from; f < to; f++) marks[b->columns[f]] = 1;
+            if (stopped(s, &entries, to - from + 1)) return;
+        }
+        take_marks(marks, b->cols, columns + offsets[row], columns + offsets[row] + count);
+        for (int64_t i = s->next[row]; i >= 0; i = s->next[i]) {
+            memcpy(columns + offsets[i], columns + offsets[row], (size_t)count * sizeof *columns);
+            if (stopped(s, &entries, count)) return;
         }
     }
 }
@@ -116,29 +180,46 @@ static dpcr_status fail_size(const dpcr_product *p, dpcr_error *error) {
                       p->c.cols);
 }
 
+static dpcr_status finished(const symbolic *s, dpcr_error *error) {
+    return dpcri_watch_stopped(s->watch) ? dpcri_fail_stopped(error, "product") : DPCR_OK;
+}
+
+// Memory for the rows' lists, then, once the first rows are known, for the tasks.
+static dpcr_status plan_rows(symbolic *s, dpcr_error *error) {
+    dpcr_product *p = s->product;
+    bool overflow = false;
+    int64_t buckets = 1;
+    while (buckets < 2 * p->c.rows) buckets *= 2;
+    const size_t lists = dpcri_bytes(2 * p->c.rows + buckets, 1, sizeof *s->first, &overflow),
+                 offsets = dpcri_bytes(p->c.rows + 1, 1, sizeof *p->offsets, &overflow);
+    if (overflow) return fail_size(p, error);
+    s->first = dpcri_alloc(p->context, lists);
+    p->offsets = dpcri_alloc(p->context, offsets);
+    if (!s->first || !p->offsets)
+        return dpcri_fail(error, DPCR_ERROR_MEMORY, "product: %zu bytes for the pattern's rows were refused",
+                          lists + offsets);
+    s->next = s->first + p->c.rows;
+    s->table = s->next + p->c.rows;
+    find_firsts(s, buckets);
+    s->tasks = count_tasks(p->flops * (double)s->firsts / (double)p->c.rows, s->firsts);
+    const size_t scratch = dpcri_bytes(s->tasks, p->c.cols, sizeof *s->scratch, &overflow);
+    if (overflow) return fail_size(p, error);
+    s->scratch = dpcri_alloc(p->context, scratch);
+    if (!s->scratch) return dpcri_fail(error, DPCR_ERROR_MEMORY, "product: %zu bytes of scratch were refused", scratch);
+    return DPCR_OK;
+}
+
 static dpcr_status plan_pattern(dpcr_product *p, dpcr_error *error) {
     dpcr_status status = DPCR_OK;
     bool overflow = false;
-    symbolic s = {.product = p};
-    const int64_t tasks = count_tasks(p->flops, p->c.rows);
-    const size_t scratch = dpcri_bytes(tasks, p->c.cols, sizeof *s.scratch, &overflow),
-                 offsets = dpcri_bytes(p->c.rows + 1, 1, sizeof *p->offsets, &overflow);
-    if (overflow) return fail_size(p, error);
-    s.scratch = dpcri_alloc(p->context, scratch);
-    p->offsets = dpcri_alloc(p->context, offsets);
-    if (!s.scratch || !p->offsets) {
-        status = dpcri_fail(error, DPCR_ERROR_MEMORY, "product: %zu bytes for the pattern's rows were refused",
-                            scratch + offsets);
-        goto done;
-    }
-    cut_rows(p, tasks, s.cuts);
-    dpcri_parallel(p->context, tasks, count_columns, &s);
+    dpcri_watch watch;
+    symbolic s = {.product = p, .watch = dpcri_watch_begin(&watch, p->context, p->flops)};
+    DPCR_TRY(plan_rows(&s, error));
+    dpcri_parallel(p->context, s.tasks, count_columns, &s);
+    DPCR_TRY(finished(&s, error));
     p->offsets[0] = 0;
     for (int64_t i = 0; i < p->c.rows; i++)
-        if (!dpcri_add(p->offsets[i + 1], p->offsets[i], &p->offsets[i + 1])) {
-            status = fail_size(p, error);
-            goto done;
-        }
+        if (!dpcri_add(p->offsets[i + 1], p->offsets[i], &p->offsets[i + 1])) DPCR_TRY(fail_size(p, error));
     const int64_t entries = p->offsets[p->c.rows];
     if (entries > p->c.rows * p->c.cols / 2) {  // no overflow: C has fitted as dense
         p->c.structure = DPCR_DENSE;
@@ -147,22 +228,19 @@ static dpcr_status plan_pattern(dpcr_product *p, dpcr_error *error) {
         goto done;
     }
     const size_t bytes = dpcri_bytes(entries, 1, sizeof *p->columns, &overflow);
-    if (overflow) {
-        status = fail_size(p, error);
-        goto done;
-    }
+    if (overflow) DPCR_TRY(fail_size(p, error));
     p->columns = dpcri_alloc(p->context, bytes);
-    if (!p->columns && bytes > 0) {
-        status = dpcri_fail(error, DPCR_ERROR_MEMORY,
-                            "product: %zu bytes for a pattern of %" PRId64 " entries were refused", bytes, entries);
-        goto done;
-    }
-    dpcri_parallel(p->context, tasks, fill_columns, &s);
+    if (!p->columns && bytes > 0)
+        DPCR_TRY(dpcri_fail(error, DPCR_ERROR_MEMORY,
+                            "product: %zu bytes for a pattern of %" PRId64 " entries were refused", bytes, entries));
+    dpcri_parallel(p->context, s.tasks, fill_columns, &s);
+    DPCR_TRY(finished(&s, error));
     p->pattern = (dpcr_pattern){p->c.rows, p->c.cols, p->offsets, p->columns};
     p->c.structure = DPCR_CSR;
     p->c.pattern = &p->pattern;
 done:
     dpcri_free(p->context, s.scratch);
+    dpcri_free(p->context, s.first);
     return status;
 }
 
