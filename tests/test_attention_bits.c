@@ -95,12 +95,28 @@ static void last_may_be_s0(void **state) {
     dpcr_context_destroy(context);
 }
 
+// Turned in the same memory, what is written would be read as another number; a stride that reaches nothing is any.
+static void last_is_s0_by_strides_too(void **state) {
+    (void)state;
+    dpcr_context *context = context_of(1, NULL);
+    dpcr_error error = {0};
+    problem p = middling(DPCR_F32, false);
+    p.batch = 1;
+    fill(&p, false);
+    dpcr_array last = p.at[S0];
+    last.strides[0] = 12345;
+    assert_int_equal(dpcr_attention_scan(context, &p.in, &p.at[GO], &last, NULL, NULL), DPCR_OK);
+    last.strides[2] = 1, last.strides[3] = last.shape[2];
+    assert_int_equal(dpcr_attention_scan(context, &p.in, &p.at[GO], &last, NULL, &error), DPCR_ERROR_ARGUMENT);
+    assert_non_null(strstr(error.text, "last lies where s0 does"));
+    dpcr_context_destroy(context);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(bits_are_those_of_one_thread),
-        cmocka_unit_test(bits_do_not_depend_on_the_batch),
-        cmocka_unit_test(bits_do_not_depend_on_columns),
-        cmocka_unit_test(last_may_be_s0),
+        cmocka_unit_test(bits_are_those_of_one_thread),  cmocka_unit_test(bits_do_not_depend_on_the_batch),
+        cmocka_unit_test(bits_do_not_depend_on_columns), cmocka_unit_test(last_may_be_s0),
+        cmocka_unit_test(last_is_s0_by_strides_too),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -317,6 +317,79 @@ static void takes_any_stride_of_one_step(void **state) {
     dpcr_context_destroy(context);
 }
 
+// Over a million steps all alike: as near as sums of a piece's 256 terms are, and in float64 of as many pieces. b and
+// c go by lane, where what is constant in time is summed so too.
+enum { MANY = 1 << 20, PIECE = 256 };
+
+// The gradients of one channel, all of whose steps have `in` and gy.
+static void sum_many(const double *in, double gy, long double *sums) {
+    const double t = in[DELTA] + in[BIAS], e = exp(t * in[A_]);
+    double *before = calloc(MANY + 1, sizeof *before), carry = 0;
+    assert_non_null(before);
+    for (int64_t l = 0; l < MANY; l++) before[l + 1] = e * before[l] + t * in[B_] * in[U];
+    for (int64_t l = MANY - 1; l >= 0; l--) {
+        const double g = gy * in[C_] + carry, through = g * e * before[l];
+        sums[A_] += through * t, sums[B_] += g * t * in[U], sums[C_] += gy * before[l + 1];
+        sums[SKIP] += gy * in[U], sums[BIAS] += g * in[B_] * in[U] + through * in[A_];
+        carry = g * e;
+    }
+    free(before);
+}
+
+static void sums_over_many_steps(void **state) {
+    (void)state;
+    enum { CHANNELS = 4 };
+    dpcr_context *context = context_of(1, NULL);
+    for (int k = 0; k < 2; k++) {
+        const dpcr_dtype dtype = k ? DPCR_F64 : DPCR_F32;
+        const double eps = k ? 0x1p-53 : 0x1p-24, bound = eps * (PIECE + 64 + (k ? MANY / PIECE : 0));
+        const int64_t rows[3] = {1, CHANNELS, MANY}, a[2] = {CHANNELS, 1},
+                      shared[4] = {1, CHANNELS, 1, MANY}, *const shapes[] = {rows, rows, a, shared, shared,
+                                                                             a,    a,    a, rows};
+        static const double values[] = {0.7, 0.3, -0.9, 0.6, 0.9, 1.3, 0, 0.2, 0};  // of U to BIAS
+        double in[INPUTS] = {0}, numbers[INPUTS], gy_number = 0, out[INPUTS][CHANNELS] = {{0}};
+        dpcr_array arrays[INPUTS], made[INPUTS], gy = dpcr_array_make(&gy_number, dtype, 3, rows);
+        put(&gy, 0, 0.7);
+        memset(gy.strides, 0, sizeof gy.strides);
+        for (int use = 0; use < INPUTS; use++) {
+            const int dims = use == A_ ? 2 : use == B_ || use == C_ ? 4 : use == SKIP || use == BIAS ? 1 : 3;
+            arrays[use] = dpcr_array_make(&numbers[use], dtype, dims, shapes[use]);
+            made[use] = dpcr_array_make(out[use], dtype, dims, shapes[use]);
+            put(&arrays[use], 0, values[use]);
+            in[use] = get(&arrays[use], 0);
+            memset(arrays[use].strides, 0, sizeof arrays[use].strides);
+            if (use == B_ || use == C_) made[use].strides[1] = 1, made[use].strides[3] = 0;
+        }
+        const dpcr_selective scan = {.size = sizeof scan,
+                                     .u = &arrays[U],
+                                     .delta = &arrays[DELTA],
+                                     .a = &arrays[A_],
+                                     .b = &arrays[B_],
+                                     .c = &arrays[C_],
+                                     .skip = &arrays[SKIP],
+                                     .delta_bias = &arrays[BIAS]};
+        const dpcr_selective_gradients gradients = {.size = sizeof gradients,
+                                                    .a = &made[A_],
+                                                    .b = &made[B_],
+                                                    .c = &made[C_],
+                                                    .skip = &made[SKIP],
+                                                    .delta_bias = &made[BIAS]};
+        assert_int_equal(dpcr_selective_adjoint(context, &scan, &gy, NULL, NULL, &gradients, NULL), DPCR_OK);
+        long double sums[INPUTS] = {0};
+        sum_many(in, get(&gy, 0), sums);
+        static const int summed[] = {A_, B_, C_, SKIP, BIAS};
+        for (int i = 0; i < 5; i++) {
+            const double want = (double)sums[summed[i]];
+            for (int c = 0; c < CHANNELS; c++) {
+                const double got = get(&made[summed[i]], c);
+                if (!(fabs(got - want) <= bound * fabs(want)))
+                    fail_msg("gradient of %s: %.17g, wanted %.17g", names[summed[i]], got, want);
+            }
+        }
+    }
+    dpcr_context_destroy(context);
+}
+
 // ---- what is refused, and who stops ----
 
 // One number for all that goes in, and much of it.
@@ -437,6 +510,11 @@ static void refuses(void **state) {
         assert_int_equal(status, DPCR_ERROR_ARGUMENT);
         assert_non_null(strstr(error.text, "kept lies 16 bytes off"));
     }
+    p.at[A_].strides[1] = 0;  // nothing is kept then
+    char *off = guarded(KEPT, 1 << 16, true) + 16;
+    assert_int_equal(dpcr_selective_scan(context, &p.in, &p.at[Y], NULL, off, NULL), DPCR_OK);
+    assert_int_equal(dpcr_selective_adjoint(context, &p.in, &p.at[GY], NULL, off, &p.out, NULL), DPCR_OK);
+    fill(&p, false);
     p.in.z = NULL;
     assert_int_equal(dpcr_selective_adjoint(context, &p.in, &p.at[GY], NULL, NULL, &p.out, &error),
                      DPCR_ERROR_ARGUMENT);
@@ -472,6 +550,7 @@ int main(void) {
         cmocka_unit_test(meets_ends),
         cmocka_unit_test(keeps_infinities_apart),
         cmocka_unit_test(takes_any_stride_of_one_step),
+        cmocka_unit_test(sums_over_many_steps),
         cmocka_unit_test(stops_when_asked),
         cmocka_unit_test(refuses),
     };

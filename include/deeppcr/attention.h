@@ -11,9 +11,11 @@
 //     last[b][h] = S
 //
 // The length is walked by chunks of 16 steps: what a chunk's steps do to one another is a triangular system, what the
-// state does to them and they to it products of matrices. Heads and, forward, columns go over the context's threads.
-// Bits depend neither on the number of threads nor on what else is in the batch. Sources: Katharopoulos et al., arXiv
-// 2006.16236; Yang et al., arXiv 2312.06635, 2406.06484 and 2412.06464.
+// state does to them and they to it products of matrices. So the products q.k and k.k of a chunk's steps, and those of
+// decays with k, have to be in the dtype's range, also where the loop above, in its order, would not meet them. Heads
+// and, forward, columns go over the context's threads. Bits depend neither on the number of threads nor on what else is
+// in the batch. Sources: Katharopoulos et al., arXiv 2006.16236; Yang et al., arXiv 2312.06635, 2406.06484 and
+// 2412.06464.
 #ifndef DEEPPCR_ATTENTION_H
 #define DEEPPCR_ATTENTION_H
 
@@ -32,7 +34,7 @@ typedef struct dpcr_attention {
     const dpcr_array *v;      // [B][L][H][V], H a multiple of G, V in 1..2^20
     const dpcr_array *g;      // [B][L][H] or [B][L][H][K], logarithms of decays, at most 0; NULL: none. Below -87.33
                               // (float64: -708) e^g is 0, and what is finite is forgotten. Growth is taken where it
-                              // stays finite over any 16 steps by itself
+                              // stays finite over any 16 steps by itself; from 88.38 (709.4) on e^g is infinite
     const dpcr_array *beta;   // [B][L][H]; NULL: nothing is taken out of the state
     const dpcr_array *s0;     // [B][H][K][V]; NULL: 0
     double scale;             // finite, as a number of that dtype

@@ -10,7 +10,8 @@
 //
 // A limited number of tree levels L_m forms products of neighbours (L_m = 0: none, the loop), so that more of the work
 // can go side by side. The vector comes first: down the tree everything is matrix times vector. Which products, their
-// patterns and all memory are planned once and used for every batch of values.
+// patterns and all memory are planned once and used for every batch of values. A product may underflow where the loop
+// has numbers, and the gradients behind it are 0: float32 steps of 1, 1e-25, 1e-25 and 1e38 multiply the middle two.
 #ifndef DEEPPCR_BPPSA_H
 #define DEEPPCR_BPPSA_H
 
@@ -67,6 +68,7 @@ typedef struct dpcr_bppsa_level {
 } dpcr_bppsa_level;
 
 // Plans the scan: patterns of all products, sizes, tasks. Immutable afterwards and shareable between threads.
+// DPCR_ERROR_CANCELLED where the context's cancel function says stop on the way.
 DPCR_API dpcr_status dpcr_bppsa_plan_create(dpcr_context *context, const dpcr_bppsa_shape *shape,
                                             const dpcr_bppsa_options *options, dpcr_bppsa_plan **plan,
                                             dpcr_error *error);

@@ -32,6 +32,9 @@
 //             o = s(x_o + a_o h + C_o c'),  h' = o tanh(c')
 //   minGRU    z = s(x_z), q = x_q,   h' = (1 - z) h + z q:  a gated linear recurrence
 //
+// s, the sigmoid, is 1/2 + tanh(u/2)/2: within 2 eps of 1, so a gate that is all but closed is not known to digits of
+// its own (float32: of s(-10) 3, of s(-16) 1; s(-20) is 0).
+//
 // Source of the formulas: the documentation of torch.nn; ParaRNN (arXiv 2510.21450); minGRU (arXiv 2410.01201);
 // derivatives in docs/math/recurrent.md.
 #ifndef DEEPPCR_RECURRENT_H
@@ -65,7 +68,7 @@ typedef struct dpcr_recurrent_options {
     dpcr_recurrent_kind kind;
     dpcr_dtype dtype;        // 0: DPCR_F32
     int64_t inputs, hidden;  // I >= 1, H in 1..16384
-    int64_t layers;          // 0: 1
+    int64_t layers;          // 1..4096; 0: 1
     int bidirectional;       // D = 2 directions instead of 1
     int no_bias;             // PyTorch's bias=False
     uint64_t seed;           // of the initialisation: PyTorch's default, U(-1/sqrt(H), 1/sqrt(H)), counter-based; where
@@ -75,7 +78,7 @@ typedef struct dpcr_recurrent_options {
     int reset_before;    // GRU
     int peepholes;       // LSTM
     int input_forget;    // LSTM
-    double clip;         // >= 0; 0: none
+    double clip;         // finite, >= 0 and no less than the dtype has; 0: none
 } dpcr_recurrent_options;
 
 typedef struct dpcr_recurrent dpcr_recurrent;
@@ -122,8 +125,9 @@ DPCR_API dpcr_status dpcr_recurrent_save(const dpcr_recurrent *network, const ch
 // ---- running it ----
 
 // What one pass reads and writes. D directions, N = layers D. All arrays in the network's dtype, on the host,
-// contiguous. What is written overlaps nothing else, or the call is refused; but ht may be h0, and ct c0, where the
-// plan is not for training (of ranks: without gradients).
+// contiguous. What is written overlaps nothing else, nor lengths, resets and the network's own vectors, or the call is
+// refused; but ht may be h0, and ct c0, where the plan is not for training (of ranks: without gradients). Nobody looks
+// whether tape and workspace lie apart, which they have to.
 typedef struct dpcr_recurrent_pass {
     size_t size;             // sizeof(dpcr_recurrent_pass) of the caller
     dpcr_array x;            // [T][B][I]

@@ -60,7 +60,7 @@ typedef struct dpcr_selective_gradients {
 // The gradients of a loss that has gy by y, and glast by last (of that alone NULL is 0). `kept` is that of the pass
 // forward, or NULL: it is made anew, in scratch. Those of a, skip and delta_bias are summed over the batch, from its
 // first entry on, those of b and c over a group's channels, in an order that D and both G fix; then over axes of stride
-// 0, in double and by rows.
+// 0, in double and by rows. Sums over the steps go by pieces of 256, in the dtype, and over these in double.
 DPCR_API dpcr_status dpcr_selective_adjoint(dpcr_context *context, const dpcr_selective *in, const dpcr_array *gy,
                                             const dpcr_array *glast, const void *kept,
                                             const dpcr_selective_gradients *gradients, dpcr_error *error);

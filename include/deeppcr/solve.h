@@ -471,10 +471,10 @@ DPCR_API dpcr_status dpcr_solve_plan_learn(const dpcr_solve_plan *plan, const dp
                                            dpcr_error *error);
 
 // Wisdom as a file: text with a checksum, of one machine (processor, instruction set level, number of processors,
-// version of the library). Save writes what the context has, as a whole or not at all. Load adds what the file holds;
-// of a damaged file, or one of another machine, it takes nothing and says why (DPCR_ERROR_FORMAT). Where memory is
-// refused (DPCR_ERROR_MEMORY), the notes read so far stay. The library reads and writes no file but these, when it is
-// asked to.
+// version of the library). Save writes what the context has, as a whole or not at all. Load adds what the file holds,
+// but where the context has found out something itself; of a damaged file, or one of another machine, it takes nothing
+// and says why (DPCR_ERROR_FORMAT). Where memory is refused (DPCR_ERROR_MEMORY), the notes read so far stay. The
+// library reads and writes no file but these, when it is asked to.
 DPCR_API dpcr_status dpcr_wisdom_save(dpcr_context *context, const char *path, dpcr_error *error);
 DPCR_API dpcr_status dpcr_wisdom_load(dpcr_context *context, const char *path, dpcr_error *error);
 // The number of things known; and forgetting them all, the measured rates too.

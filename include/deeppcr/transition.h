@@ -100,7 +100,7 @@ DPCR_API dpcr_status dpcr_pattern_check(const dpcr_pattern *pattern, dpcr_error 
 typedef struct dpcr_product dpcr_product;
 
 // Plans C, in parallel. later->cols has to be earlier->rows; the factors' patterns (dpcr_pattern_check has passed them)
-// have to outlive the product.
+// have to outlive the product. DPCR_ERROR_CANCELLED where the context's cancel function says stop on the way.
 DPCR_API dpcr_status dpcr_product_create(dpcr_context *context, const dpcr_transition *later,
                                          const dpcr_transition *earlier, dpcr_product **product, dpcr_error *error);
 DPCR_API void dpcr_product_destroy(dpcr_product *product);

@@ -320,6 +320,13 @@ size_t dpcr_attention_kept_bytes(const dpcr_attention *in) {
     return (size_t)(j.batch * j.heads) * kept_of_head(&j);
 }
 
+// Every number of b in the place of a's; the stride of an extent of 1 says nothing.
+static bool same_places(const dpcr_array *a, const dpcr_array *b) {
+    bool same = a->data == b->data;
+    for (int i = 0; i < a->ndim; i++) same = same && (a->shape[i] <= 1 || a->strides[i] == b->strides[i]);
+    return same;
+}
+
 dpcr_status dpcr_attention_scan(dpcr_context *context, const dpcr_attention *in, const dpcr_array *o,
                                 const dpcr_array *last, void *kept, dpcr_error *error) {
     job j = {.call = "attention_scan", .context = context, .o = o, .last = last, .kept = kept};
@@ -329,7 +336,7 @@ dpcr_status dpcr_attention_scan(dpcr_context *context, const dpcr_attention *in,
     const extents e = extents_of(&j);
     DPCR_TRY(check(&j, "o", o, 4, e.value, DPCRI_WRITTEN, error));
     DPCR_TRY(check(&j, "last", last, 4, e.state, DPCRI_WRITTEN, error));
-    const bool goes_on = last && in->s0 && last->data == in->s0->data;  // which s0 may
+    const bool goes_on = last && in->s0 && same_places(last, in->s0);  // which s0 may
     const dpcri_operand all[] = {{"o", o, DPCRI_WRITTEN},        {"last", last, DPCRI_WRITTEN},
                                  {"q", in->q, DPCRI_READ},       {"k", in->k, DPCRI_READ},
                                  {"v", in->v, DPCRI_READ},       {"g", in->g, DPCRI_READ},

@@ -168,10 +168,10 @@ static dpcr_status prepare(job *j, const dpcr_selective *in, dpcr_error *error) 
     DPCR_TRY(check(j, "z", in->z, 3, rows, DPCRI_READ, error));
     DPCR_TRY(check(j, "delta_bias", in->delta_bias, 1, a, DPCRI_READ, error));
     DPCR_TRY(check(j, "h0", in->h0, 3, h, DPCRI_READ, error));
-    DPCR_TRY(dpcri_kept_check(j->call, j->kept, error));
     // States that share a rate are made again as fast as they are read.
     j->keeps = in->a->strides[1] != 0;
     if (!j->keeps) j->kept = NULL;
+    DPCR_TRY(dpcri_kept_check(j->call, j->kept, error));
     j->kernels = dpcri_selective_kernels_get(in->u->dtype);
     j->element = (int64_t)dpcr_dtype_size(in->u->dtype);
     cut_blocks(j);

@@ -15,7 +15,7 @@
 #define UNROLL _Pragma("GCC unroll 32")
 #endif
 
-enum { TILE = DPCRI_SELECTIVE_TILE };
+enum { TILE = DPCRI_SELECTIVE_TILE, PIECE = 16 };
 
 #define VALUES_ONLY
 #include "kern/number_f32.inc"
