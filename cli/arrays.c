@@ -74,14 +74,21 @@ double cli_normal(uint64_t seed, uint64_t stream, uint64_t index) {
     return sqrt(-2 * log(1 - uniform(bits.v[0], bits.v[1]))) * cos(turn * uniform(bits.v[2], bits.v[3]));
 }
 
+uint64_t cli_hash(uint64_t hash, const void *bytes, size_t count) {
+    for (size_t i = 0; i < count; i++) hash = (hash ^ ((const uint8_t *)bytes)[i]) * UINT64_C(1099511628211);
+    return hash;
+}
+
 uint64_t cli_random_below(uint64_t seed, uint64_t stream, uint64_t index, uint64_t n) {
     const philox4x32_ctr_t bits = random_block(seed, stream, index);
     return ((uint64_t)bits.v[1] << 32 | bits.v[0]) % n;  // the bias is n / 2^64
 }
 
 void cli_array_normal(const dpcr_array *array, uint64_t seed, uint64_t stream) {
+    enum { UNHEARD = 1 << 20 };
     const int64_t n = cli_array_count(array);
-    for (int64_t i = 0; i < n; i++) cli_array_set(array, i, cli_normal(seed, stream, (uint64_t)i));
+    for (int64_t i = 0; i < n && (i % UNHEARD || !cli_signal()); i++)
+        cli_array_set(array, i, cli_normal(seed, stream, (uint64_t)i));
 }
 
 #define MEMBER ".npz:"

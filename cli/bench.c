@@ -108,7 +108,9 @@ static error_t read_commit(const char *arg, const char **commit) {
 static error_t parse_bench(int key, char *arg, struct argp_state *state) {
     bench *b = state->input;
     switch (key) {
-        case KEY_LENGTH: return cli_read_int64("--length", arg, 0, INT64_MAX, &b->network.options.layers) ? 0 : EINVAL;
+        case KEY_LENGTH:
+            b->length_given = true;
+            return cli_read_int64("--length", arg, 0, INT64_MAX, &b->network.options.layers) ? 0 : EINVAL;
         case KEY_STRUCTURE: return read_structure(arg, b);
         case KEY_RADIUS: return read_radius(arg, b);
         case KEY_CELL: return read_cell(arg, b);
@@ -191,6 +193,22 @@ static int refuse_others(const bench *b, bool structure, bool radius, bool cell)
         return cli_fail(CLI_USAGE, "--radius: that is of a linear chain or a cell; a network has --gain");
     if (b->cell_given && !cell) return cli_fail(CLI_USAGE, "--cell: that is of a cell");
     if (b->input_given && !cell) return cli_fail(CLI_USAGE, "--input-sd: that is of a cell");
+    return CLI_DONE;
+}
+
+// A list and a single value of one size.
+static int refuse_doubled(const bench *b) {
+    const struct {
+        const bench_values *list;
+        bool given;
+        const char *plural, *single;
+    } sizes[] = {{&b->lengths, b->length_given, "lengths", "length"},
+                 {&b->lengths, cli_network_gives(&b->network, "layers"), "lengths", "layers"},
+                 {&b->widths, cli_network_gives(&b->network, "width"), "widths", "width"},
+                 {&b->batches, cli_network_gives(&b->network, "batch"), "batches", "batch"}};
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
+        if (sizes[i].list->count && sizes[i].given)
+            return cli_fail(CLI_USAGE, "--%s beside --%s: wanted one of them", sizes[i].plural, sizes[i].single);
     return CLI_DONE;
 }
 
@@ -319,6 +337,7 @@ int cli_verb_bench(int argc, char **argv) {
     if (!k) return CLI_USAGE;
     b.kind = k->name;
     b.network.options.architecture = strcmp(k->name, "resnet") ? DPCR_MLP : DPCR_RESNET;
-    status = k->refuse(&b);
+    status = refuse_doubled(&b);
+    if (!status) status = k->refuse(&b);
     return status ? status : run(&b, k);
 }

@@ -71,7 +71,7 @@ typedef struct bench {
     dpcr_structure structure;
     dpcr_activation cell;  // of a recurrent cell
     double radius, input_sd;
-    bool structure_given, radius_given, cell_given, input_given, loss_at_end, limits;
+    bool length_given, structure_given, radius_given, cell_given, input_given, loss_at_end, limits;
     double seconds;  // of a race
     const char *commit;
     bench_values lengths, widths, batches;

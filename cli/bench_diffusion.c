@@ -5,6 +5,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "bench_diffusion.h"
 #include "frechet.h"
@@ -283,7 +284,7 @@ static int quality_point(const diffusion_bench *b, const generation *way, point 
 static void say(const diffusion_bench *b, const point *p) {
     const double *n = p->number;
     const bool timed = !strcmp(p->part, "time");
-    cli_say(&b->common, "%-12s tolerance %-7g window %-5g %4g samples: ", p->method, n[POINT_TOLERANCE],
+    cli_say(&b->common, "%-12s tolerance %-7g window %-5g samples %-4g: ", p->method, n[POINT_TOLERANCE],
             n[POINT_WINDOW], n[POINT_COUNT]);
     if (timed)
         cli_say(&b->common, "%9.4g s, the loop %9.4g s: %5.2f times", n[POINT_SECONDS], n[POINT_SEQUENTIAL_SECONDS],
@@ -293,7 +294,7 @@ static void say(const diffusion_bench *b, const point *p) {
     if (!timed && isfinite(n[POINT_FRECHET_DEVIATION]))  // of one seed there is none
         cli_say(&b->common, " +- %.4f", n[POINT_FRECHET_DEVIATION]);
     if (!timed) cli_say(&b->common, ", precision %.3f, recall %.3f", n[POINT_PRECISION], n[POINT_RECALL]);
-    cli_say(&b->common, "; %3g sweeps, calls %.3f, evaluations %6.2f of the loop's", n[POINT_SWEEPS], n[POINT_CALLS],
+    cli_say(&b->common, "; sweeps %3g, calls %.3f, evaluations %6.2f of the loop's", n[POINT_SWEEPS], n[POINT_CALLS],
             n[POINT_EVALUATIONS]);
     if (timed) cli_say(&b->common, ", largest difference %.2g, %s", n[POINT_MAX_ERROR], p->reason);
     cli_say(&b->common, "\n");
@@ -366,6 +367,7 @@ static int take_point(const diffusion_bench *b, const char *part, const char *me
     if (b->resume && cli_points_find(all, &p)) return CLI_DONE;
     const int status = timed ? time_point(b, way, &p) : quality_point(b, way, &p);
     if (status) return status;
+    if (!timed) memcpy(p.judged, all->run + RUN_SEEDS, sizeof p.judged);
     if (!cli_points_add(all, &p)) return cli_fail_memory("the points");
     say(b, &p);
     return b->resume ? cli_points_write(all, b->common.csv) : CLI_DONE;
@@ -396,6 +398,57 @@ static int run_points(const diffusion_bench *b, points *all) {
     return status;
 }
 
+static void name_number(points *all, run_field i, int64_t value) {
+    snprintf(all->run[i], RUN_BYTES, "%lld", (long long)value);
+}
+
+static void name_hash(points *all, run_field i, uint64_t hash) {
+    snprintf(all->run[i], RUN_BYTES, "%016llx", (unsigned long long)hash);
+}
+
+static void name_run(const diffusion_bench *b, points *all) {
+    const dpcr_diffusion_options *o = dpcr_diffusion_get_options(b->base.model);
+    snprintf(all->run[RUN_SAMPLER], RUN_BYTES, "%s", dpcr_sampler_name(b->base.sampler.kind));
+    name_number(all, RUN_STEPS, b->base.sampler.steps);
+    name_number(all, RUN_WIDTH, o->width);
+    name_number(all, RUN_HIDDEN, o->hidden);
+    name_number(all, RUN_DEPTH, o->depth);
+    name_number(all, RUN_THREADS, dpcr_context_threads(b->base.context));
+    snprintf(all->run[RUN_ETA], RUN_BYTES, "%.6g", b->base.sampler.eta);
+    name_number(all, RUN_SEED, (int64_t)b->common.seed);
+    if (b->classifier) name_number(all, RUN_SEEDS, b->seeds);
+}
+
+static int hash_file(const char *what, const char *path, uint64_t *hash) {
+    char piece[1 << 14];
+    FILE *in = fopen(path, "re");
+    if (!in) return cli_fail(CLI_INPUT, "cannot read %s '%s': %s", what, path, strerror(errno));
+    *hash = CLI_HASH;
+    for (size_t n; (n = fread(piece, 1, sizeof piece, in)) > 0;) *hash = cli_hash(*hash, piece, n);
+    const int code = ferror(in) ? errno : 0;
+    fclose(in);
+    return code ? cli_fail(CLI_INPUT, "cannot read %s '%s': %s", what, path, strerror(code)) : CLI_DONE;
+}
+
+// Files by what they hold: a name may have got another model since.
+static int name_files(const diffusion_bench *b, points *all) {
+    struct stat info;
+    uint64_t hash;
+    int status = CLI_DONE;
+    if (stat(b->file, &info) == 0 && S_ISREG(info.st_mode)) {
+        if ((status = hash_file("the model", b->file, &hash))) return status;
+        name_hash(all, RUN_MODEL, hash);
+    } else if (b->resume) {  // a pipe's bytes are gone
+        return cli_fail(CLI_INPUT, "--resume: '%s' is no regular file: whether its points are of this model is unknown",
+                        b->file);
+    }
+    if (!b->classifier) return CLI_DONE;
+    if ((status = hash_file("the classifier", b->classifier, &hash))) return status;
+    name_hash(all, RUN_CLASSIFIER, hash);
+    name_hash(all, RUN_DATA, cli_data_hash(&b->held_out));
+    return CLI_DONE;
+}
+
 static int run(diffusion_bench *b) {
     points all = {0};
     dpcr_error error = {0};
@@ -406,12 +459,10 @@ static int run(diffusion_bench *b) {
         status = cli_fail_error(&error, CLI_READING);
     if (!status) status = settle(b);
     if (!status) {
-        const dpcr_diffusion_options *o = dpcr_diffusion_get_options(b->base.model);
-        snprintf(all.head, sizeof all.head, "%s,%lld,%lld,%lld,%lld,%d", dpcr_sampler_name(b->base.sampler.kind),
-                 (long long)b->base.sampler.steps, (long long)o->width, (long long)o->hidden, (long long)o->depth,
-                 dpcr_context_threads(b->base.context));
-        if (b->resume) status = cli_points_read(&all, b->common.csv);
+        name_run(b, &all);
+        if (b->common.csv) status = name_files(b, &all);
     }
+    if (!status && b->resume) status = cli_points_read(&all, b->common.csv);
     if (!status) status = run_points(b, &all);
     if (!status && b->common.csv) status = cli_points_write(&all, b->common.csv);
     if (!status) status = tell(b, &all);

@@ -25,13 +25,32 @@ typedef enum point_number {
     POINT_NUMBERS
 } point_number;
 
+// What makes a run: of all points, and of the quality's alone. Model, classifier and data by what they hold.
+typedef enum run_field {
+    RUN_SAMPLER,
+    RUN_STEPS,
+    RUN_WIDTH,
+    RUN_HIDDEN,
+    RUN_DEPTH,
+    RUN_THREADS,
+    RUN_ETA,
+    RUN_SEED,
+    RUN_MODEL,
+    RUN_SEEDS,
+    RUN_CLASSIFIER,
+    RUN_DATA,
+    RUN_FIELDS
+} run_field;
+enum { RUN_BYTES = 24, RUN_JUDGED = RUN_FIELDS - RUN_SEEDS };
+
 typedef struct point {
     char part[8], method[24], chosen[24], reason[24];  // part: "time" or "quality"
+    char judged[RUN_JUDGED][RUN_BYTES];                // of a quality's: the run's, from RUN_SEEDS on
     double number[POINT_NUMBERS];                      // NAN: none. calls, evaluations: over those of the loop
 } point;
 
 typedef struct points {
-    char head[128];  // what all have in common: sampler,steps,width,hidden,depth,threads
+    char run[RUN_FIELDS][RUN_BYTES];  // as files have them; a run that judges nothing has none from RUN_SEEDS on
     point *at;
     int count, capacity;
 } points;
@@ -42,7 +61,7 @@ bool cli_points_add(points *all, const point *p);
 // The point of the same part, method, tolerance, window, count and confirm; NULL: none.
 const point *cli_points_find(const points *all, const point *wanted);
 int cli_points_write(const points *all, const char *path);
-// Rows of a file that cli_points_write wrote, of the same head; no file is no rows.
+// Rows of a file that cli_points_write wrote, of the same run; no file is no rows.
 int cli_points_read(points *all, const char *path);
 void cli_points_free(points *all);
 

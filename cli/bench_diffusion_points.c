@@ -10,7 +10,8 @@ static const char *const names[POINT_NUMBERS] = {
     "tolerance", "window", "count",       "seconds",       "sequential_seconds", "ratio",
     "sweeps",    "calls",  "evaluations", "max_error",     "frechet_distance",   "frechet_deviation",
     "precision", "recall", "confirm",     "error_estimate"};
-enum { HEAD_FIELDS = 6, FIELDS = HEAD_FIELDS + 4 + POINT_NUMBERS };
+// A line: part, the run's first fields, method, chosen, reason, numbers, the run's others.
+enum { NAMES_BYTES = 512, FIELDS = 4 + POINT_NUMBERS + RUN_FIELDS };
 
 const char *cli_point_name(point_number i) { return names[i]; }
 
@@ -41,20 +42,13 @@ const point *cli_points_find(const points *all, const point *wanted) {
 }
 
 static const char first_names[] = "part,sampler,steps,width,hidden,depth,threads,method,chosen,reason";
+static const char *const run_names[RUN_FIELDS] = {"sampler", "steps", "width", "hidden", "depth",      "threads",
+                                                  "eta",     "seed",  "model", "seeds",  "classifier", "data"};
 
-static void write_names(FILE *out) {
-    fputs(first_names, out);
-    for (int i = 0; i < POINT_NUMBERS; i++) fprintf(out, ",%s", names[i]);
-    fputc('\n', out);
-}
-
-// A line without its end.
-static bool are_names(const char *line) {
-    size_t at = sizeof first_names - 1;
-    if (strncmp(line, first_names, at) != 0) return false;
-    for (int i = 0; i < POINT_NUMBERS; at += 1 + strlen(names[i]), i++)
-        if (line[at] != ',' || strncmp(line + at + 1, names[i], strlen(names[i])) != 0) return false;
-    return !line[at];
+static void join_names(char *text, size_t bytes) {
+    size_t at = (size_t)snprintf(text, bytes, "%s", first_names);
+    for (int i = 0; i < POINT_NUMBERS; i++) at += (size_t)snprintf(text + at, bytes - at, ",%s", names[i]);
+    for (int i = RUN_ETA; i < RUN_FIELDS; i++) at += (size_t)snprintf(text + at, bytes - at, ",%s", run_names[i]);
 }
 
 int cli_points_write(const points *all, const char *path) {
@@ -62,14 +56,20 @@ int cli_points_write(const points *all, const char *path) {
     size_t bytes = 0;
     FILE *out = open_memstream(&text, &bytes);
     if (!out) return cli_fail_memory("the CSV file");
-    write_names(out);
+    char line[NAMES_BYTES];
+    join_names(line, sizeof line);
+    fprintf(out, "%s\n", line);
     for (const point *p = all->at; p < all->at + all->count; p++) {
-        fprintf(out, "%s,%s,%s,%s,%s", p->part, all->head, p->method, p->chosen, p->reason);
+        fputs(p->part, out);
+        for (int i = 0; i < RUN_ETA; i++) fprintf(out, ",%s", all->run[i]);
+        fprintf(out, ",%s,%s,%s", p->method, p->chosen, p->reason);
         for (int i = 0; i < POINT_NUMBERS; i++)
             if (isfinite(p->number[i]))
                 fprintf(out, ",%.6g", p->number[i]);
             else
                 fputc(',', out);
+        for (int i = RUN_ETA; i < RUN_FIELDS; i++)
+            fprintf(out, ",%s", i < RUN_SEEDS ? all->run[i] : p->judged[i - RUN_SEEDS]);
         fputc('\n', out);
     }
     const int status = fclose(out) ? cli_fail_memory("the CSV file") : cli_write_file(path, text, bytes);
@@ -79,16 +79,18 @@ int cli_points_write(const points *all, const char *path) {
 
 static bool copy_text(char *to, size_t size, const char *from) { return snprintf(to, size, "%s", from) < (int)size; }
 
-// A line without its end.
-static bool read_point(char *line, const char *head, point *p) {
-    char *field[FIELDS], mine[128];
+// Where a field of the run lies in a line.
+static int place_of(int i) { return i < RUN_ETA ? 1 + i : 4 + POINT_NUMBERS + i; }
+
+// A line without its end, taken apart.
+static bool read_point(char *line, char **field, point *p) {
     for (int i = 0; i < FIELDS; i++)
         if (!(field[i] = strsep(&line, ","))) return false;
-    snprintf(mine, sizeof mine, "%s,%s,%s,%s,%s,%s", field[1], field[2], field[3], field[4], field[5], field[6]);
-    char **text = field + 1 + HEAD_FIELDS, **number = text + 3;
-    bool ok = !line && !strcmp(mine, head) && copy_text(p->part, sizeof p->part, field[0]) &&
+    char **text = field + place_of(RUN_THREADS) + 1, **number = text + 3;
+    bool ok = !line && copy_text(p->part, sizeof p->part, field[0]) &&
               copy_text(p->method, sizeof p->method, text[0]) && copy_text(p->chosen, sizeof p->chosen, text[1]) &&
               copy_text(p->reason, sizeof p->reason, text[2]);
+    for (int i = 0; ok && i < RUN_JUDGED; i++) ok = copy_text(p->judged[i], RUN_BYTES, field[place_of(RUN_SEEDS + i)]);
     for (int i = 0; ok && i < POINT_NUMBERS; i++) {
         char *end = number[i];
         p->number[i] = *number[i] ? strtod(number[i], &end) : NAN;
@@ -97,27 +99,37 @@ static bool read_point(char *line, const char *head, point *p) {
     return ok;
 }
 
+// A run that judges nothing leaves what another one judged as it is.
+static bool is_compared(const points *all, const point *p, int i) {
+    return i < RUN_SEEDS || (!strcmp(p->part, "quality") && all->run[i][0]);
+}
+
+static int add_line(points *all, char *line, int64_t at, const char *path) {
+    char *field[FIELDS];
+    point p;
+    if (!read_point(line, field, &p))
+        return cli_fail(CLI_INPUT, "--resume: line %lld of '%s' is no point of 'bench diffusion'", (long long)at, path);
+    for (int i = 0; i < RUN_FIELDS; i++)
+        if (is_compared(all, &p, i) && strcmp(field[place_of(i)], all->run[i]) != 0)
+            return cli_fail(CLI_INPUT, "--resume: line %lld of '%s' is no point of this run: its %s is '%s', not '%s'",
+                            (long long)at, path, run_names[i], field[place_of(i)], all->run[i]);
+    return cli_points_add(all, &p) ? CLI_DONE : cli_fail_memory("the points");
+}
+
 int cli_points_read(points *all, const char *path) {
-    char *line = NULL;
+    char *line = NULL, wanted[NAMES_BYTES];
     size_t room = 0;
     int status = CLI_DONE;
     FILE *in = fopen(path, "re");
     if (!in) return errno == ENOENT ? CLI_DONE : cli_fail(CLI_INPUT, "cannot read '%s': %s", path, strerror(errno));
+    join_names(wanted, sizeof wanted);
     for (int64_t at = 1; !status && getline(&line, &room, in) > 0; at++) {
-        point p;
         line[strcspn(line, "\r\n")] = 0;
-        if (at == 1) {
-            if (!are_names(line))
-                status =
-                    cli_fail(CLI_INPUT, "--resume: '%s' is no table of 'bench diffusion', whose lines begin '%.20s'",
-                             path, first_names);
-            continue;
-        }
-        if (!read_point(line, all->head, &p))
-            status = cli_fail(CLI_INPUT, "--resume: line %lld of '%s' is no point of this run, whose lines have '%s'",
-                              (long long)at, path, all->head);
-        else if (!cli_points_add(all, &p))
-            status = cli_fail_memory("the points");
+        if (at > 1)
+            status = add_line(all, line, at, path);
+        else if (strcmp(line, wanted) != 0)
+            status = cli_fail(CLI_INPUT, "--resume: '%s' is no table of this 'bench diffusion', whose columns are %s",
+                              path, wanted);
     }
     free(line);
     fclose(in);

@@ -38,7 +38,7 @@ static int by_size(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-static int draw_weights(maker *m, int64_t count, int64_t fan_in, dpcr_array *weights) {
+static int draw(maker *m, int64_t count, int64_t fan_in, dpcr_array *weights) {
     const bppsa_asked *a = m->asked;
     const double gain = !strcmp(bppsa_networks[a->network], "rnn") ? rnn_gain * rnn_gain : 2,
                  wanted = gain * (double)count / (double)fan_in;
@@ -64,6 +64,14 @@ static int draw_weights(maker *m, int64_t count, int64_t fan_in, dpcr_array *wei
     }
     m->n->weights += count;
     return CLI_DONE;
+}
+
+// Some hundred million numbers, drawn and sorted, take a minute: a signal ends the program, of which nothing is kept.
+static int draw_weights(maker *m, int64_t count, int64_t fan_in, dpcr_array *weights) {
+    const bool before = cli_signals_at_once(true);
+    const int status = draw(m, count, fan_in, weights);
+    cli_signals_at_once(before);
+    return status;
 }
 
 // ---- steps ----

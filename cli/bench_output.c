@@ -231,18 +231,19 @@ static void say_race(const bench *b, const char *direction, const bench_race *r)
     if (e) {
         cli_say(&b->common, "   %s %s (%.3gx, error %.1e", e->name, duration(e->seconds, best, sizeof best),
                 ratio(r, e), e->max_error);
-        if (e->sweeps > 0) cli_say(&b->common, ", %d sweep%s", e->sweeps, e->sweeps == 1 ? "" : "s");
+        if (e->sweeps > 0) cli_say(&b->common, ", %d sweep%s", e->sweeps, cli_s(e->sweeps));
         cli_say(&b->common, "%s)", e->reason && !strcmp(e->reason, "fallback") ? ", finished in order" : "");
     }
-    cli_say(&b->common, "   auto %s (%s, %.3gx)   spread %.0f %%, %d rounds\n",
-            duration(a->seconds, chosen, sizeof chosen), a->chosen, ratio(r, a), 100 * largest_spread(r), r->rounds);
+    cli_say(&b->common, "   auto %s (%s, %.3gx)   spread %.0f %%, %d round%s\n",
+            duration(a->seconds, chosen, sizeof chosen), a->chosen, ratio(r, a), 100 * largest_spread(r), r->rounds,
+            cli_s(r->rounds));
 }
 
 void bench_say_point(const bench *b, const bench_point *p, int threads) {
     const char *structure = structure_text(b), *cell = cell_text(b);
     cli_say(&b->common, "%s%s%s%s%s, length %lld, width %lld, batch %lld, %s, %d thread%s, %s\n", b->kind,
             cell ? " " : "", cell ? cell : "", structure ? " " : "", structure ? structure : "", (long long)p->length,
-            (long long)p->width, (long long)p->batch, dtype_text(b), threads, threads == 1 ? "" : "s", dpcr_isa_name());
+            (long long)p->width, (long long)p->batch, dtype_text(b), threads, cli_s(threads), dpcr_isa_name());
     say_race(b, "forward", &p->forward);
     say_race(b, "backward", &p->backward);
     fflush(stdout);

@@ -293,12 +293,13 @@ static void tell(const asked *a, const outcome *o, int count, double calibration
     cli_set_real(r, "calibration_seconds", calibration);
     cli_set_real(r, "seconds", seconds);
     cli_say(&a->common,
-            "%d cases, mode %s: regret median %.3g %%, p95 %.3g %%, max %.3g %%; always the loop: median %.3g %%, max "
+            "%d case%s, mode %s: regret median %.3g %%, p95 %.3g %%, max %.3g %%; always the loop: median %.3g %%, max "
             "%.3g %%; a parallel way wins by 1.5 in %d and loses in %d; planned in %.3g s (calibration %.3g s apart), "
             "all in %.3g s\n",
-            count, dpcr_planning_name(a->mode), 100 * quantile(values, count, 0.5), 100 * quantile(values, count, 0.95),
-            100 * quantile(values, count, 1), 100 * quantile(sequential, count, 0.5),
-            100 * quantile(sequential, count, 1), wins, loses, total, calibration, seconds);
+            count, cli_s(count), dpcr_planning_name(a->mode), 100 * quantile(values, count, 0.5),
+            100 * quantile(values, count, 0.95), 100 * quantile(values, count, 1),
+            100 * quantile(sequential, count, 0.5), 100 * quantile(sequential, count, 1), wins, loses, total,
+            calibration, seconds);
     cli_set(r, "wrong_choices", wrong_choices);
     cli_set(r, "all", all);
     free(values);

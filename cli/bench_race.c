@@ -70,8 +70,7 @@ static int first_look(bench_race *race) {
         if (status != DPCR_OK && !(i > 1 && refused)) return cli_fail_error(&error, CLI_COMPUTING);
         if (status != DPCR_OK) snprintf(e->skipped, sizeof e->skipped, "%.150s", error.text);
         if (status == DPCR_OK && e->unconverged) {
-            snprintf(e->skipped, sizeof e->skipped, "not converged after %d sweeps, and told not to fall back",
-                     e->sweeps);
+            cli_unconverged_text(e->sweeps, e->skipped, sizeof e->skipped);
             if (i == race->chosen || e->asked) return cli_fail(CLI_UNCONVERGED, "%s: %s", e->name, e->skipped);
         }
     }

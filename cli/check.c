@@ -214,7 +214,8 @@ static int tell(const check *c, const verdict *v, const cli_solution *s) {
     const bool agrees = v->max_error <= c->tolerance && v->max_gradient_error <= c->gradient_tolerance;
     const bool gave_up = v->reason == DPCR_REASON_NOT_CONVERGED;
     cli_result r = cli_result_create();
-    cli_set_bool(&r, "agrees", agrees && !gave_up);
+    cli_set_bool(&r, "agrees", agrees);
+    cli_set_bool(&r, "gave_up", gave_up);
     cli_set_real(&r, "max_error", v->max_error);
     cli_set_real(&r, "tolerance", c->tolerance);
     cli_set_real(&r, "solver_tolerance", s->tolerance);
@@ -226,20 +227,19 @@ static int tell(const check *c, const verdict *v, const cli_solution *s) {
     set_solve(&r, c, s);
     set_times(&r, v, s);
     set_report(&r, c, v, s);
-    cli_say(&c->common, "%s %lld x %lld, batch %lld, %s: %s, %s backward, %d sweeps, %s\n",
+    cli_say(&c->common, "%s %lld x %lld, batch %lld, %s: %s, %s backward, %d sweep%s, %s\n",
             c->map ? c->map : cli_architecture_name(c->network.options.architecture),
             (long long)c->network.options.layers, (long long)c->network.options.width, (long long)c->network.batch,
             dpcr_dtype_name(c->network.options.dtype), dpcr_method_name(s->method), dpcr_scheme_name(s->backward),
-            v->sweeps, dpcr_reason_name(v->reason));
+            v->sweeps, cli_s(v->sweeps), dpcr_reason_name(v->reason));
     cli_say(&c->common, "largest difference of states %.3g (allowed %.3g), of gradients %.3g (allowed %.3g, %s)\n",
             v->max_error, c->tolerance, v->max_gradient_error, c->gradient_tolerance, v->worst_tensor);
-    cli_say(&c->common, "%.3g s, the loop %.3g s\n%s\n", s->seconds, v->sequential_seconds,
-            agrees && !gave_up ? "agrees with the loop" : "DOES NOT AGREE with the loop");
+    cli_say(&c->common, "%.3g s, the loop %.3g s\n%s%s\n", s->seconds, v->sequential_seconds,
+            agrees ? "agrees with the loop" : "DOES NOT AGREE with the loop", cli_gave_up_text(gave_up, agrees));
     int status = c->common.csv ? write_csv(&c->common, s) : CLI_DONE;
     if (!status && c->common.json) status = cli_print_json(&r);
     cli_result_destroy(&r);
-    if (!status && gave_up)
-        return cli_fail(CLI_UNCONVERGED, "not converged after %d sweeps, and told not to fall back", v->sweeps);
+    if (!status && gave_up) return cli_fail_unconverged(v->sweeps);
     return status ? status : agrees ? CLI_DONE : CLI_DISAGREE;
 }
 

@@ -26,6 +26,7 @@ enum {
 typedef struct cli_verb {
     const char *name, *summary;
     int (*run)(int argc, char **argv);  // argv[0] is the verb's name; returns the exit code
+    bool shares_out;                    // has work for several processes, and refuses by itself where it has none
 } cli_verb;
 
 int cli_verb_info(int argc, char **argv);
@@ -70,7 +71,11 @@ void cli_hold(bool on);     // told later, when all processes have agreed on it
 int cli_failed(void);       // the status of the last one told, or 0
 const char *cli_failed_text(void);
 int cli_fail_memory(const char *what);
-int cli_fail_stopped(void);  // by cli_signal()
+// What there is to say of a solve that gave up, as it was told not to fall back.
+void cli_unconverged_text(int sweeps, char *text, size_t bytes);
+int cli_fail_unconverged(int sweeps);
+const char *cli_gave_up_text(bool gave_up, bool agrees);  // after the words that results agree, or do not
+int cli_fail_stopped(void);                               // by cli_signal()
 
 // ---- arguments ----
 
@@ -150,6 +155,9 @@ typedef struct cli_solver {
     unsigned given;  // a bit an option
 } cli_solver;
 extern const struct argp cli_solver_argp;
+// Are the options that are given looked at by the method (`what` in messages), or going back (`back`) by overlap? Tells
+// it otherwise and returns false (exit code 2).
+bool cli_solver_fits(const cli_solver *solver, dpcr_method method, const char *what, bool back);
 // As cli_network_only (below).
 bool cli_solver_only(const cli_solver *solver, const char *what, const char *const *taken);
 #define CLI_SOLVER_DEFAULTS                              \
@@ -202,6 +210,8 @@ dpcr_context *cli_context_create(const cli_common *common, int *status);
 bool cli_machine_load(dpcr_context *context, bool anew);
 // Of --wisdom FILE; nothing where `path` is NULL, no file, or an empty one. Returns the exit code.
 int cli_wisdom_load(dpcr_context *context, const char *path);
+// Writes it, with what other processes have written to the file meanwhile. Returns the exit code.
+int cli_wisdom_save(dpcr_context *context, const char *path);
 void *cli_allocate(size_t bytes);  // 64-byte aligned; NULL when refused
 void cli_release(void *memory);
 size_t cli_memory_budget(void);
@@ -231,12 +241,19 @@ void cli_array_destroy(dpcr_array *array);
 int64_t cli_array_count(const dpcr_array *array);
 double cli_array_get(const dpcr_array *array, int64_t offset);  // element `offset` of the memory
 void cli_array_set(const dpcr_array *array, int64_t offset, double value);
-// Standard normal numbers by counter: element i is number i of the stream.
+// Standard normal numbers by counter: element i is number i of the stream. A signal ends it early: what computes with
+// them then hears it too.
 void cli_array_normal(const dpcr_array *array, uint64_t seed, uint64_t stream);
 double cli_normal(uint64_t seed, uint64_t stream, uint64_t index);
+// The hash (FNV-1a) of what `hash` is of with these bytes after it; CLI_HASH: of nothing.
+#define CLI_HASH UINT64_C(14695981039346656037)
+uint64_t cli_hash(uint64_t hash, const void *bytes, size_t count);
 uint64_t cli_random_below(uint64_t seed, uint64_t stream, uint64_t index, uint64_t n);
 
 // ---- output ----
+
+// The end of a noun that has this number before it.
+static inline const char *cli_s(int64_t number) { return number == 1 ? "" : "s"; }
 
 // A JSON object that remembers whether anything could not be set.
 typedef struct cli_result {
@@ -286,6 +303,7 @@ void cli_progress_clear(cli_progress *progress);
 int cli_data_read(dpcr_context *context, const char *data, const char *split, int64_t classes, int64_t limit,
                   dpcr_dataset *dataset);
 bool cli_data_present(const char *folder);
+uint64_t cli_data_hash(const dpcr_dataset *dataset);  // of its pixels and labels
 // The file or folder that any verb's --data reads; NULL: none.
 const char *cli_data_place(const char *data);
 // Is `path` one of the files that data sets in this folder have, or a sound below it?
@@ -299,6 +317,8 @@ void cli_data_rows(const dpcr_dataset *dataset, const dpcr_array *x);
 bool cli_sound_name(const char *path);
 // A whole sound as float [samples][channels], and its sampling rate. Returns the exit code; otherwise nothing is made.
 int cli_sound_read(const char *path, dpcr_array *x, int *rate);
+// Has it no NaN, infinity or sample of more than 1e30, of which there would be no features? Else tells it: exit code 5.
+int cli_sound_check(const char *path, const dpcr_array *x);
 // Writes one (.wav and others of float, .flac of 24 bits, telling what is clipped), as cli_write_file does.
 int cli_sound_write(const char *path, const dpcr_array *x, int rate);
 

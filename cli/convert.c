@@ -96,7 +96,8 @@ static int convert_sound(conversion *c) {
     dpcr_array x = {0}, features = {0};
     int rate = 0, status = cli_sound_read(c->model, &x, &rate);
     if (status) return status;
-    status = cli_features_settle(&c->features, rate);
+    status = cli_sound_check(c->model, &x);
+    if (!status) status = cli_features_settle(&c->features, rate);
     if (!status) status = cli_features_of(&c->features, &x, rate, &features);
     cli_array_destroy(&x);
     if (status) return status;
@@ -110,8 +111,8 @@ static int convert_sound(conversion *c) {
     cli_set_int(&r, "coefficients", c->features.coefficients);
     cli_set_text(&r, "output", c->output);
     if (!status && !cli_is_stdout(c->output))
-        cli_say(&c->common, "%lld frames of %lld features in %s\n", (long long)features.shape[0],
-                (long long)features.shape[1], c->output);
+        cli_say(&c->common, "%lld frame%s of %lld feature%s in %s\n", (long long)features.shape[0],
+                cli_s(features.shape[0]), (long long)features.shape[1], cli_s(features.shape[1]), c->output);
     if (!status) status = cli_finish(&c->common, &r, CLI_DONE);
     cli_result_destroy(&r);
     cli_array_destroy(&features);

@@ -108,6 +108,11 @@ int cli_data_read(dpcr_context *context, const char *data, const char *split, in
     return cli_fail(CLI_INPUT, "the %s images of '%s' are none", split, folder);
 }
 
+uint64_t cli_data_hash(const dpcr_dataset *dataset) {
+    const size_t pixels = (size_t)(dataset->count * dpcr_dataset_pixels(dataset));
+    return cli_hash(cli_hash(CLI_HASH, dataset->images, pixels), dataset->labels, (size_t)dataset->count);
+}
+
 void cli_data_rows(const dpcr_dataset *dataset, const dpcr_array *x) {
     const int64_t n = x->shape[0] * x->shape[1];
     double sum = 0, squares = 0;

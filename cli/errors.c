@@ -19,9 +19,25 @@ const char *cli_failed_text(void) { return last; }
 void cli_silence(bool on) { silent = on; }
 void cli_hold(bool on) { held = on; }
 
+// What is too long is cut in the middle, where a path is: the reason stands at the end.
+static void shorten(char *text, size_t bytes, const char *whole, size_t length) {
+    static const char mark[] = " [...] ";
+    const size_t tail = bytes / 3, head = bytes - tail - sizeof mark;
+    snprintf(text, bytes, "%.*s%s%s", (int)head, whole, mark, whole + length - tail);
+}
+
 // File names may hold anything; a message stays one line and sends nothing to the terminal.
 static void write_line(char *text, size_t bytes, const char *format, va_list arguments) {
-    vsnprintf(text, bytes, format, arguments);
+    va_list again;
+    va_copy(again, arguments);
+    const int length = vsnprintf(text, bytes, format, arguments);
+    char *const whole = length >= (int)bytes ? malloc((size_t)length + 1) : NULL;
+    if (whole) {
+        vsnprintf(whole, (size_t)length + 1, format, again);
+        shorten(text, bytes, whole, (size_t)length);
+        free(whole);
+    }
+    va_end(again);
     for (char *c = text; *c; c++)
         if ((unsigned char)*c < 0x20 || *c == 0x7f) *c = '?';
 }
@@ -75,11 +91,18 @@ int cli_fail_error(const dpcr_error *error, cli_doing doing) {
     // Who asked us to stop knows of no function; other texts tell how far it came.
     if (error->status == DPCR_ERROR_CANCELLED && cli_signal() && strstr(text, "cancel function"))
         return cli_fail_stopped();
-    // A signal ended the wait for a pipe's other end.
-    if (error->status == DPCR_ERROR_IO && error->code == EINTR && cli_signal()) return cli_fail_stopped();
+    // A signal ended the wait for a pipe's other end, or for another rank.
+    const bool waited = error->status == DPCR_ERROR_IO || error->status == DPCR_ERROR_SYSTEM;
+    if (waited && error->code == EINTR && cli_signal()) return cli_fail_stopped();
     // The library names its call first; where that is the verb, once is enough.
     const size_t n = verb_name ? strlen(verb_name) : 0;
     if (n && !strncmp(text, verb_name, n) && !strncmp(text + n, ": ", 2)) text += n + 2;
+    // Two calls speak of the library's option.
+    static const char option[] = "no_fallback was set";
+    const char *const at = strstr(text, option);
+    if (at)
+        return cli_fail(status_of(error->status, doing), "%.*s--no-fallback was given%s", (int)(at - text), text,
+                        at + sizeof option - 1);
     return cli_fail(status_of(error->status, doing), "%s", text);
 }
 
@@ -105,4 +128,24 @@ int cli_fail_training(const dpcr_error *error) {
 }
 
 int cli_fail_stopped(void) { return cli_fail(128 + cli_signal(), "stopped as asked"); }
+
+void cli_unconverged_text(int sweeps, char *text, size_t bytes) {
+    if (sweeps > 0)
+        snprintf(text, bytes, "not converged after %d sweep%s, and told not to fall back", sweeps, cli_s(sweeps));
+    else
+        snprintf(text, bytes,
+                 "not converged at the first evaluation, the budget's only one, and told not to fall back");
+}
+
+int cli_fail_unconverged(int sweeps) {
+    char text[128];
+    cli_unconverged_text(sweeps, text, sizeof text);
+    return cli_fail(CLI_UNCONVERGED, "%s", text);
+}
+
+const char *cli_gave_up_text(bool gave_up, bool agrees) {
+    if (!gave_up) return "";
+    return agrees ? ", but had not converged within its budget" : ", and had not converged within its budget";
+}
+
 int cli_fail_memory(const char *what) { return cli_fail(CLI_RESOURCES, "not enough memory for %s", what); }

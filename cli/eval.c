@@ -115,8 +115,8 @@ static int evaluate(dpcr_context *context, const eval *e, dpcr_model *model, con
         cli_set_int(&r, "layers", o->layers);
         cli_set_int(&r, "width", o->width);
         cli_set_text(&r, "dtype", dpcr_dtype_name(o->dtype));
-        cli_say(&e->common, "%s accuracy %.2f %%, loss %.4f; %lld images in %.3g s\n", train ? "train" : "test",
-                100 * accuracy, loss, (long long)data->count, seconds);
+        cli_say(&e->common, "%s accuracy %.2f %%, loss %.4f; %lld image%s in %.3g s\n", train ? "train" : "test",
+                100 * accuracy, loss, (long long)data->count, cli_s(data->count), seconds);
         status = cli_finish(&e->common, &r, CLI_DONE);
     }
     cli_result_destroy(&r);

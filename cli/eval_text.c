@@ -56,8 +56,8 @@ static void say(const cli_common *common, const dpcr_sequence_likelihood_report 
             dpcr_method_name(own->method), own->network_seconds, loop->network_seconds / own->network_seconds,
             own->seconds, fabs(own->loss - loop->loss));
     if (own->memory_steps > 0)
-        cli_say(common, "memory: the network %s: two starts agree after %lld steps\n", own->memory,
-                (long long)own->memory_steps);
+        cli_say(common, "memory: the network %s: two starts agree after %lld step%s\n", own->memory,
+                (long long)own->memory_steps, cli_s(own->memory_steps));
     else
         cli_say(common, "memory: %s\n", own->memory);
     cli_say(common, "%s\n", own->sentence);

@@ -481,12 +481,13 @@ static int tell(const generate *t) {
     if (t->path) cli_set_text(&r, "path", t->path);
     if (t->path_out) cli_set_text(&r, "path_out", t->path_out);
     cli_say(&t->common,
-            "%lld pictures by %s, %lld steps, %s: %.3f s, %d sweeps, %lld network evaluations (%lld in order), %s; "
-            "planned in %.4f s by %lld evaluations\n",
-            (long long)g->count, dpcr_sampler_name(g->sampler.kind), (long long)g->sampler.steps,
-            cli_sampling_method_name(g->method), g->seconds, g->sweeps, (long long)g->evaluations,
-            (long long)g->sequential_evaluations, dpcr_reason_name(g->reason), g->planning_seconds,
-            (long long)g->planning_evaluations);
+            "%lld picture%s by %s, %lld step%s, %s: %.3f s, %d sweep%s, %lld network evaluation%s (%lld in order), %s; "
+            "planned in %.4f s by %lld evaluation%s\n",
+            (long long)g->count, cli_s(g->count), dpcr_sampler_name(g->sampler.kind), (long long)g->sampler.steps,
+            cli_s(g->sampler.steps), cli_sampling_method_name(g->method), g->seconds, g->sweeps, cli_s(g->sweeps),
+            (long long)g->evaluations, cli_s(g->evaluations), (long long)g->sequential_evaluations,
+            dpcr_reason_name(g->reason), g->planning_seconds, (long long)g->planning_evaluations,
+            cli_s(g->planning_evaluations));
     if (g->compare)
         cli_say(&t->common, "in order: %.3f s, largest difference of a state %.3g\n", g->sequential_seconds,
                 g->max_error);
@@ -569,8 +570,7 @@ static int refuse(const generate *t) {
 static void warn_not_kept(const generate *t) {
     const bool kept = t->out || t->path || t->samples || t->path_out;
     const bool told = t->classifier || t->run.compare || t->wisdom || t->common.json || t->common.csv;
-    if (!kept && !told)
-        cli_warn("no picture was kept, for want of --out, --samples, --path or --path-out");
+    if (!kept && !told) cli_warn("no picture was kept, for want of --out, --samples, --path or --path-out");
 }
 
 // What would only be found too large after all has been computed.
@@ -616,8 +616,7 @@ static int run(generate *t) {
         const dpcr_array all = dpcr_array_make(g->paths, DPCR_F32, 3, shape);
         status = cli_array_write(t->path_out, "paths", &all);
     }
-    if (!status && t->wisdom && dpcr_wisdom_save(g->context, t->wisdom, &error) != DPCR_OK)
-        status = cli_fail_error(&error, CLI_WRITING);
+    if (!status && t->wisdom) status = cli_wisdom_save(g->context, t->wisdom);
     if (!status && cli_signal()) status = cli_fail_stopped();
     if (!status) status = tell(t);
     if (!status) warn_not_kept(t);

@@ -170,9 +170,7 @@ static int solve(batch_run *b) {
     g->error_estimate =
         report.error_estimate < 0 || g->error_estimate < 0 ? -1 : fmax(g->error_estimate, report.error_estimate);
     worst_reason(g, report.reason);
-    return report.reason == DPCR_REASON_NOT_CONVERGED ? cli_fail(CLI_UNCONVERGED, "%s did not converge in %d sweeps",
-                                                                 cli_sampling_method_name(report.method), report.sweeps)
-                                                      : CLI_DONE;
+    return report.reason == DPCR_REASON_NOT_CONVERGED ? cli_fail_unconverged(report.sweeps) : CLI_DONE;
 }
 
 static int compare(batch_run *b) {

@@ -178,9 +178,10 @@ static int tell(const gradcheck *g, const tally *t, const cli_solution *scheme, 
     const dpcr_model_options *o = &g->network.options;
     const double worst = fmax(t->worst_loop, t->worst_scheme);
     const bool gave_up = scheme->report.reason == DPCR_REASON_NOT_CONVERGED;
-    const bool agrees = worst <= g->tolerance && callbacks && t->compared > 0 && !gave_up;
+    const bool agrees = worst <= g->tolerance && callbacks && t->compared > 0;
     cli_result r = cli_result_create();
     cli_set_bool(&r, "agrees", agrees);
+    cli_set_bool(&r, "gave_up", gave_up);
     cli_set_real(&r, "max_gradient_error", worst);
     cli_set_real(&r, "loop_error", t->worst_loop);
     cli_set_real(&r, "scheme_error", t->worst_scheme);
@@ -197,18 +198,15 @@ static int tell(const gradcheck *g, const tally *t, const cli_solution *scheme, 
     cli_set_text(&r, "method", dpcr_method_name(scheme->method));
     cli_set_text(&r, "backward", dpcr_scheme_name(scheme->backward));
     cli_set_text(&r, "dtype", dpcr_dtype_name(DPCR_F64));
-    cli_say(&g->common, "%s %lld x %lld, %s, %s backward: %lld differences, %lld beside a kink\n",
+    cli_say(&g->common, "%s %lld x %lld, %s, %s backward: %lld difference%s, %lld beside a kink\n",
             cli_architecture_name(o->architecture), (long long)o->layers, (long long)o->width,
             dpcr_method_name(scheme->method), dpcr_scheme_name(scheme->backward), (long long)t->compared,
-            (long long)t->skipped);
+            cli_s(t->compared), (long long)t->skipped);
     cli_say(&g->common, "largest error %.3g (loop), %.3g (scheme), allowed %.3g, in %s\n", t->worst_loop,
             t->worst_scheme, g->tolerance, t->worst);
-    cli_say(&g->common, "callbacks %s%s\n%s\n", callbacks ? "agree" : "disagree: ", callbacks ? "" : callback_text,
-            agrees ? "gradients agree" : "gradients DO NOT AGREE");
-    const int verdict = gave_up  ? cli_fail(CLI_UNCONVERGED, "not converged after %d sweeps, and told not to fall back",
-                                            scheme->report.sweeps)
-                        : agrees ? CLI_DONE
-                                 : CLI_DISAGREE;
+    cli_say(&g->common, "callbacks %s%s\n%s%s\n", callbacks ? "agree" : "disagree: ", callbacks ? "" : callback_text,
+            agrees ? "gradients agree" : "gradients DO NOT AGREE", cli_gave_up_text(gave_up, agrees));
+    const int verdict = gave_up ? cli_fail_unconverged(scheme->report.sweeps) : agrees ? CLI_DONE : CLI_DISAGREE;
     const int status = cli_finish(&g->common, &r, verdict);
     cli_result_destroy(&r);
     return status;

@@ -3,9 +3,13 @@
 // ~/.cache/deeppcr/..., of N threads. A file of another machine or version is measured anew and replaced; a cache that
 // cannot be written costs a measurement each time, nothing more. And wisdom that the user names.
 #include <errno.h>
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
 
 #include "cli.h"
 
@@ -48,4 +52,34 @@ int cli_wisdom_load(dpcr_context *context, const char *path) {
     dpcr_error error = {0};
     if (!path || stat(path, &info) != 0 || (S_ISREG(info.st_mode) && info.st_size == 0)) return CLI_DONE;
     return dpcr_wisdom_load(context, path, &error) == DPCR_OK ? CLI_DONE : cli_fail_error(&error, CLI_READING);
+}
+
+// A lock on the file's folder, since the file is replaced and a lock's own file would stay behind. Returns its
+// descriptor, or -1: a folder that cannot be read, or a file system without such locks (NFS). Who holds one for longer
+// than anybody writes is not waited for.
+static int lock_folder(const char *path) {
+    static const int turns = 500;
+    char *real = realpath(path, NULL), *folder = real ? real : strdup(path),
+         *slash = folder ? strrchr(folder, '/') : NULL;
+    if (slash) slash[slash == folder] = 0;
+    const int fd = folder ? open(slash ? folder : ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC) : -1;
+    free(folder);
+    for (int i = 0; fd >= 0 && i < turns && !cli_signal(); i++) {
+        if (flock(fd, LOCK_EX | LOCK_NB) == 0) return fd;
+        if (errno != EWOULDBLOCK) break;
+        nanosleep(&(struct timespec){.tv_nsec = 20000000}, NULL);
+    }
+    if (fd >= 0) close(fd);
+    return -1;
+}
+
+int cli_wisdom_save(dpcr_context *context, const char *path) {
+    struct stat info;
+    dpcr_error error = {0};
+    const int lock = lock_folder(path);
+    // What others have written since it was read; damaged, it is replaced.
+    if (stat(path, &info) == 0 && S_ISREG(info.st_mode)) dpcr_wisdom_load(context, path, NULL);
+    const dpcr_status status = dpcr_wisdom_save(context, path, &error);
+    if (lock >= 0) close(lock);
+    return status == DPCR_OK ? CLI_DONE : cli_fail_error(&error, CLI_WRITING);
 }

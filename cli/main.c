@@ -10,17 +10,18 @@
 #include "world.h"
 
 static const cli_verb verbs[] = {
-    {"info", "what this build and this machine offer", cli_verb_info},
-    {"plan", "which method and scheme would be chosen, and why", cli_verb_plan},
-    {"solve", "solve chains from files: linear, recurrent networks, filters, scans, attention", cli_verb_solve},
-    {"check", "compare a parallel solve with the loop, forward and backward", cli_verb_check},
-    {"gradcheck", "compare gradients with finite differences", cli_verb_gradcheck},
-    {"convert", "recurrent nodes of an ONNX model as weights for solve; features of a recording", cli_verb_convert},
-    {"train", "train networks: images, texts, bit streams, recordings, diffusion", cli_verb_train},
-    {"eval", "accuracy and loss of a trained network", cli_verb_eval},
-    {"generate", "pictures by a diffusion model, its steps at once", cli_verb_generate},
-    {"bench", "time a chain by the loop, in parallel and by auto", cli_verb_bench},
-    {"schedule", "pipeline schedules: make, check, time and draw them", cli_verb_schedule},
+    {"info", "what this build and this machine offer", cli_verb_info, false},
+    {"plan", "which method and scheme would be chosen, and why", cli_verb_plan, false},
+    {"solve", "solve chains from files: linear, recurrent networks, filters, scans, attention", cli_verb_solve, true},
+    {"check", "compare a parallel solve with the loop, forward and backward", cli_verb_check, false},
+    {"gradcheck", "compare gradients with finite differences", cli_verb_gradcheck, false},
+    {"convert", "recurrent nodes of an ONNX model as weights for solve; features of a recording", cli_verb_convert,
+     false},
+    {"train", "train networks: images, texts, bit streams, recordings, diffusion", cli_verb_train, true},
+    {"eval", "accuracy and loss of a trained network", cli_verb_eval, false},
+    {"generate", "pictures by a diffusion model, its steps at once", cli_verb_generate, false},
+    {"bench", "time a chain by the loop, in parallel and by auto", cli_verb_bench, false},
+    {"schedule", "pipeline schedules: make, check, time and draw them", cli_verb_schedule, false},
 };
 enum { VERBS = sizeof verbs / sizeof verbs[0] };
 
@@ -51,6 +52,23 @@ static void check_level(void) {
     if (!known) cli_warn("DEEPPCR_ISA '%.60s' is ignored; there are portable, avx2, avx512", forced);
 }
 
+static bool asks_for_help(int argc, char **argv) {
+    for (int i = 1; i < argc; i++)
+        if (!strcmp(argv[i], "--help") || !strcmp(argv[i], "-h") || !strcmp(argv[i], "--usage")) return true;
+    return false;
+}
+
+// Several processes would each do the whole work of most verbs, and write the same files.
+static int run_verb(const cli_verb *verb, int argc, char **argv) {
+    cli_set_verb(verb->name);
+    check_level();
+    if (cli_world_size() > 1 && !verb->shares_out && !asks_for_help(argc, argv)) {
+        cli_silence(cli_world_rank() > 0);
+        return cli_fail(CLI_USAGE, "runs in one process, but started as %lld", (long long)cli_world_size());
+    }
+    return verb->run(argc, argv);
+}
+
 static int run(int argc, char **argv) {
     char list[256];
     join_verbs(list, sizeof list);
@@ -63,12 +81,8 @@ static int run(int argc, char **argv) {
         printf("deeppcr %s\n", dpcr_version());
         return CLI_DONE;
     }
-    for (int i = 0; i < VERBS; i++) {
-        if (strcmp(argv[1], verbs[i].name) != 0) continue;
-        cli_set_verb(verbs[i].name);
-        check_level();
-        return verbs[i].run(argc - 1, argv + 1);
-    }
+    for (int i = 0; i < VERBS; i++)
+        if (!strcmp(argv[1], verbs[i].name)) return run_verb(&verbs[i], argc - 1, argv + 1);
     return cli_fail(CLI_USAGE, "no verb '%.60s'; there are %s", argv[1], list);
 }
 

@@ -34,13 +34,14 @@ bool cli_read_int64(const char *option, const char *text, int64_t low, int64_t h
     errno = 0;
     const long long number = begins_number(text) ? strtoll(text, &end, 10) : 0;
     if (!end || end == text || *end) return wrong(option, text, "a whole number");
-    if (errno == ERANGE) return wrong(option, text, "a number that fits 64 bits (overflow)");
-    if (number < low || number > high) {
+    const bool overflow = errno == ERANGE;
+    if (overflow || number < low || number > high) {
         char range[96];
-        if (high == INT64_MAX)
+        if (high == INT64_MAX && !overflow)
             snprintf(range, sizeof range, "at least %lld", (long long)low);
         else
-            snprintf(range, sizeof range, "%lld to %lld", (long long)low, (long long)high);
+            snprintf(range, sizeof range, "%lld to %lld%s", (long long)low, (long long)high,
+                     overflow ? " (overflow)" : "");
         return wrong(option, text, range);
     }
     *value = number;

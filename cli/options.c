@@ -209,6 +209,59 @@ bool cli_solver_only(const cli_solver *solver, const char *what, const char *con
     return only(solver_options, solver->given, KEY_METHOD, what, taken);
 }
 
+// Which methods look at an option, and whether the way back by overlap does too.
+#define BIT(METHOD) (1u << DPCR_METHOD_##METHOD)
+enum {
+    SWEEPS = BIT(NEWTON) | BIT(DIAGONAL) | BIT(BLOCK) | BIT(PICARD) | BIT(JACOBI) | BIT(DAMPED) | BIT(PARATAA),
+    LINEAR = BIT(AUTO) | SWEEPS | BIT(SHOOTING),  // solve linear chains, in windows, from a guess
+    OVERLAPS = BIT(AUTO) | BIT(OVERLAP),
+    PARALLEL = LINEAR | OVERLAPS | BIT(PARAREAL)
+};
+static const struct {
+    int key;
+    unsigned methods;
+    bool back;
+} looked_at[] = {
+    {KEY_SCHEME, LINEAR, false},    {KEY_TOLERANCE, PARALLEL, true},   {KEY_GUESS, LINEAR, false},
+    {KEY_WINDOW, LINEAR, false},    {KEY_CHUNK, PARALLEL, true},       {KEY_BACKWARD_CHUNK, 0, true},
+    {KEY_RUN_UP, OVERLAPS, true},   {KEY_BACKWARD_RUN_UP, 0, true},    {KEY_JOIN_TOLERANCE, OVERLAPS, false},
+    {KEY_BLOCK, BIT(BLOCK), false}, {KEY_DAMPING, BIT(DAMPED), false}, {KEY_SWEEPS, PARALLEL, false}};
+#undef BIT
+
+static const char *solver_option_name(int key) {
+    const struct argp_option *o = solver_options;
+    while (o->key != key) o++;
+    return o->name;
+}
+
+static void join_methods(unsigned methods, char *text, size_t bytes) {
+    const char *names[DPCR_METHOD_COUNT];
+    int count = 0;
+    for (int m = 0; m < DPCR_METHOD_COUNT; m++)
+        if (methods >> m & 1) names[count++] = dpcr_method_name((dpcr_method)m);
+    cli_join_words(names, count, text, bytes);
+}
+
+bool cli_solver_fits(const cli_solver *solver, dpcr_method method, const char *what, bool back) {
+    const dpcr_scheme backward = solver->options.backward;
+    const bool overlaps = back && (backward == DPCR_SCHEME_AUTO || backward == DPCR_SCHEME_OVERLAP);
+    for (size_t i = 0; i < sizeof looked_at / sizeof *looked_at; i++) {
+        const int key = looked_at[i].key;
+        const unsigned methods = looked_at[i].methods;
+        const char *const name = solver_option_name(key);
+        char wanted[160];
+        if (!(solver->given >> (key - KEY_METHOD) & 1)) continue;
+        if (methods >> method & 1 || (looked_at[i].back && overlaps)) continue;
+        join_methods(methods, wanted, sizeof wanted);
+        if (methods)
+            cli_fail(CLI_USAGE, "--%s beside %s, which has none; wanted --method %s", name, what, wanted);
+        else
+            cli_fail(CLI_USAGE, "--%s: that is of --backward overlap or auto, with --grads", name);
+        return false;
+    }
+    return true;
+}
+
 const struct argp cli_solver_argp = {solver_options, parse_solver, NULL, NULL, NULL, NULL, NULL};
 
 // ---- the network ----

@@ -232,8 +232,9 @@ static void say_candidate(const cli_plan *p, const dpcr_candidate *c) {
     if (c->warm_up)
         snprintf(details + used, sizeof details - used, "run-up %lld%s%.0lld", (long long)c->warm_up,
                  c->chunk ? ", chunk " : "", (long long)c->chunk);
-    cli_say(&p->common, "  %-9s %-11s %15s %15s %7.3g sweeps %12zu bytes  %s\n", c->backward ? "backward" : "forward",
-            name_of(c), predicted, measured, c->sweeps, c->workspace, details);
+    cli_say(&p->common, "  %-9s %-11s %15s %15s %7.3g sweep%-1s %12zu bytes  %s\n",
+            c->backward ? "backward" : "forward", name_of(c), predicted, measured, c->sweeps, c->sweeps == 1 ? "" : "s",
+            c->workspace, details);
 }
 
 static void tell_candidates(cli_result *r, const cli_plan *p, const dpcr_solve_plan *made) {
@@ -299,7 +300,8 @@ void cli_plan_tell_choice(const cli_plan *p, const dpcr_solve_plan *made, cli_re
     cli_set_text(r, "sentence", dpcr_solve_plan_sentence(made));
     cli_say(&p->common, "%s\n", dpcr_solve_plan_sentence(made));
     if (needed)
-        cli_say(&p->common, "the chain forgets in about %lld steps (rate %.3g a step)\n", (long long)needed, rate);
+        cli_say(&p->common, "the chain forgets in about %lld step%s (rate %.3g a step)\n", (long long)needed,
+                cli_s(needed), rate);
     else if (strcmp(memory, "unknown") != 0)
         cli_say(&p->common, "the chain %s (rate %.3g a step)\n", memory, rate);
     tell_candidates(r, p, made);
@@ -400,9 +402,8 @@ static int prepare(dpcr_context *context, const cli_plan *p, cli_result *r) {
 }
 
 static int save_wisdom(dpcr_context *context, const cli_plan *p) {
-    dpcr_error error = {0};
     if (!p->wisdom || p->solver.options.planning != DPCR_PLANNING_MEASURE) return CLI_DONE;
-    return dpcr_wisdom_save(context, p->wisdom, &error) == DPCR_OK ? CLI_DONE : cli_fail_error(&error, CLI_WRITING);
+    return cli_wisdom_save(context, p->wisdom);
 }
 
 static int refuse(const cli_plan *p) {

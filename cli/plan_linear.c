@@ -122,8 +122,8 @@ static json_t *tell_candidate(const cli_plan *p, const dpcr_chain_candidate *c) 
                  c->measured > 0 ? "" : ", where the chain forgets within the run-up");
     else if (c->chunk)
         snprintf(details, sizeof details, "chunk %lld", (long long)c->chunk);
-    cli_say(&p->common, "  %-11s %12.4g us %15s %7d sweeps %12zu bytes  %s\n", dpcr_scheme_name(c->scheme),
-            1e6 * c->seconds, measured, sweeps, c->workspace, details);
+    cli_say(&p->common, "  %-11s %12.4g us %15s %7d sweep%-1s %12zu bytes  %s\n", dpcr_scheme_name(c->scheme),
+            1e6 * c->seconds, measured, sweeps, cli_s(sweeps), c->workspace, details);
     return json_pack("{ss sI sI si so so sI}", "scheme", dpcr_scheme_name(c->scheme), "chunk", (json_int_t)c->chunk,
                      "run_up", (json_int_t)c->warm_up, "sweeps", sweeps, "seconds", cli_json_real(c->seconds),
                      "measured_seconds", c->measured > 0 ? cli_json_real(c->measured) : json_null(), "workspace_bytes",

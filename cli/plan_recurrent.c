@@ -160,9 +160,10 @@ static void tell(const cli_plan *p, const subject *s, const dpcr_recurrent_plan 
     cli_set_real(r, "planning_seconds", seconds);
     cli_set_int(r, "workspace_bytes", (json_int_t)workspace);
     cli_set_int(r, "tape_bytes", (json_int_t)tape);
-    cli_say(&p->common, "%lld steps, batch %lld, %lld inputs, %lld layer%s of %lld, %s\n", (long long)s->x->shape[0],
-            (long long)s->x->shape[1], (long long)o->inputs, (long long)o->layers, o->layers == 1 ? "" : "s",
-            (long long)o->hidden, p->weights ? "weights from the file" : "weights as PyTorch draws them");
+    cli_say(&p->common, "%lld step%s, batch %lld, %lld input%s, %lld layer%s of %lld, %s\n", (long long)s->x->shape[0],
+            cli_s(s->x->shape[0]), (long long)s->x->shape[1], (long long)o->inputs, cli_s(o->inputs),
+            (long long)o->layers, cli_s(o->layers), (long long)o->hidden,
+            p->weights ? "weights from the file" : "weights as PyTorch draws them");
     tell_chains(p, o, made, r);
     cli_say(&p->common, "memory: tape %.4g bytes, workspace %.4g; planned in %.3g s\n", (double)tape, (double)workspace,
             seconds);

@@ -8,7 +8,7 @@
 
 #include "world.h"
 
-enum { TAG_NAME = DPCR_TAGS, TAG_LENGTH };
+enum { TAG_NAME = DPCR_TAGS, TAG_LENGTH, TAG_OPTIONS };
 
 typedef struct run {
     const cli_common *common;
@@ -130,14 +130,22 @@ static dpcr_status share(const cli_ranks *rank, int64_t tag, void *data, size_t 
 // Processes may have been given files of their own.
 dpcr_status cli_ranks_agree_on_length(cli_ranks *rank, const char *what, int64_t length, dpcr_error *error) {
     int64_t first = length;
+    char text[160];
     dpcr_status status = share(rank, TAG_LENGTH, &first, sizeof first, error);
     if (status != DPCR_OK) return status;
-    if (first != length) {
-        char text[160];
-        snprintf(text, sizeof text, "%s has %lld steps, rank 0's %lld: wanted the same file", what, (long long)length,
-                 (long long)first);
-        status = fail(error, DPCR_ERROR_ARGUMENT, text);
-    }
+    snprintf(text, sizeof text, "%s has %lld step%s, rank 0's %lld: wanted the same file", what, (long long)length,
+             cli_s(length), (long long)first);
+    if (first != length) status = fail(error, DPCR_ERROR_ARGUMENT, text);
+    return cli_ranks_agree(rank, CLI_COMPUTING, status, error);
+}
+
+dpcr_status cli_ranks_agree_on_options(cli_ranks *rank, const char *options, dpcr_error *error) {
+    char first[CLI_RANKS_OPTIONS] = "", text[2 * CLI_RANKS_OPTIONS + 64];
+    snprintf(first, sizeof first, "%s", options);
+    dpcr_status status = share(rank, TAG_OPTIONS, first, sizeof first, error);
+    if (status != DPCR_OK) return status;
+    snprintf(text, sizeof text, "it has %s, rank 0 %s: wanted the same options", options, first);
+    if (strcmp(first, options) != 0) status = fail(error, DPCR_ERROR_ARGUMENT, text);
     return cli_ranks_agree(rank, CLI_COMPUTING, status, error);
 }
 

@@ -25,6 +25,9 @@ dpcr_status cli_ranks_agree(cli_ranks *rank, cli_doing doing, dpcr_status status
 
 // All ranks call it too: refuses a number of steps of `what` that is not rank 0's.
 dpcr_status cli_ranks_agree_on_length(cli_ranks *rank, const char *what, int64_t length, dpcr_error *error);
+// The same of options as text, less than CLI_RANKS_OPTIONS bytes of it.
+enum { CLI_RANKS_OPTIONS = 96 };
+dpcr_status cli_ranks_agree_on_options(cli_ranks *rank, const char *options, dpcr_error *error);
 
 // The steps of rank r of an even cut: first, and one past the last.
 int64_t cli_rank_first(int64_t length, int64_t ranks, int64_t rank);

@@ -10,6 +10,9 @@
 
 enum { MOST_CLASSES = 256, MOST_DEPTH = 8, HELD = 5 };
 
+// What hashes here begin with: checkpoints hold them.
+#define HASH UINT64_C(1469598103934665603)
+
 typedef struct entry {
     char *path;         // of the file
     const char *name;   // within the class's folder, without ending
@@ -24,11 +27,6 @@ typedef struct listing {
     entry *entries;
     int64_t count, room;
 } listing;
-
-static uint64_t hash_of(uint64_t hash, const void *bytes, size_t count) {
-    for (size_t i = 0; i < count; i++) hash = (hash ^ ((const uint8_t *)bytes)[i]) * UINT64_C(1099511628211);
-    return hash;
-}
 
 static bool is_folder(const char *path) {
     struct stat info;
@@ -179,16 +177,17 @@ static int check_sound(cli_recordings *r, const entry *e, const dpcr_array *x, i
         return status;
     }
     if (rate == r->rate && x->shape[1] == r->channels) return CLI_DONE;
-    return cli_fail(CLI_INPUT, "'%s' has %lld channels at %d Hz, those before it %d at %d", e->path,
-                    (long long)x->shape[1], rate, r->channels, r->rate);
+    return cli_fail(CLI_INPUT, "'%s' has %lld channel%s at %d Hz, those before it %d at %d", e->path,
+                    (long long)x->shape[1], cli_s(x->shape[1]), rate, r->channels, r->rate);
 }
 
 static int read_one(cli_recordings *r, entry *e) {
     dpcr_array x = {0}, features = {0};
     int rate = 0, status = cli_sound_read(e->path, &x, &rate);
     if (status) return status;
-    status = check_sound(r, e, &x, rate);
-    e->samples = hash_of(UINT64_C(1469598103934665603), x.data, (size_t)(x.shape[0] * x.shape[1]) * sizeof(float));
+    status = cli_sound_check(e->path, &x);
+    if (!status) status = check_sound(r, e, &x, rate);
+    e->samples = cli_hash(HASH, x.data, (size_t)(x.shape[0] * x.shape[1]) * sizeof(float));
     e->out = is_silent(&x);
     r->silent += e->out;
     if (!status && !e->out) {
@@ -232,9 +231,7 @@ static int leave_out_repeated(cli_recordings *r, listing *l) {
     return CLI_DONE;
 }
 
-static bool is_held(const entry *e) {
-    return hash_of(UINT64_C(1469598103934665603), e->name, e->name_bytes) / 7 % HELD == 0;
-}
+static bool is_held(const entry *e) { return cli_hash(HASH, e->name, e->name_bytes) / 7 % HELD == 0; }
 
 static int split(cli_recordings *r, const listing *l) {
     for (int p = 0; p < 2; p++) {
@@ -244,7 +241,7 @@ static int split(cli_recordings *r, const listing *l) {
         part->label = malloc((size_t)(l->count + 1));
         if (!part->first || !part->length || !part->label) return cli_fail_memory("the recordings' order");
     }
-    r->hash = UINT64_C(1469598103934665603);
+    r->hash = HASH;
     for (int64_t i = 0; i < l->count; i++) {
         const entry *e = &l->entries[i];
         if (e->out) continue;
@@ -253,10 +250,10 @@ static int split(cli_recordings *r, const listing *l) {
         part->length[part->count] = e->length;
         part->label[part->count++] = (uint8_t)e->label;
         if (e->length > r->longest) r->longest = e->length;
-        r->hash = hash_of(hash_of(r->hash, &e->samples, sizeof e->samples), &e->label, sizeof e->label);
+        r->hash = cli_hash(cli_hash(r->hash, &e->samples, sizeof e->samples), &e->label, sizeof e->label);
     }
     const int64_t numbers[] = {r->options.frame, r->options.hop, r->options.coefficients, r->longest};
-    r->hash = hash_of(r->hash, numbers, sizeof numbers);
+    r->hash = cli_hash(r->hash, numbers, sizeof numbers);
     return CLI_DONE;
 }
 
@@ -436,8 +433,8 @@ int cli_recordings_scale_as(cli_recordings *r, const dpcr_sequence *model, const
     free(own);
     if (!noted_numbers(model, n) || !names) return cli_fail(CLI_INPUT, "'%s' says not what it was trained on", path);
     if ((int)n[0] != r->rate || (int)n[1] != r->channels)
-        return cli_fail(CLI_INPUT, "the recordings have %d channels at %d Hz; '%s' was trained on %d at %d",
-                        r->channels, r->rate, path, (int)n[1], (int)n[0]);
+        return cli_fail(CLI_INPUT, "the recordings have %d channel%s at %d Hz; '%s' was trained on %d at %d",
+                        r->channels, cli_s(r->channels), r->rate, path, (int)n[1], (int)n[0]);
     if (!same) return cli_fail(CLI_INPUT, "the folder's classes are not those that '%s' was trained on", path);
     if (r->width != dpcr_sequence_get_options(model)->network.inputs ||
         !split_numbers(dpcr_sequence_metadata(model, "audio.mean"), r->mean, r->width) ||

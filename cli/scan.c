@@ -193,7 +193,7 @@ int cli_scan_tell(const cli_scan *s, cli_result *r, const char *line) {
     if (cli_scan_goes_back(s)) cli_set_real(r, "backward_seconds", s->back_seconds);
     if (s->output) cli_set_text(r, "output", s->output);
     if (!cli_is_stdout(s->output) && !cli_is_stdout(s->final))
-        cli_say(&s->common, "%s, %d thread%s: %.3g s%s%s%s\n", line, threads, threads == 1 ? "" : "s", s->seconds,
+        cli_say(&s->common, "%s, %d thread%s: %.3g s%s%s%s\n", line, threads, cli_s(threads), s->seconds,
                 cli_scan_goes_back(s) ? ", and back" : "", s->output ? ", in " : "", s->output ? s->output : "");
     const int status = cli_finish(&s->common, r, CLI_DONE);
     cli_result_destroy(r);

@@ -449,11 +449,12 @@ static int act_validate(cli_schedule *s, cli_result *r) {
         const bool own = !s->from && error.status == DPCR_ERROR_FORMAT;  // no file, but a limit beside it
         return own ? cli_fail(CLI_USAGE, "%s", error.text) : fail_file(s->from, &error);
     }
+    const int64_t microbatches = s->schedule.microbatches * s->schedule.chains;
     set_shape(s, r);
     cli_set_bool(r, "valid", true);
-    cli_say(&s->common, "valid: %lld ranks, %lld stages, %lld microbatches, %lld actions, no deadlock\n",
-            (long long)s->schedule.ranks, (long long)s->schedule.stages,
-            (long long)(s->schedule.microbatches * s->schedule.chains),
+    cli_say(&s->common, "valid: %lld rank%s, %lld stage%s, %lld microbatch%s, %lld actions, no deadlock\n",
+            (long long)s->schedule.ranks, cli_s(s->schedule.ranks), (long long)s->schedule.stages,
+            cli_s(s->schedule.stages), (long long)microbatches, microbatches == 1 ? "" : "es",
             (long long)s->schedule.first[s->schedule.ranks]);
     return cli_finish(&s->common, r, CLI_DONE);
 }

@@ -42,8 +42,8 @@ int cli_schedule_partition(cli_schedule *s, cli_result *r) {
                 time, (long long)first, (long long)last, s->profile.names[first], s->profile.names[last]);
     }
     cli_say(&s->common,
-            "period %.6g on %lld ranks, speed-up %.3f over one; %.6g bytes and %.6g bytes of weights a minibatch\n",
-            p.period, (long long)p.ranks, all / p.period, p.bytes, p.weight_bytes);
+            "period %.6g on %lld rank%s, speed-up %.3f over one; %.6g bytes and %.6g bytes of weights a minibatch\n",
+            p.period, (long long)p.ranks, cli_s(p.ranks), all / p.period, p.bytes, p.weight_bytes);
     cli_set_text(r, "profile", s->profile_name);
     cli_set_int(r, "layers", s->profile.layers);
     cli_set_int(r, "ranks", p.ranks);

@@ -268,10 +268,10 @@ static int tell(const solve *s, const dpcr_chain_shape *shape, const dpcr_chain_
     cli_set_text(&r, "sentence", s->why);
     cli_set_text(&r, "output", s->output);
     if (!cli_is_stdout(s->output))
-        cli_say(&s->common, "%lld steps, batch %lld, width %lld, %s: %s, depth %lld, %.3g s, in '%s'\n",
-                (long long)shape->length, (long long)shape->batch, (long long)shape->transition.rows,
-                dpcr_structure_name(shape->transition.structure), dpcr_scheme_name(report->scheme),
-                (long long)report->depth, report->seconds, s->output);
+        cli_say(&s->common, "%lld step%s, batch %lld, width %lld, %s: %s, depth %lld, %.3g s, in '%s'\n",
+                (long long)shape->length, cli_s(shape->length), (long long)shape->batch,
+                (long long)shape->transition.rows, dpcr_structure_name(shape->transition.structure),
+                dpcr_scheme_name(report->scheme), (long long)report->depth, report->seconds, s->output);
     const int status = cli_finish(&s->common, &r, CLI_DONE);
     cli_result_destroy(&r);
     return status;

@@ -140,8 +140,9 @@ static int tell(const work *w) {
     cli_set_text(&r, "decays", decays_of(w));
     cli_set_bool(&r, "delta_rule", w->scan->given[BETA] != NULL);
     cli_set_real(&r, "scale", w->scale);
-    snprintf(line, sizeof line, "%lld steps of %lld heads of %lld x %lld states, batch %lld", (long long)w->length,
-             (long long)w->heads, (long long)w->keys, (long long)w->values, (long long)w->batch);
+    snprintf(line, sizeof line, "%lld step%s of %lld head%s of %lld x %lld states, batch %lld", (long long)w->length,
+             cli_s(w->length), (long long)w->heads, cli_s(w->heads), (long long)w->keys, (long long)w->values,
+             (long long)w->batch);
     return cli_scan_tell(w->scan, &r, line);
 }
 

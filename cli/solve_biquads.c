@@ -191,8 +191,8 @@ static int tell(const biquads *b, const work *w) {
     cli_set_real(&r, "ns_per_sample", samples > 0 ? 1e9 * w->seconds / samples : 0);
     if (b->output) cli_set_text(&r, "output", b->output);
     if (!cli_is_stdout(b->output))
-        cli_say(&b->common, "%lld channel%s of %lld samples, order %lld: %.3g s, %.2f ns a sample\n",
-                (long long)w->channels, w->channels == 1 ? "" : "s", (long long)w->length,
+        cli_say(&b->common, "%lld channel%s of %lld sample%s, order %lld: %.3g s, %.2f ns a sample\n",
+                (long long)w->channels, cli_s(w->channels), (long long)w->length, cli_s(w->length),
                 (long long)(2 * dpcr_filter_sections(w->filter)), w->seconds,
                 samples > 0 ? 1e9 * w->seconds / samples : 0);
     const int status = cli_finish(&b->common, &r, CLI_DONE);

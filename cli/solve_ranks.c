@@ -83,8 +83,8 @@ static int tell(const work *w) {
     const dpcr_distributed_report *report = &w->report;
     cli_result r = cli_result_create();
     char sentence[128];
-    snprintf(sentence, sizeof sentence, "distributed: asked for; %lld ranks, %s", (long long)s->ranks,
-             cli_world_size() > 1 ? "processes" : "threads");
+    snprintf(sentence, sizeof sentence, "distributed: asked for; %lld rank%s, a %s each", (long long)s->ranks,
+             cli_s(s->ranks), cli_world_size() > 1 ? "process" : "thread");
     cli_set_int(&r, "length", w->shape.length);
     cli_set_int(&r, "batch", w->shape.batch);
     cli_set_int(&r, "width", w->shape.transition.rows);
@@ -108,13 +108,21 @@ static int tell(const work *w) {
     cli_set_real(&r, "seconds_scan", report->seconds_scan);
     cli_set_real(&r, "seconds_apply", report->seconds_apply);
     cli_say(&s->common,
-            "%lld steps, batch %lld, width %lld, %s: distributed over %lld ranks, depth %lld, %.3g s, in '%s'\n",
-            (long long)w->shape.length, (long long)w->shape.batch, (long long)w->shape.transition.rows,
-            dpcr_structure_name(w->shape.transition.structure), (long long)s->ranks, (long long)report->depth,
-            w->seconds, s->output);
+            "%lld step%s, batch %lld, width %lld, %s: distributed over %lld rank%s, depth %lld, %.3g s, in '%s'\n",
+            (long long)w->shape.length, cli_s(w->shape.length), (long long)w->shape.batch,
+            (long long)w->shape.transition.rows, dpcr_structure_name(w->shape.transition.structure),
+            (long long)s->ranks, cli_s(s->ranks), (long long)report->depth, w->seconds, s->output);
     const int status = cli_finish(&s->common, &r, CLI_DONE);
     cli_result_destroy(&r);
     return status;
+}
+
+// Launchers may give processes options of their own.
+static dpcr_status agree_on_options(cli_ranks *rank, const cli_linear *s, dpcr_error *error) {
+    char options[CLI_RANKS_OPTIONS];
+    snprintf(options, sizeof options, "--scan %s --chunk %lld%s", s->scan == DPCR_SCAN_TRANSPORT ? "mpi" : "messages",
+             (long long)s->options.chunk, s->transposed ? " --transposed" : "");
+    return cli_ranks_agree_on_options(rank, options, error);
 }
 
 static dpcr_status run_rank(cli_ranks *rank, dpcr_error *error) {
@@ -126,6 +134,7 @@ static dpcr_status run_rank(cli_ranks *rank, dpcr_error *error) {
         status = cli_ranks_agree(rank, CLI_COMPUTING, cli_ranks_held(look_at_files(rank->context, w), error), error);
         cli_hold(false);
         if (status == DPCR_OK) status = cli_ranks_agree_on_length(rank, "--b", w->b.shape[0], error);
+        if (status == DPCR_OK) status = agree_on_options(rank, w->s, error);
         if (status != DPCR_OK) return status;
     }
     const int64_t length = w->shape.length;

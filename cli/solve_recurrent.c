@@ -132,8 +132,8 @@ static int read_steps(work *w, const char *name, const char *path, dpcr_tensors 
         w->first = cli_rank_first(w->total, t->ranks, t->rank);
     }
     if (whole.shape[0] != w->total)
-        return cli_fail(CLI_INPUT, "--%s has %lld steps, the input %lld: wanted as many", name,
-                        (long long)whole.shape[0], (long long)w->total);
+        return cli_fail(CLI_INPUT, "--%s has %lld step%s, the input %lld: wanted as many", name,
+                        (long long)whole.shape[0], cli_s(whole.shape[0]), (long long)w->total);
     const int64_t count = cli_rank_first(w->total, t->ranks, t->rank + 1) - w->first;
     if (dpcr_npy_read_rows(w->context, path, w->first, count, file, &error) != DPCR_OK)
         return cli_fail_error(&error, CLI_READING);
@@ -219,8 +219,8 @@ static int read_lengths(const recurrent *r, work *w) {
         }
     }
     if (count != B)
-        return cli_fail(wrong, "--lengths has %lld numbers: wanted %lld, as the input has sequences", (long long)count,
-                        (long long)B);
+        return cli_fail(wrong, "--lengths has %lld number%s: wanted %lld, as the input has sequences", (long long)count,
+                        cli_s(count), (long long)B);
     for (int64_t b = 0; b < B; b++)
         if (w->lengths[b] < 0 || w->lengths[b] > T)
             return cli_fail(wrong, "--lengths: number %lld is %lld: wanted 0..%lld", (long long)b,
@@ -338,9 +338,11 @@ static int run_passes(const recurrent *r, work *w) {
     }
     w->seconds = cli_now() - start - w->times.back;
     for (size_t i = 0; i < chains; i++)
-        if (w->reports[i].reason < 0 && w->reports[i].reason != DPCR_REASON_NONFINITE)
-            return cli_fail(CLI_UNCONVERGED, "layer %zu did not converge in %d sweeps, and --no-fallback was given",
-                            i / (o->bidirectional ? 2 : 1), w->reports[i].sweeps);
+        if (w->reports[i].reason < 0 && w->reports[i].reason != DPCR_REASON_NONFINITE) {
+            char text[128];
+            cli_unconverged_text(w->reports[i].sweeps, text, sizeof text);
+            return cli_fail(CLI_UNCONVERGED, "layer %zu: %s", i / (o->bidirectional ? 2 : 1), text);
+        }
     w->back_seconds = w->times.back;
     if (!goes_back(r) || on_device(r)) return CLI_DONE;
     start = cli_now();
@@ -432,13 +434,13 @@ static int tell(const recurrent *r, work *w) {
     if (w->plan) cli_set_int(&result, "tape_bytes", (json_int_t)dpcr_recurrent_plan_tape(w->plan));
     cli_set(&result, "chains", chains_json(w));
     if (r->output) cli_set_text(&result, "output", r->output);
+    const int64_t steps = w->total ? w->total : w->pass.x.shape[0];
     if (!cli_is_stdout(r->output))
-        cli_say(&r->common, "%s, %lld layer%s%s, hidden %lld, %lld steps, batch %lld: %s, %.3g s%s%s%s\n",
-                dpcr_recurrent_kind_name(o->kind), (long long)o->layers, o->layers > 1 ? "s" : "",
-                o->bidirectional ? ", both directions" : "", (long long)o->hidden,
-                (long long)(w->total ? w->total : w->pass.x.shape[0]), (long long)w->pass.x.shape[1],
-                dpcr_method_name(w->reports[0].method), w->seconds, goes_back(r) ? ", and back" : "",
-                r->output ? ", in " : "", r->output ? r->output : "");
+        cli_say(&r->common, "%s, %lld layer%s%s, hidden %lld, %lld step%s, batch %lld: %s, %.3g s%s%s%s\n",
+                dpcr_recurrent_kind_name(o->kind), (long long)o->layers, cli_s(o->layers),
+                o->bidirectional ? ", both directions" : "", (long long)o->hidden, (long long)steps, cli_s(steps),
+                (long long)w->pass.x.shape[1], dpcr_method_name(w->reports[0].method), w->seconds,
+                goes_back(r) ? ", and back" : "", r->output ? ", in " : "", r->output ? r->output : "");
     const int status = cli_finish(&r->common, &result, CLI_DONE);
     cli_result_destroy(&result);
     return status;
@@ -611,6 +613,14 @@ static int refuse_device(recurrent *r) {
     return CLI_DONE;
 }
 
+static int refuse_options(const recurrent *r) {
+    const dpcr_method method = r->solver.options.method;
+    char what[64] = "overlap over ranks";
+    if (!r->ranks) snprintf(what, sizeof what, "method %s", dpcr_method_name(method));
+    return cli_solver_fits(&r->solver, r->ranks ? DPCR_METHOD_OVERLAP : method, what, goes_back(r)) ? CLI_DONE
+                                                                                                    : CLI_USAGE;
+}
+
 static bool spares_inputs(const recurrent *r) {
     const cli_file written[] = {{"--output", r->output},
                                 {"--final", r->final},
@@ -658,8 +668,11 @@ static int refuse(recurrent *r) {
     for (size_t i = 0; i < sizeof outputs / sizeof outputs[0]; i++)
         if (outputs[i] && !cli_is_stdout(outputs[i]) && !cli_writable("the output", outputs[i])) return CLI_RESOURCES;
     if (!spares_inputs(r)) return CLI_USAGE;
-    const int status = refuse_device(r);
-    return status ? status : refuse_ranks(r);
+    if (r->solver.backward_given && !r->grads)
+        return cli_fail(CLI_USAGE, "--backward is of going back: it wants --grads");
+    int status = refuse_device(r);
+    if (!status) status = refuse_ranks(r);
+    return status ? status : refuse_options(r);
 }
 
 int cli_solve_recurrent(int argc, char **argv) {

@@ -156,8 +156,9 @@ static int tell(const work *w) {
     cli_set_int(&r, "states", w->states);
     cli_set_int(&r, "groups", w->groups);
     cli_set_bool(&r, "softplus", w->softplus);
-    snprintf(line, sizeof line, "%lld steps of %lld channels of %lld states, batch %lld", (long long)w->length,
-             (long long)w->channels, (long long)w->states, (long long)w->batch);
+    snprintf(line, sizeof line, "%lld step%s of %lld channel%s of %lld state%s, batch %lld", (long long)w->length,
+             cli_s(w->length), (long long)w->channels, cli_s(w->channels), (long long)w->states, cli_s(w->states),
+             (long long)w->batch);
     return cli_scan_tell(w->scan, &r, line);
 }
 

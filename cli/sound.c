@@ -16,6 +16,16 @@ bool cli_sound_name(const char *path) {
     return false;
 }
 
+int cli_sound_check(const char *path, const dpcr_array *x) {
+    const float *values = x->data;
+    const int64_t channels = x->shape[1];
+    for (int64_t i = 0; i < x->shape[0] * channels; i++)
+        if (!(fabsf(values[i]) <= 1e30f))  // a transform of more may overflow
+            return cli_fail(CLI_INPUT, "'%s': sample %lld is %g, wanted a finite number of at most 1e30", path,
+                            (long long)(i / channels), (double)values[i]);
+    return CLI_DONE;
+}
+
 #if defined(DEEPPCR_SNDFILE)
 #include <sndfile.h>
 
@@ -68,7 +78,8 @@ int cli_sound_read(const char *path, dpcr_array *x, int *rate) {
     if (!status && !cli_array_create(DPCR_F32, 2, shape, x)) status = CLI_RESOURCES;
     if (!status && sf_readf_float(file, x->data, info.frames) != info.frames) {
         cli_array_destroy(x);
-        status = cli_fail(CLI_INPUT, "'%s' ends before its %lld samples", path, (long long)info.frames);
+        status =
+            cli_fail(CLI_INPUT, "'%s' ends before its %lld sample%s", path, (long long)info.frames, cli_s(info.frames));
     }
     sf_close(file);
     *rate = info.samplerate;
@@ -119,6 +130,14 @@ static int format_of(const char *path) {
     return end && !strcasecmp(end, ".wav") ? SF_FORMAT_WAV | SF_FORMAT_FLOAT : 0;
 }
 
+static bool is_finite(const dpcr_array *x) {
+    const float *values = x->data;
+    const int64_t count = cli_array_count(x);
+    for (int64_t i = 0; i < count; i++)
+        if (!isfinite(values[i])) return false;
+    return true;
+}
+
 static void warn_of_clipping(const char *path, const dpcr_array *x) {
     const float *values = x->data;
     const int64_t count = cli_array_count(x);
@@ -138,6 +157,9 @@ int cli_sound_write(const char *path, const dpcr_array *x, int rate) {
     SF_INFO info = {.samplerate = rate, .channels = (int)x->shape[1], .format = format_of(path)};
     memory m = {0};
     if (!info.format) return cli_fail(CLI_USAGE, "'%s': sounds are written as .wav, .flac, .aiff or .au", path);
+    const bool flac = info.format == (SF_FORMAT_FLAC | SF_FORMAT_PCM_24);
+    if (flac && !is_finite(x))
+        return cli_fail(CLI_RESOURCES, "cannot write '%s': flac holds no NaN and no infinity; .wav does", path);
     SNDFILE *file = sf_open_virtual(&io, SFM_WRITE, &info, &m);
     if (!file) return cli_fail(CLI_RESOURCES, "cannot write '%s': %s", path, sf_strerror(NULL));
     sf_command(file, SFC_SET_CLIPPING, NULL, SF_TRUE);  // flac is integers: louder than 1 is 1
@@ -147,7 +169,7 @@ int cli_sound_write(const char *path, const dpcr_array *x, int rate) {
     ok = sf_close(file) == 0 && ok;
     const int status =
         ok ? cli_write_file(path, m.data, (size_t)m.size) : cli_fail(CLI_RESOURCES, "cannot write '%s': %s", path, why);
-    if (!status && info.format == (SF_FORMAT_FLAC | SF_FORMAT_PCM_24)) warn_of_clipping(path, x);
+    if (!status && flac) warn_of_clipping(path, x);
     free(m.data);
     return status;
 }

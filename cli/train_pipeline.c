@@ -288,8 +288,8 @@ int cli_pipeline_trace(const cli_pipeline *p) {
 
 void cli_pipeline_say(const cli_pipeline *p, const cli_common *common) {
     if (p->figures.runs == 0) return;
-    cli_say(common, "%s on %lld ranks, %lld stages: a run of %lld update%s took %.3f ms, simulated %.3f ms\n",
-            dpcr_schedule_name(p->schedule.kind), (long long)p->schedule.ranks, (long long)p->figures.stages,
-            (long long)p->figures.updates, p->figures.updates == 1 ? "" : "s", 1e3 * p->figures.makespan,
-            1e3 * p->figures.simulated);
+    cli_say(common, "%s on %lld rank%s, %lld stage%s: a run of %lld update%s took %.3f ms, simulated %.3f ms\n",
+            dpcr_schedule_name(p->schedule.kind), (long long)p->schedule.ranks, cli_s(p->schedule.ranks),
+            (long long)p->figures.stages, cli_s(p->figures.stages), (long long)p->figures.updates,
+            cli_s(p->figures.updates), 1e3 * p->figures.makespan, 1e3 * p->figures.simulated);
 }

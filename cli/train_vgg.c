@@ -582,8 +582,8 @@ static int tell(training *t) {
                 convnet_ways[w], t->compared[w][t->compared_count / 2], c ? c->flops : t->net.dense_flops,
                 c ? c->critical_flops : t->net.dense_flops, t->largest[w]);
     }
-    cli_say(&t->common, "  L_m = %d: %lld products, %.4g MB of patterns, workspace %.4g MB, planned once in %.3g s\n",
-            scan->levels, (long long)scan->compositions, 1e-6 * (double)scan->pattern_bytes,
+    cli_say(&t->common, "  L_m = %d: %lld product%s, %.4g MB of patterns, workspace %.4g MB, planned once in %.3g s\n",
+            scan->levels, (long long)scan->compositions, cli_s(scan->compositions), 1e-6 * (double)scan->pattern_bytes,
             1e-6 * (double)scan->workspace_bytes, t->net.plan_seconds[CONVNET_SCAN]);
     const int status =
         worst <= 1e-3 ? CLI_DONE : cli_fail(CLI_DISAGREE, "gradients differ by %.3g, allowed are 1e-3", worst);
@@ -593,13 +593,6 @@ static int tell(training *t) {
 }
 
 // ---- the run ----
-
-static uint64_t hash_of(const dpcr_dataset *d) {  // FNV-1a
-    uint64_t h = UINT64_C(14695981039346656037);
-    for (int64_t i = 0; i < d->count * dpcr_dataset_pixels(d); i++) h = (h ^ d->images[i]) * UINT64_C(1099511628211);
-    for (int64_t i = 0; i < d->count; i++) h = (h ^ d->labels[i]) * UINT64_C(1099511628211);
-    return h;
-}
 
 static int read_images(training *t) {
     int status = cli_data_read(t->context, t->data, "train", CONVNET_CLASSES, t->limit, &t->images);
@@ -616,7 +609,7 @@ static int read_images(training *t) {
     t->order = malloc((size_t)a->count * sizeof *t->order);
     if (!t->order) return cli_fail_memory("the order of the images");
     t->scale = vgg_measure(a);
-    t->hash = hash_of(a);
+    t->hash = cli_data_hash(a);
     return CLI_DONE;
 }
 

@@ -186,8 +186,8 @@ void cli_workers_set(const cli_workers *w, cli_result *r) {
 }
 
 static void say_swap(const cli_workers *w, const cli_common *common) {
-    cli_say(common, "swap: together %lld epochs, test accuracy %.2f %%; apart", (long long)w->figures.together,
-            100 * w->together.accuracy);
+    cli_say(common, "swap: together %lld epoch%s, test accuracy %.2f %%; apart", (long long)w->figures.together,
+            cli_s(w->figures.together), 100 * w->together.accuracy);
     for (size_t k = 0; k < json_array_size(w->apart); k++)
         cli_say(common, "%s %.2f %%", k ? "," : "", 100 * json_number_value(json_array_get(w->apart, k)));
     cli_say(common, "; averaged %.2f %%; %.1f s + %.1f s\n", 100 * w->averaged.accuracy, w->figures.seconds[0],
@@ -199,12 +199,13 @@ void cli_workers_say(const cli_workers *w, const cli_common *common) {
     if (w->figures.updates == 0) return;
     if (w->kind == CLI_LAYERWISE)
         cli_say(common,
-                "layer-wise in %lld groups%s: gradients %.2f updates late, at most %lld; %.2f between the passes\n",
-                (long long)w->figures.groups, w->layerwise.free_running ? ", running free (never the same twice)" : "",
-                w->figures.staleness, (long long)w->figures.stalest, w->figures.gap);
+                "layer-wise in %lld group%s%s: gradients %.2f updates late, at most %lld; %.2f between the passes\n",
+                (long long)w->figures.groups, cli_s(w->figures.groups),
+                w->layerwise.free_running ? ", running free (never the same twice)" : "", w->figures.staleness,
+                (long long)w->figures.stalest, w->figures.gap);
     else
-        cli_say(common, "%lld workers: worker 0 waited %.3f ms an update for others\n", (long long)w->options.workers,
-                1e3 * w->figures.waited);
+        cli_say(common, "%lld worker%s: worker 0 waited %.3f ms an update for others\n", (long long)w->options.workers,
+                cli_s(w->options.workers), 1e3 * w->figures.waited);
 }
 
 void cli_workers_free(cli_workers *w) { json_decref(w->apart); }

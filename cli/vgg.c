@@ -284,8 +284,8 @@ static int tell(const cli_common *common, const convnet *net, const char *split,
     cli_set_text(&r, "network", KIND);
     cli_set_int(&r, "weights", weights);
     cli_set_int(&r, "weights_kept", kept);
-    cli_say(common, "%s accuracy %.2f %%, loss %.4f; %lld images in %.3g s; %lld of %lld weights\n",
-            train ? "train" : "test", 100 * accuracy, loss, (long long)images, seconds, (long long)kept,
+    cli_say(common, "%s accuracy %.2f %%, loss %.4f; %lld image%s in %.3g s; %lld of %lld weights\n",
+            train ? "train" : "test", 100 * accuracy, loss, (long long)images, cli_s(images), seconds, (long long)kept,
             (long long)weights);
     const int status = cli_finish(common, &r, CLI_DONE);
     cli_result_destroy(&r);

@@ -6,7 +6,7 @@ set -u
 . "$(dirname "$0")/program.bash"
 find_numpy
 "$python" - "$program" "$folder" <<'PYTHON'
-import json, os, sys, threading, wave
+import json, os, struct, sys, threading, wave
 import numpy as np
 
 from program import answer, content, ended, path, put, refused, run
@@ -53,7 +53,8 @@ with wave.open(one) as file:
 got = np.load(path("one.npy"))
 assert (r["frames"], r["features"], r["frame"], r["hop"]) == (6, 24, 256, 128), r
 assert np.abs(got - mfcc(exact, RATE, 256, 128, 13)).max() < 1e-3, np.abs(got - mfcc(exact, RATE, 256, 128, 13)).max()
-run("convert", one, path("one.npz"))
+assert run("convert", one, path("one.npz"), "--seconds", 0.01).startswith(b"1 frame of 24 features in ")
+run("convert", one, path("one.npz"), "--quiet")
 assert (np.load(path("one.npz"))["features"] == got).all()
 os.mkfifo(path("pipe.wav"))  # opened once: its writer goes away
 writer = threading.Thread(target=put, args=("pipe.wav", content("one.wav")))
@@ -65,6 +66,20 @@ for frame, hop, count, seconds in ((100, 30, 5, 0.05), (2048, 7, 26, 0)):
     run("convert", one, path("two.npy"), "--frame", frame, "--hop", hop, "--coefficients", count, "--seconds", seconds)
     part = exact[: int(seconds * RATE)] if seconds else exact
     assert np.abs(np.load(path("two.npy")) - mfcc(part, RATE, frame, hop, count)).max() < 1e-3
+
+# What has no features is refused, not heard as silence.
+def write_float(name, x):
+    data, channels = np.asarray(x, "<f4").tobytes(), x.shape[1]
+    head = b"WAVEfmt " + struct.pack("<IHHIIHH", 16, 3, channels, RATE, 4 * channels * RATE, 4 * channels, 32) + b"data" + struct.pack("<I", len(data))
+    put(name, b"RIFF" + struct.pack("<I", len(head) + len(data)) + head + data)
+
+
+sound = rng.normal(0, 0.1, (1000, 2))
+for value, told in ((np.nan, "nan"), (-np.inf, "-inf"), (3e38, "3e+38")):
+    sound[10, 1] = value
+    write_float("broken.wav", sound)
+    refused(5, "broken.wav': sample 10 is %s, wanted a finite number" % told, "convert", path("broken.wav"), path("none.npy"))
+assert not os.path.exists(path("none.npy"))
 
 
 # ---- two classes whose means are the same: a tone that rises, and the same played backwards ----
@@ -83,6 +98,9 @@ write(path("set", "up", "silence.wav"), np.zeros(800))
 beep = np.sin(np.arange(900))
 write(path("set", "up", "beep.wav"), beep)
 write(path("set", "down", "beep.wav"), beep)
+write_float(os.path.join("set", "up", "broken.wav"), np.full((900, 1), np.nan))  # nor left out as a silent one
+refused(5, "broken.wav': sample 0 is nan", "train", "gru", "--data", path("set"), "--epochs", 1)
+os.remove(path("set", "up", "broken.wav"))
 learn = ["--data", path("set"), "--epochs", 6, "--rate", "1e-2", "--batch", 8]
 loop = answer("train", "gru", *learn, "--method", "sequential", "--backward", "sequential", "--save", path("a.st"))
 assert loop["silent"] == 1 and loop["repeated"] == 2 and loop["recordings"] + loop["test_recordings"] == 320, loop

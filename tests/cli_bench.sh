@@ -123,15 +123,16 @@ told = answer(*strict.split())
 assert "told not to fall back" in next(c["skipped"] for c in told["forward"]["candidates"] if c["name"] == "newton"), told
 assert told["forward"]["parallel_method"] != "newton" and (told["forward"]["max_error"] or 0) <= 1e-3, told
 refused(3, "newton: not converged", *strict.split(), "--method", "newton", "--json")
+refused(3, "newton: not converged at the first evaluation, the budget's only one", *"cell --length 100 --method newton --no-fallback --max-sweeps 1 --seconds 0".split())
 told = answer(*"mlp --layers 9 --width 2 --seconds 0 --commit".split(), "x\udcff")  # a byte that is no UTF-8
 assert told["commit"] == "x?", told
 # A signal ends what is computed before a race, too.
-for line in "cell --width 4000 --length 10", "bppsa --network rnn --length 50000 --width 300 --batch 1":
+for line in "cell --width 4000 --length 10", "bppsa --network rnn --length 50000 --width 300 --batch 1", "bppsa --network rnn --length 1 --width 16384 --batch 1":
     for attempt in range(1, 8):
         job = subprocess.Popen([program, *always, *line.split(), "--quiet"], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         time.sleep(attempt)
         job.send_signal(signal.SIGINT)
-        out, err = job.communicate(timeout=60)
+        out, err = job.communicate(timeout=20)  # the last one's weights take a minute to be drawn and sorted
         if job.returncode != -signal.SIGINT: break  # else it came before the program had a handler
     assert (job.returncode, out, err) == (130, b"", b"deeppcr bench: stopped as asked\n"), (line, job.returncode, out, err)
 text = run(*"mlp --lengths 9 --width 2 --seconds 0 --csv -".split()).decode()
@@ -158,6 +159,8 @@ refused(2, "wanted a whole number", "mlp", "--lengths", "3,x")
 refused(2, "wanted a whole number", "mlp", "--lengths", "3,,4")
 refused(2, "wanted at least 1", "mlp", "--widths", "0")
 refused(2, "at most 64", "mlp", "--lengths", ",".join("1" * 65))
+for plural, single in (("lengths", "length"), ("lengths", "layers"), ("widths", "width"), ("batches", "batch")):
+    refused(2, "--%s beside --%s: wanted one of them" % (plural, single), "mlp", "--" + plural, "5", "--" + single, "7")
 refused(2, "every, end", "mlp", "--loss", "start")
 refused(2, "wanted a parallel one", "mlp", "--method", "sequential")
 refused(2, "wanted a parallel one", "mlp", "--backward", "sequential")

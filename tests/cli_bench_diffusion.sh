@@ -78,6 +78,17 @@ assert [(p["part"], p["method"], p["confirm"]) for p in told] == [("quality", "s
 run(*common, "--methods", "parataa,picard", *judge, "--quiet")
 assert content("kept.csv") == second
 
+# Nor does it take points of other noise, another seed, or other files of equal sizes; quality alone is of the classifier and its images.
+for part, count in (("train", 256), ("t10k", 64)):
+    put_images("others", part, (SIDE, SIDE), r.randbytes(count * SIDE * SIDE), bytes(i % 4 for i in range(count)))
+run("train", "denoiser", "--data", path("data"), "--batch", 64, "--width", 32, "--depth", 2, "--steps", 50, "--epochs", 1, "--save", path("m2"), "--quiet")
+run("train", "resnet", "--data", path("data"), "--layers", 4, "--width", 4, "--epochs", 1, "--seed", 2, "--save", path("judge2"), "--quiet")
+for name, others in (("eta", ["--eta", 0.5]), ("seed", ["--seed", 7]), ("seeds", ["--seeds", 2]), ("classifier", ["--evaluate", path("judge2")]), ("data", ["--data", path("others")])):
+    refused(5, "line 2 of '%s' is no point of this run: its %s is" % (kept, name), *common, "--methods", "picard", *judge, *others)
+refused(5, "its model is", "bench", "diffusion", path("m2"), *common[3:], "--methods", "picard", *judge)
+run(*common, "--methods", "picard", "--resume", "--csv", kept, "--quiet")
+assert content("kept.csv") == second
+
 # In colour a picture is three planes, and held-out images of one are no match.
 put_cifar("colour", [8] * 5 + [40], lambda label: r.randbytes(3072), classes=4)
 for part in ("train", "t10k"):
@@ -105,7 +116,7 @@ for text, arguments, status in (("which model", [], 2), ("no whole number", [pat
 # Points are kept in a table of ours alone.
 for table in (b"a,b\n", b"part,sampler\n", b"\n", content("kept.csv").splitlines()[0] + b",more\n"):
     put("foreign.csv", table)
-    refused(5, "is no table of 'bench diffusion'", "bench", "diffusion", path("m"), "--resume", "--csv", path("foreign.csv"))
+    refused(5, "is no table of this 'bench diffusion'", "bench", "diffusion", path("m"), "--resume", "--csv", path("foreign.csv"))
     assert content("foreign.csv") == table
 refused(2, "is to be read and to be written over", "bench", "diffusion", path("m"), "--csv", path("m"))
 PYTHON

@@ -90,6 +90,8 @@ else:
     run("--sos", put_npy("one.npy", [1, 6], [1, 0, 0, 1, 0, 0]), "--input", path("loud.flac"), "--output", path("y.npy"), "--quiet")
     got = get_npy("y.npy")[1]
     assert max(got) > 0.99 and max(map(abs, got)) <= 1
+    put_npy("huge.npy", [1, 6], [1e300, 0, 0, 1, 0, 0])
+    refused(4, "flac holds no NaN and no infinity; .wav does", "--sos", path("huge.npy"), "--input", path("in.wav"), "--output", path("none.flac"))
     put_npy("x.npy", [10], [0.0] * 10)
     refused(2, "sampling rate", "--sos", path("sos.npy"), "--input", path("x.npy"), "--output", path("y.wav"))
     whole = content("in.wav")

@@ -17,8 +17,12 @@ always += ["bench", "bppsa"]
 
 def bench(line, steps, weights, limit):
     o = answer(*line.split(), "--seconds", 0)
-    assert o["agree"] is True and 0 <= o["max_error"] <= (1e-10 if o["dtype"] == "float64" else 1e-4), (line, o)
-    assert o["steps"] == steps and o["weights"] == weights and o["rounds"] >= 3, (line, o)
+    least, eps = (1e-10, 2**-52) if o["dtype"] == "float64" else (1e-4, 2**-23)
+    assert o["agree"] is True and 0 <= o["max_error"] <= max(least, 4 * eps * steps), (line, o)
+    longest = max(way["seconds"] for way in o["ways"])
+    assert o["rounds"] >= 3 or o["rounds"] == 1 and longest > 2, (line, o)
+    assert o["rounds"] == 1 or longest < 4, (line, o)
+    assert o["steps"] == steps and o["weights"] == weights, (line, o)
     kept = weights if o["prune"] == 0 else o["weights_kept"]
     assert abs(kept - weights * (1 - o["prune"])) <= 12 and o["weights_kept"] == kept, (line, o)
     dense, loop, scan = o["ways"]
@@ -55,6 +59,9 @@ bench("--network lenet --prune 0.97 --batch 1 --level-limit none --dtype float64
 channels = [3, 4, 8, 16, 16, 32, 32, 32, 32]
 bench("--network vgg11 --divisor 16 --prune 0.97 --batch 2", 22,
       9 * sum(a * b for a, b in zip(channels, channels[1:])) + 320, 2)
+bench("--network vgg11 --divisor 8 --batch 16 --threads 1", 22,  # a call takes seconds
+      9 * sum(4 * a * b for a, b in zip(channels[1:], channels[2:])) + 9 * 3 * 8 + 640, 2)
+bench("--network rnn --length 2000 --width 64 --batch 1 --level-limit none", 4000, 4096, None)  # loses 1.9e-4
 o = bench("--network rnn --length 200 --width 12 --batch 9 --level-limit none", 400, 144, None)
 assert o["ways"][2]["patterns"] < 20 and o["critical_flops_ratio"] > 2, o
 bench("--network rnn --length 1 --width 1 --batch 1", 2, 1, 2)

@@ -14,7 +14,8 @@ def run(line, wanted=0, threads=1):
     done = ended(wanted, *line.split(), "--json", "--threads", threads)
     assert is_one_line(done.stderr) if wanted == 3 else done.stderr == b"", (line, done.stderr)
     told = read_json(done.stdout)
-    assert told["agrees"] is (wanted == 0), (line, told)
+    assert wanted == 3 or told["agrees"] is (wanted == 0), (line, told)
+    assert told["gave_up"] is (wanted == 3), (line, told)
     return told
 
 
@@ -71,7 +72,7 @@ assert answer(*mixed, "--seeds", 5, env=portable)["reason"] == "converged"
 # Disagreement, giving up.
 assert run("check resnet --layers 64 --agree 1e-30 --agree-gradients 1e-30 --tolerance 1e-3 --dtype float64", wanted=1)["tolerance"] == 1e-30
 told = run("check resnet --layers 200 --width 8 --method jacobi --max-sweeps 2 --no-fallback", wanted=3)
-assert told["reason"] == "not-converged", told
+assert told["reason"] == "not-converged" and told["agrees"] is False, told
 assert b": not converged after 2 sweeps" in ended(3, *"check resnet --layers 200 --method jacobi --max-sweeps 2 --no-fallback --quiet".split()).stderr
 
 # What a kind of chain does not use is refused.
@@ -88,9 +89,16 @@ for line in ("mlp", "mlp --activation tanh --layer-norm", "resnet", "resnet --br
     told = run("gradcheck " + line)
     assert told["compared"] > 50 and told["callbacks_agree"] and told["max_gradient_error"] <= told["tolerance"] == 1e-6, told
 run("gradcheck mlp --activation tanh --agree 1e-30", wanted=1)
-told = run("gradcheck mlp --method picard --max-sweeps 1 --no-fallback", wanted=3)
-assert told["agrees"] is False, told
-run("gradcheck mlp --method picard --max-sweeps 1 --no-fallback --agree 1e9", wanted=3)
+assert run("gradcheck mlp --method picard --max-sweeps 1 --no-fallback", wanted=3)["agrees"] is False
+assert run("gradcheck mlp --method picard --max-sweeps 1 --no-fallback --agree 1e9", wanted=3)["agrees"] is True
+# Right by the numbers, and without a confirmation.
+early = "check mlp --layers 20 --width 4 --batch 2 --max-sweeps 3 --no-fallback"
+told = run(early, wanted=3)
+assert told["agrees"] is True and told["max_error"] <= told["tolerance"], told
+done = ended(3, *early.split())
+assert b"\nagrees with the loop, but had not converged within its budget\n" in done.stdout, done.stdout
+assert b" backward, 1 sweep, not-converged\n" in ended(3, *early.split(), "--max-sweeps", 1).stdout
+assert b": not converged after 1 sweep, and told" in ended(3, *early.split(), "--max-sweeps", 1, "--quiet").stderr
 
 # Same bits for any number of threads.
 same = ("max_error", "max_gradient_error", "residual_history", "locked_history", "sweeps", "error_estimate")

@@ -68,7 +68,7 @@ for verb in $verbs; do
     done
     # The man page tells every option of the help.
     for name in $(grep -oE -- ' --[a-zA-Z0-9-]+' "$folder/help" | sort -u); do
-        [ "$name" = --usage ] || grep -qE "Fl Fl ${name#--}( |$)" docs/man/deeppcr.1 || complain "the man page lacks $verb's $name"
+        grep -qE "Fl Fl ${name#--}( |$)" docs/man/deeppcr.1 || complain "the man page lacks $verb's $name"
     done
     done_with "$verb" --usage
     refused 2 "unknown option '--nonsense'" "$verb" --nonsense
@@ -94,12 +94,14 @@ for words in generate 'bench planner' 'bench bppsa' 'bench diffusion' 'schedule 
     # shellcheck disable=SC2086
     refused 2 "unknown option '--no-such-option'; 'deeppcr $words --help' lists them" $words --no-such-option
     for name in $options; do
-        [ "$name" = --usage ] || grep -qE "Fl Fl ${name#--}( |$)" docs/man/deeppcr.1 || complain "the man page lacks $name of $words"
+        grep -qE "Fl Fl ${name#--}( |$)" docs/man/deeppcr.1 || complain "the man page lacks $name of $words"
         # shellcheck disable=SC2086
         case $name in --help | --usage) ;; *) "$program" $words "$name=" --no-such-option >/dev/null 2>"$folder/stderr" </dev/null ;; esac
         ! grep -q -- "unknown option '$name" "$folder/stderr" || complain "$words --help tells $name, which it does not know"
     done
 done
+# A macro's words after a comma get no dashes of their own.
+! grep -nE "Fl Fl [a-z0-9-]+( , [a-z0-9-]+)+" docs/man/deeppcr.1 || complain "the man page prints options with one dash"
 for variable in DEEPPCR_ISA DEEPPCR_CUDA_MODULE XDG_CACHE_HOME; do
     grep -q "Ev $variable" docs/man/deeppcr.1 || complain "the man page lacks $variable"
 done
@@ -108,6 +110,14 @@ done
 refused 2 "--tolerance '1e-400': wanted 0, or a number that a double tells from it (underflow)" plan resnet --tolerance 1e-400
 refused 2 "--tolerance '-.5': wanted at least 0" plan resnet --tolerance -.5
 refused 2 "--layers '.5': wanted a whole number" plan resnet --layers .5
+refused 2 "--seed '18446744073709551615': wanted 0 to 9223372036854775807 (overflow)" info --seed 18446744073709551615
+# Behind a long name the reason is still told.
+long=$(printf '/%0250d' 1 2 3 4 5 6 7 8 9 10 11 12)
+for words in "solve linear --A $long --b b.npy --output z.npy" "eval $long"; do
+    # shellcheck disable=SC2086 # words
+    refused 5 ': No such file or directory' $words
+    [ "$(wc -c <"$folder/stderr")" -lt 2100 ] && grep -q ' \[\.\.\.\] ' "$folder/stderr" || complain "a long name: $(cat "$folder/stderr")"
+done
 done_with plan resnet --layers 4 --tolerance +.5
 done_with plan resnet --layers 4 --tolerance 0e-400
 for verb in 'check resnet' 'train resnet' 'plan mlp' 'gradcheck mlp' 'eval x' 'bench mlp'; do

@@ -110,6 +110,18 @@ refused 2 "--backward-chunk" "${small[@]}" --backward-chunk 0
 "$program" plan mlp --layers 20 --batch 1 --width 4 --planning wisdom --wisdom "$folder/w" --quiet || complain "a short network has no wisdom"
 
 # ---- wisdom's files ----
+# What processes side by side measure is all kept, and no lock lies about.
+mkdir "$folder/beside"
+children=()
+for layers in 32 64 96 128 160; do
+    "$program" plan mlp --layers $layers --width 4 --measure --budget 0.05 --wisdom "$folder/beside/w" --quiet &
+    children+=($!)
+done
+wait "${children[@]}"
+for layers in 32 64 96 128 160; do
+    "$program" plan mlp --layers $layers --width 4 --planning wisdom --wisdom "$folder/beside/w" --quiet || complain "wisdom of $layers layers was lost"
+done
+[ "$(ls -A "$folder/beside")" = w ] || complain "left beside the wisdom: $(ls -A "$folder/beside")"
 head -c 100 "$folder/w" >"$folder/short"
 refused 5 damaged "${small[@]}" --wisdom "$folder/short"
 sed 's/^version .*/version 0.0.0/' "$folder/w" >"$folder/edited"

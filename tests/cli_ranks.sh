@@ -58,6 +58,7 @@ done
 "$program" solve linear --A columns.npy --b b.npy --scheme distributed --ranks 3 --output columns_z.npy --json >json && "$program" solve linear --A dense.npy --b b.npy --scheme distributed --ranks 3 --output rows_z.npy --quiet && cmp columns_z.npy rows_z.npy || complain "another order of the file"
 $python -c 'import json; r = json.load(open("json")); assert r["scheme"] == "distributed" and r["ranks"] == 3 and r["length"] == 203 and r["compositions"] > 0 and r["seconds"] > 0, r' || complain "the result's fields"
 "$program" solve linear --A dense2.npy --b b2.npy --scheme sequential --output one.npy --quiet && "$program" solve linear --A dense2.npy --b b2.npy --scheme distributed --ranks 4 --output many.npy --quiet && near one.npy many.npy 1e-5 || complain "fewer steps than ranks"
+"$program" solve linear --A dense2.npy --b b2.npy --scheme distributed --ranks 1 --output many.npy | grep -q '^2 steps, .* over 1 rank, ' || complain "one rank as text"
 "$program" solve linear --A turns.npy --b whole.npy --scheme sequential --output exact.npy --quiet && "$program" solve linear --A turns.npy --b whole.npy --scheme distributed --ranks 4 --output many.npy --quiet && cmp exact.npy many.npy || complain "exact numbers on 4 ranks"
 lstm=(solve lstm --weights lstm.safetensors --input x.npy --h0 h0.npy --grad-output gy.npy)
 "$program" "${lstm[@]}" --method sequential --output y.npy --final h.npy --grads g.safetensors --quiet || complain "lstm by the loop"
@@ -102,7 +103,7 @@ leaves_nothing 2 "who each read" solve lstm --weights lstm.safetensors --input x
 leaves_nothing 2 "which overlap" solve lstm --weights lstm.safetensors --input x.npy --ranks 2 --method newton
 short_run=(solve lstm --weights lstm.safetensors --input x.npy --h0 h0.npy --ranks 3 --run-up 1 --tolerance 1e-9 --max-sweeps 1)
 "$program" "${short_run[@]}" --output many.npy --quiet && near y.npy many.npy 1e-5 || complain "boundaries that disagree, finished in order: $(tail -1 why)"
-leaves_nothing 3 "did not agree in 1 sweeps" "${short_run[@]}" --no-fallback
+leaves_nothing 3 "did not agree in 1 sweeps, and --no-fallback was given" "${short_run[@]}" --no-fallback
 leaves_nothing 4 "the limit is 1000" solve lstm --weights lstm.safetensors --input x.npy --ranks 2 --memory-limit 1000
 "$program" solve linear --A dense.npy --b b.npy --scheme distributed --output /dev/full >/dev/null 2>err && complain "a full disk went unnoticed"
 [ "$(wc -l <err)" -eq 1 ] && grep -q "No space" err || complain "a full disk: $(cat err)"
@@ -134,6 +135,15 @@ if command -v mpirun >/dev/null && [ -e "$(dirname "$program")/libdeeppcr_mpi.so
     timeout 60 mpirun --oversubscribe -np 1 "${command[@]}" --A dense204.npy --b b204.npy : -np 1 "${command[@]}" --A dense.npy --b b.npy >out 2>err
     [ $? -eq 2 ] && [ ! -s out ] && [ ! -e no.npy ] || complain "chains of 204 and 203 steps: $(cat out err)"
     one_line "rank 1: --b has 203 steps, rank 0's 204" "chains of 204 and 203 steps"
+    # or options
+    command=("$program" solve linear --A dense.npy --b b.npy --output no.npy)
+    for other in --transposed "--scan mpi"; do
+        # shellcheck disable=SC2086 # words of options
+        timeout 60 mpirun --oversubscribe -np 1 "${command[@]}" : -np 1 "${command[@]}" $other >out 2>err
+        [ $? -eq 2 ] && [ ! -s out ] && [ ! -e no.npy ] || complain "rank 1 with $other: $(cat out err)"
+        one_line "rank 1: it has --scan [a-z]* --chunk 0.*, rank 0 --scan messages --chunk 0: wanted the same options" "rank 1 with $other"
+        grep -q -- "it has .*$other.*, rank 0" err || complain "rank 1 with $other: $(cat err)"
+    done
     among 3 solve linear --A short.npy --b b.npy --output no.npy >/dev/null 2>err && complain "a short file went unnoticed"
     one_line "cut short" "a short file on 3 processes"
     among 2 solve linear --A dense.npy --b b.npy --scheme pcr --output no.npy >/dev/null 2>err
@@ -177,9 +187,11 @@ END
                     tr '\0' '\n' <"/proc/$p/environ" 2>/dev/null | grep -qx 'OMPI_COMM_WORLD_RANK=0' && grep -q libdeeppcr_mpi "/proc/$p/maps" && sleep 2 && kill -TERM "$p" && break 2
                 done
             done
-            wait $job && complain "a scan that a rank never came to went unnoticed"
-            said="waited for 1.* s for ranks that sent nothing$"
-            [ $deadline -eq 1 ] || said="asked to stop while a scan of .* bytes waited for other ranks"
+            wait $job
+            status=$?
+            said="waited for 1.* s for ranks that sent nothing$" wanted=4
+            [ $deadline -eq 1 ] || { said="stopped as asked$" wanted=143; }
+            [ $status -eq $wanted ] || complain "a scan that a rank never came to, deadline $deadline: exit status $status, wanted $wanted"
             one_line "$said" "a scan that a rank never came to, deadline $deadline"
         done
     fi

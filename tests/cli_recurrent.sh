@@ -156,6 +156,17 @@ for arguments, status, part in (
         (usual + ["--lengths", "7,8,1"], 2, "is 8: wanted 0..7"),
         (usual + ["--resets", x], 5, "--resets has another shape than the input's steps: wanted [7][3]"),
         (usual + ["--recompute"], 2, "it wants --grads"),
+        (usual + ["--backward", "overlap"], 2, "it wants --grads"),
+        (usual + ["--method", "sequential", "--run-up", "5"], 2, "--run-up beside method sequential, which has none; wanted --method auto, overlap"),
+        (usual + ["--method", "sequential", "--chunk", "4"], 2, "--chunk beside method sequential, which has none"),
+        (usual + ["--method", "sequential", "--max-sweeps", "4"], 2, "--max-sweeps beside method sequential"),
+        (usual + ["--method", "overlap", "--window", "3"], 2, "--window beside method overlap, which has none; wanted --method auto, newton"),
+        (usual + ["--method", "overlap", "--block", "3"], 2, "--block beside method overlap, which has none; wanted --method block"),
+        (usual + ["--damping", "0.5"], 2, "--damping beside method auto, which has none; wanted --method damped"),
+        (usual + ["--method", "newton", "--join-tolerance", "1"], 2, "--join-tolerance beside method newton"),
+        (usual + ["--backward-chunk", "3"], 2, "--backward-chunk: that is of --backward overlap or auto, with --grads"),
+        (usual + ["--ranks", "2", "--guess", "zero"], 2, "--guess beside overlap over ranks, which has none"),
+        (usual + ["--ranks", "2", "--window", "3"], 2, "--window beside overlap over ranks, which has none"),
         (usual + ["--weights", path("none")], 5, "No such file"),
         (usual + ["--weights", x], 5, "header"),
         (usual + ["--output", path("no/y.npy")], 4, "no/y.npy"),
@@ -165,6 +176,9 @@ for arguments, status, part in (
 ):
     refused(status, part, *arguments)
 assert content("W.st") == content(file)
+# What the way back looks at is taken beside a method that does not.
+run(*usual, "--method", "sequential", "--run-up", "2", "--chunk", "3", "--tolerance", "1e-4", "--backward-chunk", "3", "--backward", "overlap",
+    "--grad-output", put_npy("gy.npy", [T, B, H], [1] * (T * B * H)), "--grads", path("g.st"), "--quiet")
 run("gru", "--weights", file, "--input", x, "--output", "/dev/null", "--final", "/dev/null", "--quiet")
 print("cli_recurrent: %d runs equal PyTorch's numbers" % runs)
 PYTHON

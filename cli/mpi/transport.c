@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 // A transport over MPI. A send copies, starts a non-blocking request and looks after those that have ended; a receive
 // polls its request against the deadline, so a peer that is gone or stuck ends in a line and not in a hang. One thread.
+#include <errno.h>
 #include <limits.h>
 #include <mpi.h>
 #include <sched.h>
@@ -67,6 +68,13 @@ static dpcr_status fail(dpcr_error *error, const char *format, int64_t a, double
     *error = (dpcr_error){.status = DPCR_ERROR_SYSTEM};
     snprintf(error->text, sizeof error->text, format, (long long)a, b, (long long)c);
     return DPCR_ERROR_SYSTEM;
+}
+
+// That of this process alone: it was asked to stop, as the code says (cli/errors.c).
+static dpcr_status fail_asked(dpcr_error *error, const char *format, int64_t a, double b, int64_t c) {
+    const dpcr_status status = fail(error, format, a, b, c);
+    if (error) error->code = EINTR;
+    return status;
 }
 
 static void look_after(void) {
@@ -136,8 +144,8 @@ static dpcr_status receive(void *user, int64_t from, int64_t tag, void *data, si
         MPI_Cancel(&request);
         MPI_Request_free(&request);
         if (asked > 0)
-            return fail(error, "asked to stop while waiting for rank %lld (%g s, tag %lld)", from,
-                        program->now() - began, tag);
+            return fail_asked(error, "asked to stop while waiting for rank %lld (%g s, tag %lld)", from,
+                              program->now() - began, tag);
         return fail(error, "waited for rank %lld for %g s, which sent nothing (tag %lld)", from, program->now() - began,
                     tag);
     }
@@ -197,11 +205,12 @@ static dpcr_status exscan(void *user, int reversed, void *data, size_t bytes, dp
         MPI_Op_create(combine_all, 0, &operation) == MPI_SUCCESS &&
         MPI_Iexscan(own, data, 1, type, operation, reversed ? backwards : MPI_COMM_WORLD, &request) == MPI_SUCCESS)
         ended = poll(&request, began, deadline);
-    if (ended > 0)  // the request still has the memory
-        return fail(error,
-                    ended == LATE ? "a scan of %lld bytes waited for %g s for ranks that sent nothing"
-                                  : "asked to stop while a scan of %lld bytes waited for other ranks (%g s)",
-                    (int64_t)bytes, program->now() - began, 0);
+    if (ended == LATE)  // the request still has the memory, here and below
+        return fail(error, "a scan of %lld bytes waited for %g s for ranks that sent nothing", (int64_t)bytes,
+                    program->now() - began, 0);
+    if (ended == ASKED_TO_STOP)
+        return fail_asked(error, "asked to stop while a scan of %lld bytes waited for other ranks (%g s)",
+                          (int64_t)bytes, program->now() - began, 0);
     if (ended == REFUSED)
         status = fail(error, "MPI refuses a scan of %lld bytes (%g s, %lld)", (int64_t)bytes, deadline, 0);
     if (operation != MPI_OP_NULL) MPI_Op_free(&operation);

@@ -379,8 +379,8 @@ static void lock_prefixes(sweep *s) {
         run->front[b] = lock > run->front[b] ? lock : run->front[b] + 1;
         if (exact) run->exact[b] = run->front[b];
         if (run->front[b] >= s->plan->steps.length) {
-            // No estimate was within the tolerance where the last step is that of an exact state.
-            const bool whole = exact || (lock < run->front[b] && run->exact[b] == run->front[b]);
+            // Where the last step is that of an exact state, no estimate was within the tolerance that could be told.
+            const bool whole = exact || (s->confirmed && lock < run->front[b] && run->exact[b] == run->front[b]);
             run->reason[b] = whole                         ? DPCR_REASON_EXACT
                              : s->plan->options.step_scale ? DPCR_REASON_SCALED
                              : run->residual_only[b]       ? DPCR_REASON_RESIDUAL_ONLY
