@@ -26,7 +26,7 @@ enum {
 typedef struct cli_verb {
     const char *name, *summary;
     int (*run)(int argc, char **argv);  // argv[0] is the verb's name; returns the exit code
-    bool shares_out;                    // has work for several processes, and refuses by itself where it has none
+    bool shares_out;                    // may be several processes, or refuses them by itself
 } cli_verb;
 
 int cli_verb_info(int argc, char **argv);

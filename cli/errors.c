@@ -97,12 +97,14 @@ int cli_fail_error(const dpcr_error *error, cli_doing doing) {
     // The library names its call first; where that is the verb, once is enough.
     const size_t n = verb_name ? strlen(verb_name) : 0;
     if (n && !strncmp(text, verb_name, n) && !strncmp(text + n, ": ", 2)) text += n + 2;
-    // Two calls speak of the library's option.
-    static const char option[] = "no_fallback was set";
-    const char *const at = strstr(text, option);
-    if (at)
-        return cli_fail(status_of(error->status, doing), "%.*s--no-fallback was given%s", (int)(at - text), text,
-                        at + sizeof option - 1);
+    // Some calls speak of the library's option.
+    static const char *const options[] = {"no_fallback was set", "no_fallback is set"};
+    for (int i = 0; i < 2; i++) {
+        const char *const at = strstr(text, options[i]);
+        if (at)
+            return cli_fail(status_of(error->status, doing), "%.*s--no-fallback was given%s", (int)(at - text), text,
+                            at + strlen(options[i]));
+    }
     return cli_fail(status_of(error->status, doing), "%s", text);
 }
 
@@ -133,8 +135,7 @@ void cli_unconverged_text(int sweeps, char *text, size_t bytes) {
     if (sweeps > 0)
         snprintf(text, bytes, "not converged after %d sweep%s, and told not to fall back", sweeps, cli_s(sweeps));
     else
-        snprintf(text, bytes,
-                 "not converged at the first evaluation, the budget's only one, and told not to fall back");
+        snprintf(text, bytes, "not converged within the budget, and told not to fall back");
 }
 
 int cli_fail_unconverged(int sweeps) {

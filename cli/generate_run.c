@@ -170,7 +170,10 @@ static int solve(batch_run *b) {
     g->error_estimate =
         report.error_estimate < 0 || g->error_estimate < 0 ? -1 : fmax(g->error_estimate, report.error_estimate);
     worst_reason(g, report.reason);
-    return report.reason == DPCR_REASON_NOT_CONVERGED ? cli_fail_unconverged(report.sweeps) : CLI_DONE;
+    if (report.reason != DPCR_REASON_NOT_CONVERGED) return CLI_DONE;
+    char text[128];
+    cli_unconverged_text(report.sweeps, text, sizeof text);
+    return cli_fail(CLI_UNCONVERGED, "%s: %s", cli_sampling_method_name(report.method), text);
 }
 
 static int compare(batch_run *b) {

@@ -55,10 +55,10 @@ int cli_wisdom_load(dpcr_context *context, const char *path) {
 }
 
 // A lock on the file's folder, since the file is replaced and a lock's own file would stay behind. Returns its
-// descriptor, or -1: a folder that cannot be read, or a file system without such locks (NFS). Who holds one for longer
-// than anybody writes is not waited for.
+// descriptor, or -1: a folder that cannot be read, or a file system without such locks. It holds among the processes of
+// one machine, and is waited for 2 s at most: nobody writes for so long.
 static int lock_folder(const char *path) {
-    static const int turns = 500;
+    static const int turns = 100;
     char *real = realpath(path, NULL), *folder = real ? real : strdup(path),
          *slash = folder ? strrchr(folder, '/') : NULL;
     if (slash) slash[slash == folder] = 0;

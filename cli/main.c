@@ -10,7 +10,7 @@
 #include "world.h"
 
 static const cli_verb verbs[] = {
-    {"info", "what this build and this machine offer", cli_verb_info, false},
+    {"info", "what this build and this machine offer", cli_verb_info, true},
     {"plan", "which method and scheme would be chosen, and why", cli_verb_plan, false},
     {"solve", "solve chains from files: linear, recurrent networks, filters, scans, attention", cli_verb_solve, true},
     {"check", "compare a parallel solve with the loop, forward and backward", cli_verb_check, false},
@@ -64,7 +64,8 @@ static int run_verb(const cli_verb *verb, int argc, char **argv) {
     check_level();
     if (cli_world_size() > 1 && !verb->shares_out && !asks_for_help(argc, argv)) {
         cli_silence(cli_world_rank() > 0);
-        return cli_fail(CLI_USAGE, "runs in one process, but started as %lld", (long long)cli_world_size());
+        return cli_fail(CLI_USAGE, "runs in one process, but started as %lld, as the environment of mpirun says",
+                        (long long)cli_world_size());
     }
     return verb->run(argc, argv);
 }

@@ -123,7 +123,7 @@ told = answer(*strict.split())
 assert "told not to fall back" in next(c["skipped"] for c in told["forward"]["candidates"] if c["name"] == "newton"), told
 assert told["forward"]["parallel_method"] != "newton" and (told["forward"]["max_error"] or 0) <= 1e-3, told
 refused(3, "newton: not converged", *strict.split(), "--method", "newton", "--json")
-refused(3, "newton: not converged at the first evaluation, the budget's only one", *"cell --length 100 --method newton --no-fallback --max-sweeps 1 --seconds 0".split())
+refused(3, "newton: not converged within the budget", *"cell --length 100 --method newton --no-fallback --max-sweeps 1 --seconds 0".split())
 told = answer(*"mlp --layers 9 --width 2 --seconds 0 --commit".split(), "x\udcff")  # a byte that is no UTF-8
 assert told["commit"] == "x?", told
 # A signal ends what is computed before a race, too.

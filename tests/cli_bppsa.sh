@@ -21,7 +21,6 @@ def bench(line, steps, weights, limit):
     assert o["agree"] is True and 0 <= o["max_error"] <= max(least, 4 * eps * steps), (line, o)
     longest = max(way["seconds"] for way in o["ways"])
     assert o["rounds"] >= 3 or o["rounds"] == 1 and longest > 2, (line, o)
-    assert o["rounds"] == 1 or longest < 4, (line, o)
     assert o["steps"] == steps and o["weights"] == weights, (line, o)
     kept = weights if o["prune"] == 0 else o["weights_kept"]
     assert abs(kept - weights * (1 - o["prune"])) <= 12 and o["weights_kept"] == kept, (line, o)

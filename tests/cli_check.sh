@@ -92,6 +92,8 @@ run("gradcheck mlp --activation tanh --agree 1e-30", wanted=1)
 assert run("gradcheck mlp --method picard --max-sweeps 1 --no-fallback", wanted=3)["agrees"] is False
 assert run("gradcheck mlp --method picard --max-sweeps 1 --no-fallback --agree 1e9", wanted=3)["agrees"] is True
 # Right by the numbers, and without a confirmation.
+# Shooting in windows counts no sweeps of the whole chain, however large its budget.
+refused(3, "not converged within the budget", *"check mlp --layers 2000 --width 2 --activation tanh --gain 6 --method shooting --no-fallback --max-sweeps 20 --threads 1 --quiet".split())
 early = "check mlp --layers 20 --width 4 --batch 2 --max-sweeps 3 --no-fallback"
 told = run(early, wanted=3)
 assert told["agrees"] is True and told["max_error"] <= told["tolerance"], told

@@ -27,6 +27,7 @@ static void step_wave(const chain *c, int64_t l, int64_t b, const double *in, do
 
 typedef struct found {
     int converged;       // solves that said so
+    int given_up;        // that went on in order
     double inside;       // the largest error of a state, over the tolerance, of those
     double at_boundary;  // and of a chunk's last
     double estimate;     // what was told of it
@@ -37,6 +38,7 @@ static void look(dpcr_context *context, chain *c, const dpcr_solve_options *o, f
     double *const loop = loop_of(c, z0);
     solved s = solve(context, c, z0, o);
     const double *const z = s.z;
+    f->given_up += s.report.reason == DPCR_REASON_FALLBACK;
     if (s.report.reason == DPCR_REASON_CONVERGED) {
         const double allowed = o->atol + o->rtol;
         double inside = 0;
@@ -93,9 +95,38 @@ static void inside_chunks_counts(void **state) {
     dpcr_context_destroy(context);
 }
 
+// A window does not lock a boundary for good before the next one's first chunk has said how many times it counts.
+static void windows_wait_for_what_follows(void **state) {
+    (void)state;
+    dpcr_context *context = solving_context(1);
+    found f = {0};
+    int solves = 0;
+    for (int kind = 0; kind < 640; kind++) {
+        const wave p = {.rise = 1.5 + 0.005 * kind, .fall = 0.4};
+        chain c = {.step = step_wave,
+                   .length = 60 + kind % 7,
+                   .batch = 1,
+                   .width = 1 + kind % 2,
+                   .dtype = DPCR_F64,
+                   .parameters = (const double *)(const void *)&p};
+        const double tolerance = 0.3 * pow(10, -0.5 * (kind % 5));
+        const dpcr_solve_options o = {.size = sizeof o,
+                                      .method = DPCR_METHOD_SHOOTING,
+                                      .chunk = 6,
+                                      .window = 18,
+                                      .atol = tolerance / 2,
+                                      .rtol = tolerance / 2};
+        look(context, &c, &o, &f);
+        solves++;
+    }
+    if (f.given_up > 0) fail_msg("%d of %d went on in order, %d converged", f.given_up, solves, f.converged);
+    dpcr_context_destroy(context);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(inside_chunks_counts),
+        cmocka_unit_test(windows_wait_for_what_follows),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -183,6 +183,26 @@ static void patterns_of_rows_alike(void **state) {
     assert_true(sparse > 20 && full > 20);
 }
 
+// Nothing anywhere, and entries that never meet: no memory holds the columns of none.
+static void patterns_of_nothing(void **state) {
+    (void)state;
+    dpcr_context *context = context_of(2);
+    static const int64_t none[] = {0, 0, 0, 0, 0}, first[] = {0, 1, 2, 2, 2};
+    static const int32_t left[] = {2, 3};
+    const dpcr_pattern empty = {4, 4, none, NULL}, apart = {4, 4, first, left};  // rows 0 and 1, columns 2 and 3
+    const dpcr_pattern *const pairs[][2] = {{&empty, &empty}, {&apart, &empty}, {&empty, &apart}, {&apart, &apart}};
+    for (size_t i = 0; i < sizeof pairs / sizeof pairs[0]; i++) {
+        dpcr_product *product = NULL;
+        const dpcr_transition a = {.structure = DPCR_CSR, .rows = 4, .cols = 4, .pattern = pairs[i][0]},
+                              b = {.structure = DPCR_CSR, .rows = 4, .cols = 4, .pattern = pairs[i][1]};
+        assert_int_equal(dpcr_product_create(context, &a, &b, &product, NULL), DPCR_OK);
+        assert_int_equal(dpcr_product_transition(product)->structure, DPCR_CSR);
+        assert_int_equal(dpcr_transition_values(dpcr_product_transition(product)), 0);
+        dpcr_product_destroy(product);
+    }
+    dpcr_context_destroy(context);
+}
+
 // Large enough for many tasks: the same pattern and bits for any number of threads.
 static void threads_agree(void **state) {
     (void)state;
@@ -451,10 +471,15 @@ static void memory_refused(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(applied),         cmocka_unit_test(products),
-                                       cmocka_unit_test(patterns),        cmocka_unit_test(patterns_of_rows_alike),
-                                       cmocka_unit_test(threads_agree),   cmocka_unit_test(bundles),
-                                       cmocka_unit_test(partial_bundles), cmocka_unit_test(refusals),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(applied),
+                                       cmocka_unit_test(products),
+                                       cmocka_unit_test(patterns),
+                                       cmocka_unit_test(patterns_of_rows_alike),
+                                       cmocka_unit_test(patterns_of_nothing),
+                                       cmocka_unit_test(threads_agree),
+                                       cmocka_unit_test(bundles),
+                                       cmocka_unit_test(partial_bundles),
+                                       cmocka_unit_test(refusals),
                                        cmocka_unit_test(memory_refused)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

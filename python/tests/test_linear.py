@@ -153,6 +153,9 @@ def test_a_number_goes_with_the_dtype_of_the_rest():
         with pytest.raises(deeppcr.ArgumentError, match="^A") as caught:
             chain(bad, u)
         assert caught.value.wanted
+    with pytest.raises(deeppcr.ArgumentError, match="^A is 1e\\+300; wanted a number that float32 holds"):
+        chain(1e300, f)
+    assert np.all(np.isinf(chain(float("inf"), f)[1:]))
 
 
 def test_an_identity_has_no_part_in_the_dtype():

@@ -106,14 +106,15 @@ static void SUFFIX(size)(const dpcr_array *z, double *most) {
 
 static void SUFFIX(grow)(const dpcr_array *m, int64_t run, const dpcr_array *z, double *most) {
     for (int64_t b = 0; b < m->shape[1]; b++) {
-        const REAL *values = SUFFIX(at)(m, 0, b), *row = SUFFIX(at)(z, 0, b);
-        double norm = 0, size = 1;
+        const REAL *values = SUFFIX(at)(m, 0, b);
+        const dpcr_array one = dpcri_slice(z, 0, 1, b, 1);
+        double norm = 0, size;
         for (int64_t k = 0; k < m->shape[2]; k += run) {
             double sum = 0;
             for (int64_t i = 0; i < run; i++) sum += fabs((double)values[k + i]);
             if (sum > norm) norm = sum;
         }
-        for (int64_t i = 0; i < z->shape[2]; i++) size = fmax(size, fabs((double)row[i]));
+        SUFFIX(size)(&one, &size);
         if (norm / size > most[b]) most[b] = norm / size;
     }
 }

@@ -369,6 +369,8 @@ static void lock_prefixes(sweep *s) {
                 lock = confirmed;
             if (lock == s->hi) run->estimate = fmax(run->estimate, estimate);
             run->last_estimate[b] = complete && lock < s->hi ? estimate : HUGE_VAL;
+            // Nobody has said yet how many times the correction of the window's last state counts.
+            if (s->plan->growth && lock == s->hi && lock < s->plan->steps.length && lock > run->front[b] + 1) lock--;
         } else {
             run->residual_only[b] = 1;
         }

@@ -96,7 +96,8 @@ static uint64_t hash_row(const dpcr_pattern *p, int64_t i) {
 static bool same_columns(const dpcr_pattern *p, int64_t i, int64_t k) {
     const int64_t n = p->offsets[i + 1] - p->offsets[i];
     return p->offsets[k + 1] - p->offsets[k] == n &&
-           memcmp(p->columns + p->offsets[i], p->columns + p->offsets[k], (size_t)n * sizeof *p->columns) == 0;
+           (n == 0 ||
+            memcmp(p->columns + p->offsets[i], p->columns + p->offsets[k], (size_t)n * sizeof *p->columns) == 0);
 }
 
 static void find_firsts(symbolic *s, int64_t buckets) {
@@ -162,6 +163,7 @@ static void fill_columns(void *argument, int64_t task) {
     memset(marks, 0, (size_t)b->cols);
     for (int64_t k = task; k < s->firsts; k += s->tasks) {
         const int64_t row = s->first[k], count = offsets[row + 1] - offsets[row];
+        if (count == 0) continue;  // where no row has columns there is no memory for them
         for (int64_t e = a->offsets[row]; e < a->offsets[row + 1]; e++) {
             const int64_t from = b->offsets[a->columns[e]], to = b->offsets[a->columns[e] + 1];
             for (int64_t f = from; f < to; f++) marks[b->columns[f]] = 1;

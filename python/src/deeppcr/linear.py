@@ -177,7 +177,11 @@ def _transitions(A: Any, **others: Optional[ARRAY]) -> ARRAY:
         if type(A) is float:
             return a
         whole_number("A", A, 0, (1 << 32) - 1)
-    return a.astype(dtype)
+    with np.errstate(over="ignore"):
+        there = a.astype(dtype)
+    if np.isfinite(a) and not np.isfinite(there):
+        raise ArgumentError.of("A", A, f"a number that {dtype} holds")
+    return there
 
 
 def problem(A: Any, b: Any, z0: Any, transposed: bool, scheme: str, structure: Optional[str], chunk: int) -> Problem:
