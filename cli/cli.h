@@ -58,6 +58,8 @@ void cli_set_verb(const char *verb);
 const char *cli_get_verb(void);
 // Print the line and return `status`. Control characters in the text are replaced, so the line stays one.
 int cli_fail(int status, const char *format, ...) __attribute__((format(printf, 2, 3)));
+// The same of the library's sentence, in which the program's options have their own names.
+int cli_fail_in_words(int status, const char *text);
 // The same from a library error; what was being done decides between a bad input and a lack of resources.
 // CLI_STRICTLY: computing that must not fall back, where what is not supported is to go on.
 typedef enum cli_doing { CLI_READING, CLI_WRITING, CLI_COMPUTING, CLI_STRICTLY } cli_doing;

@@ -86,6 +86,16 @@ static int status_of(dpcr_status status, cli_doing doing) {
     return CLI_RESOURCES;
 }
 
+int cli_fail_in_words(int status, const char *text) {
+    static const char *const options[] = {"no_fallback was set", "no_fallback is set"};
+    for (int i = 0; i < 2; i++) {
+        const char *const at = strstr(text, options[i]);
+        if (at)
+            return cli_fail(status, "%.*s--no-fallback was given%s", (int)(at - text), text, at + strlen(options[i]));
+    }
+    return cli_fail(status, "%s", text);
+}
+
 int cli_fail_error(const dpcr_error *error, cli_doing doing) {
     const char *text = error->text[0] ? error->text : dpcr_status_name(error->status);
     // Who asked us to stop knows of no function; other texts tell how far it came.
@@ -97,15 +107,7 @@ int cli_fail_error(const dpcr_error *error, cli_doing doing) {
     // The library names its call first; where that is the verb, once is enough.
     const size_t n = verb_name ? strlen(verb_name) : 0;
     if (n && !strncmp(text, verb_name, n) && !strncmp(text + n, ": ", 2)) text += n + 2;
-    // Some calls speak of the library's option.
-    static const char *const options[] = {"no_fallback was set", "no_fallback is set"};
-    for (int i = 0; i < 2; i++) {
-        const char *const at = strstr(text, options[i]);
-        if (at)
-            return cli_fail(status_of(error->status, doing), "%.*s--no-fallback was given%s", (int)(at - text), text,
-                            at + strlen(options[i]));
-    }
-    return cli_fail(status_of(error->status, doing), "%s", text);
+    return cli_fail_in_words(status_of(error->status, doing), text);
 }
 
 int cli_fail_training(const dpcr_error *error) {

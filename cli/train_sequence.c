@@ -328,7 +328,7 @@ static int run_training(training *t) {
     cli_progress_clear(&t->report.progress);
     if (t->report.status) return t->report.status;  // told already
     if (trained != DPCR_OK && last.reason == DPCR_REASON_NOT_CONVERGED)
-        return cli_fail(CLI_UNCONVERGED, "%s", error.text);
+        return cli_fail_in_words(CLI_UNCONVERGED, error.text);
     if (trained == DPCR_ERROR_ARGUMENT && batches_of(t) == 0 && t->source != BITS)
         return cli_fail(CLI_INPUT, "%s", error.text);
     if (trained != DPCR_OK) return cli_fail_training(&error);

@@ -35,6 +35,7 @@ refused(2, "--embedding is for a text", "train", "gru", *streams, "--embedding",
 refused(2, "there are mlp, resnet, rnn, rnn-relu, gru, lstm, paragru, paralstm, mingru, vae, denoiser, vgg11", "train", "tree")
 refused(2, "wanted --layers 2 or more", "train", "gru", *streams, "--dropout", 0.5)
 answer("train", "gru", *streams, "--dropout", 0.5, "--layers", 2)
+refused(3, "and --no-fallback was given", "train", "gru", *streams, "--method", "newton", "--max-sweeps", 1, "--tolerance", "1e-9", "--no-fallback", "--quiet")
 
 # ---- a text ----
 sentence = "the chain of states is solved at once where it forgets its past and in order where it does not ".encode()
