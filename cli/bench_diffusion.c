@@ -5,7 +5,6 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
 #include "bench_diffusion.h"
 #include "frechet.h"
@@ -422,31 +421,27 @@ static void name_run(const diffusion_bench *b, points *all) {
 static int hash_file(const char *what, const char *path, uint64_t *hash) {
     char piece[1 << 14];
     FILE *in = fopen(path, "re");
-    if (!in) return cli_fail(CLI_INPUT, "cannot read %s '%s': %s", what, path, strerror(errno));
+    if (!in) return cli_fail(CLI_INPUT, "cannot read the %s '%s': %s", what, path, strerror(errno));
     *hash = CLI_HASH;
     for (size_t n; (n = fread(piece, 1, sizeof piece, in)) > 0;) *hash = cli_hash(*hash, piece, n);
     const int code = ferror(in) ? errno : 0;
     fclose(in);
-    return code ? cli_fail(CLI_INPUT, "cannot read %s '%s': %s", what, path, strerror(code)) : CLI_DONE;
+    return code ? cli_fail(CLI_INPUT, "cannot read the %s '%s': %s", what, path, strerror(code)) : CLI_DONE;
 }
 
-// Files by what they hold: a name may have got another model since.
+// By what the file holds: a name may have got another model since. It has been read, so it is no pipe.
+static int name_file(const char *what, const char *path, run_field field, points *all) {
+    uint64_t hash = 0;
+    const int status = hash_file(what, path, &hash);
+    if (!status) name_hash(all, field, hash);
+    return status;
+}
+
 static int name_files(const diffusion_bench *b, points *all) {
-    struct stat info;
-    uint64_t hash;
-    int status = CLI_DONE;
-    if (stat(b->file, &info) == 0 && S_ISREG(info.st_mode)) {
-        if ((status = hash_file("the model", b->file, &hash))) return status;
-        name_hash(all, RUN_MODEL, hash);
-    } else if (b->resume) {  // a pipe's bytes are gone
-        return cli_fail(CLI_INPUT, "--resume: '%s' is no regular file: whether its points are of this model is unknown",
-                        b->file);
-    }
-    if (!b->classifier) return CLI_DONE;
-    if ((status = hash_file("the classifier", b->classifier, &hash))) return status;
-    name_hash(all, RUN_CLASSIFIER, hash);
+    const int status = name_file("model", b->file, RUN_MODEL, all);
+    if (status || !b->classifier) return status;
     name_hash(all, RUN_DATA, cli_data_hash(&b->held_out));
-    return CLI_DONE;
+    return name_file("classifier", b->classifier, RUN_CLASSIFIER, all);
 }
 
 static int run(diffusion_bench *b) {

@@ -5,7 +5,7 @@
 set -u
 . "$(dirname "$0")/program.bash"
 python3 - "$program" "$folder" <<'PYTHON'
-import csv, random
+import contextlib, csv, os, random, threading
 
 from program import answer, content, path, put, put_cifar, put_images, refused, run
 
@@ -118,5 +118,18 @@ for table in (b"a,b\n", b"part,sampler\n", b"\n", content("kept.csv").splitlines
     put("foreign.csv", table)
     refused(5, "is no table of this 'bench diffusion'", "bench", "diffusion", path("m"), "--resume", "--csv", path("foreign.csv"))
     assert content("foreign.csv") == table
+
+# Models, and judges, lie in files that can be sought in, and read once more for their sums.
+os.mkfifo(path("pipe"))
+
+
+def fill(name):
+    with contextlib.suppress(BrokenPipeError), open(path("pipe"), "wb") as file:
+        file.write(content(name))
+
+
+for name, line in ("m", [path("pipe"), "--steps", STEPS]), ("judge", [path("m"), "--steps", STEPS, "--data", path("data"), "--evaluate", path("pipe")]):
+    threading.Thread(target=fill, args=(name,), daemon=True).start()
+    refused(5, "cannot read what is not a regular file", "bench", "diffusion", *line, "--csv", path("piped.csv"))
 refused(2, "is to be read and to be written over", "bench", "diffusion", path("m"), "--csv", path("m"))
 PYTHON

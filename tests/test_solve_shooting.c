@@ -30,27 +30,33 @@ typedef struct found {
     int given_up;        // that went on in order
     double inside;       // the largest error of a state, over the tolerance, of those
     double at_boundary;  // and of a chunk's last
-    double estimate;     // what was told of it
 } found;
 
-static void look(dpcr_context *context, chain *c, const dpcr_solve_options *o, found *f) {
+static void look(dpcr_context *context, const wave *p, chain *c, int64_t chunk, int64_t window, double tolerance,
+                 found *f) {
+    const dpcr_solve_options options = {.size = sizeof options,
+                                        .method = DPCR_METHOD_SHOOTING,
+                                        .chunk = chunk,
+                                        .window = window,
+                                        .atol = tolerance / 2,
+                                        .rtol = tolerance / 2};
+    c->step = step_wave, c->dtype = DPCR_F64, c->parameters = (const double *)(const void *)p;
     void *z0 = starts(c);
     double *const loop = loop_of(c, z0);
-    solved s = solve(context, c, z0, o);
+    solved s = solve(context, c, z0, &options);
     const double *const z = s.z;
     f->given_up += s.report.reason == DPCR_REASON_FALLBACK;
     if (s.report.reason == DPCR_REASON_CONVERGED) {
-        const double allowed = o->atol + o->rtol;
         double inside = 0;
         for (int64_t i = 0; i < c->length * c->batch * c->width; i++) {
-            const double error = fabs(z[i] - loop[i]) / allowed;
-            const bool boundary = (i / (c->batch * c->width) + 1) % o->chunk == 0;
+            const double error = fabs(z[i] - loop[i]) / tolerance;
+            const bool boundary = (i / (c->batch * c->width) + 1) % chunk == 0;
             if (boundary) f->at_boundary = fmax(f->at_boundary, error);
             inside = fmax(inside, error);
         }
-        if (!(inside * allowed <= 1.5 * s.report.error_estimate + 1e-14))
-            fail_msg("%d steps, chunk %d, tolerance %g: off by %g, told %g", (int)c->length, (int)o->chunk, allowed,
-                     inside * allowed, s.report.error_estimate);
+        if (!(inside * tolerance <= 1.5 * s.report.error_estimate + 1e-14))
+            fail_msg("%d steps, chunk %d, tolerance %g: off by %g, told %g", (int)c->length, (int)chunk, tolerance,
+                     inside * tolerance, s.report.error_estimate);
         f->inside = fmax(f->inside, inside);
         f->converged++;
     }
@@ -71,20 +77,9 @@ static void inside_chunks_counts(void **state) {
                             .fall = 0.1,
                             .late = kind % 5 == 4 ? length / chunk * chunk : 0,
                             .calm = kind % 7 == 6 ? batch - 1 : 0};
-            chain c = {.step = step_wave,
-                       .length = length,
-                       .batch = batch,
-                       .width = 1 + kind % 3,
-                       .dtype = DPCR_F64,
-                       .parameters = (const double *)(const void *)&p};
+            chain c = {.length = length, .batch = batch, .width = 1 + kind % 3};
             const double tolerance = 0.3 * pow(10, -0.5 * (kind % 5));
-            const dpcr_solve_options o = {.size = sizeof o,
-                                          .method = DPCR_METHOD_SHOOTING,
-                                          .chunk = chunk,
-                                          .window = kind % 6 == 5 ? 3 * PERIOD : 0,
-                                          .atol = tolerance / 2,
-                                          .rtol = tolerance / 2};
-            look(context, &c, &o, &f);
+            look(context, &p, &c, chunk, kind % 6 == 5 ? 3 * PERIOD : 0, tolerance, &f);
             solves++;
         }
     // Else nothing would have been tried.
@@ -103,20 +98,8 @@ static void windows_wait_for_what_follows(void **state) {
     int solves = 0;
     for (int kind = 0; kind < 640; kind++) {
         const wave p = {.rise = 1.5 + 0.005 * kind, .fall = 0.4};
-        chain c = {.step = step_wave,
-                   .length = 60 + kind % 7,
-                   .batch = 1,
-                   .width = 1 + kind % 2,
-                   .dtype = DPCR_F64,
-                   .parameters = (const double *)(const void *)&p};
-        const double tolerance = 0.3 * pow(10, -0.5 * (kind % 5));
-        const dpcr_solve_options o = {.size = sizeof o,
-                                      .method = DPCR_METHOD_SHOOTING,
-                                      .chunk = 6,
-                                      .window = 18,
-                                      .atol = tolerance / 2,
-                                      .rtol = tolerance / 2};
-        look(context, &c, &o, &f);
+        chain c = {.length = 60 + kind % 7, .batch = 1, .width = 1 + kind % 2};
+        look(context, &p, &c, 6, 18, 0.3 * pow(10, -0.5 * (kind % 5)), &f);
         solves++;
     }
     if (f.given_up > 0) fail_msg("%d of %d went on in order, %d converged", f.given_up, solves, f.converged);
