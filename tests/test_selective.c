@@ -345,7 +345,7 @@ static void sums_over_many_steps(void **state) {
         const double eps = k ? 0x1p-53 : 0x1p-24, bound = eps * (PIECE + 64 + (k ? MANY / PIECE : 0));
         const int64_t rows[3] = {1, CHANNELS, MANY}, a[2] = {CHANNELS, 1},
                       shared[4] = {1, CHANNELS, 1, MANY}, *const shapes[] = {rows, rows, a, shared, shared,
-                                                                             a,    a,    a, rows};
+                                                                             a,    rows, a, rows};
         static const double values[] = {0.7, 0.3, -0.9, 0.6, 0.9, 1.3, 0, 0.2, 0};  // of U to BIAS
         double in[INPUTS] = {0}, numbers[INPUTS], gy_number = 0, out[INPUTS][CHANNELS] = {{0}};
         dpcr_array arrays[INPUTS], made[INPUTS], gy = dpcr_array_make(&gy_number, dtype, 3, rows);
