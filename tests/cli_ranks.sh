@@ -103,7 +103,7 @@ leaves_nothing 2 "who each read" solve lstm --weights lstm.safetensors --input x
 leaves_nothing 2 "which overlap" solve lstm --weights lstm.safetensors --input x.npy --ranks 2 --method newton
 short_run=(solve lstm --weights lstm.safetensors --input x.npy --h0 h0.npy --ranks 3 --run-up 1 --tolerance 1e-9 --max-sweeps 1)
 "$program" "${short_run[@]}" --output many.npy --quiet && near y.npy many.npy 1e-5 || complain "boundaries that disagree, finished in order: $(tail -1 why)"
-leaves_nothing 3 "did not agree in 1 sweeps, and --no-fallback was given" "${short_run[@]}" --no-fallback
+leaves_nothing 3 "did not agree in 1 sweep, and --no-fallback was given" "${short_run[@]}" --no-fallback
 leaves_nothing 4 "the limit is 1000" solve lstm --weights lstm.safetensors --input x.npy --ranks 2 --memory-limit 1000
 "$program" solve linear --A dense.npy --b b.npy --scheme distributed --output /dev/full >/dev/null 2>err && complain "a full disk went unnoticed"
 [ "$(wc -l <err)" -eq 1 ] && grep -q "No space" err || complain "a full disk: $(cat err)"

@@ -252,6 +252,90 @@ static void cancel_stops_within_a_sweep(void **state) {
     dpcr_context_destroy(context);
 }
 
+static int64_t evaluated, most_evaluated;  // steps of all lanes from question to question
+
+static int asked_between_steps(void *user) {
+    evaluated = 0;
+    return asked_at(user);
+}
+
+static int halving_advance(void *user, const dpcr_span *span, const dpcr_array *in, const dpcr_array *states,
+                           const dpcr_array *last, const dpcr_array *tape) {
+    (void)user;
+    evaluated += span->lanes * span->steps;
+    if (evaluated > most_evaluated) most_evaluated = evaluated;
+    for (int64_t c = 0; c < span->lanes; c++) {
+        double z = chain_get(in, c * in->strides[0]);
+        for (int64_t k = 0; k < span->steps; k++) {
+            z = 0.5 * z + (double)((span->first + c * span->stride + k) % 3);
+            if (states) chain_put(states, c * states->strides[0] + k * states->strides[1], z);
+            if (tape) chain_put(tape, c * tape->strides[0], z);
+        }
+        if (last) chain_put(last, c * last->strides[0], z);
+    }
+    return 0;
+}
+
+static int halving_coarse(void *user, const dpcr_span *span, const dpcr_array *in, const dpcr_array *last) {
+    (void)user;
+    for (int64_t c = 0; c < span->lanes; c++)
+        chain_put(last, c * last->strides[0], ldexp(chain_get(in, c * in->strides[0]), -(int)span->steps) + 2);
+    return 0;
+}
+
+// No method evaluates all of a chain of slow steps unasked: not for its guess, nor for what confirms it, nor for the
+// tape; nor parareal a long chunk.
+static void cancel_stops_whole_evaluations(void **state) {
+    (void)state;
+    enum { LENGTH = 3000 };
+    int left = 0;
+    static double z[LENGTH], tape[LENGTH];
+    const double z0 = 0.3;
+    const int64_t shape[3] = {LENGTH, 1, 1};
+    const dpcr_array first = dpcr_array_make((void *)&z0, DPCR_F64, 2, shape + 1),
+                     states = dpcr_array_make(z, DPCR_F64, 3, shape), taken = dpcr_array_make(tape, DPCR_F64, 3, shape);
+    dpcr_steps steps = {.size = sizeof steps,
+                        .dtype = DPCR_F64,
+                        .width = 1,
+                        .length = LENGTH,
+                        .batch = 1,
+                        .flops = 1e9,
+                        .tape_values = 1,
+                        .advance = halving_advance,
+                        .coarse = halving_coarse};
+    static const dpcr_method methods[] = {DPCR_METHOD_PICARD, DPCR_METHOD_JACOBI, DPCR_METHOD_PARAREAL};
+    dpcr_context *context = context_that_asks(1, asked_between_steps, &left);
+    for (int k = 0; k < 6; k++) {
+        const dpcr_solve_options options = {.size = sizeof options,
+                                            .method = methods[k / 2],
+                                            .backward = DPCR_SCHEME_SEQUENTIAL,
+                                            .chunk = 1000,
+                                            .max_sweeps = 200,
+                                            .confirm = k / 2 < 2 ? 1e-6 : 0};
+        dpcr_solve_plan *plan = NULL;
+        steps.concurrent = k % 2;
+        assert_int_equal(dpcr_solve_plan_create(context, &steps, &options, &plan, NULL), DPCR_OK);
+        const size_t bytes = dpcr_solve_plan_workspace(plan);
+        void *workspace = solving_workspace(bytes);
+        left = 0, evaluated = most_evaluated = 0;
+        dpcr_solve_report report = {.size = sizeof report};
+        assert_int_equal(dpcr_solve_execute(plan, &first, &states, &taken, workspace, bytes, &report, NULL), DPCR_OK);
+        const int questions = -left;
+        // A sweep asks by the clock; beside the sweeps' questions there are those for guess, cycles and tape.
+        if (k / 2 == 2 && most_evaluated > 2 * LENGTH / 16) fail_msg("%d steps unasked", (int)most_evaluated);
+        if (questions < 2 * report.sweeps + 40)
+            fail_msg("%s: %d questions in %d sweeps", dpcr_method_name(methods[k / 2]), questions, report.sweeps);
+        for (int question = 1; question <= questions; question++) {
+            left = question;
+            if (dpcr_solve_execute(plan, &first, &states, &taken, workspace, bytes, NULL, NULL) != DPCR_ERROR_CANCELLED)
+                fail_msg("%s: question %d of %d was not heard", dpcr_method_name(methods[k / 2]), question, questions);
+        }
+        free(workspace);
+        dpcr_solve_plan_destroy(plan);
+    }
+    dpcr_context_destroy(context);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(cancel_stops),
@@ -260,6 +344,7 @@ int main(void) {
         cmocka_unit_test(cancel_stops_what_runs_again),
         cmocka_unit_test(cancel_stops_at_any_question),
         cmocka_unit_test(cancel_stops_within_a_sweep),
+        cmocka_unit_test(cancel_stops_whole_evaluations),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

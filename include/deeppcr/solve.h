@@ -327,7 +327,7 @@ typedef enum dpcr_lock {
 #define DPCR_TOLERANCE_F64 1e-10
 #define DPCR_UNCONFIRMED \
     0.1  // factor of the defaults where no error estimate confirms the residuals: diagonal, block,
-         // picard, jacobi, damped, parareal, parataa
+         // picard, jacobi, damped, parareal, parataa, by name or as AUTO's choice
 
 typedef struct dpcr_solve_options {
     size_t size;  // sizeof(dpcr_solve_options) of the caller; zero in a field means the default
@@ -348,7 +348,8 @@ typedef struct dpcr_solve_options {
     int max_sweeps;   // budget, in evaluations of the whole chain; default 100 (overlap: 3; AUTO: what the loop's time
                       // affords, so that finishing in order after all costs at most twice the loop)
     int no_fallback;  // non-zero: stop with DPCR_REASON_NOT_CONVERGED instead of finishing in order; behind the locked
-                      // steps z is what the last sweep left, and where none came the state before them
+                      // steps z is what the last sweep left, and where none came the guess, for STATE the
+                      // state before them
     size_t memory_limit;  // bytes of workspace at most; 0: no limit. Windows shrink with the batch to stay within it,
                           // so the bits of a sequence then depend on the size of its batch
     int consume_tape;  // non-zero: backward may use the tape up (gradient_from_tape), so each tape serves one backward;
@@ -368,10 +369,11 @@ typedef struct dpcr_solve_options {
     int64_t order;   // parataa: steps substituted into each other; default: all of the window
     int mixed;       // parataa: sweeps that are mixed, 1 (none are) to 4; default 2
     // Parareal, and methods of sweeps where the chain has `coarse`, whose residuals say nothing of the error. 0:
-    // nothing does (parareal estimates it all the same). Positive: the states that the method left are corrected, all
-    // steps at once and by coarse steps along the path, or where that does not shrink the corrections by sweeps of
-    // parareal, until the error estimate is at most this (times max(1, |z|)); the reason is then CONVERGED. Negative:
-    // the estimate alone. (newton's tolerances are on its estimate.)
+    // nothing does (parareal estimates it all the same, where there is `coarse`). Positive: the states that the method
+    // left are corrected, all steps at once and by coarse steps along the path, or where that does not shrink the
+    // corrections by sweeps of parareal, until the error estimate is at most this (times max(1, |z|)); the reason is
+    // then CONVERGED. Negative: the estimate alone, not beside memory_limit, under which there is parareal alone.
+    // (newton's tolerances are on its estimate.)
     double confirm;
     // Of type DPCR_CUDA: the plan is one for dpcr_solve_enqueue, over a chain with the callback `launch`. method is
     // AUTO, SEQUENTIAL, OVERLAP or NEWTON (tolerances, chunk, warm_up, max_sweeps (newton: default 16, 100 at most)

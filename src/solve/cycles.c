@@ -137,13 +137,17 @@ static dpcr_status evaluate(cycles *c) {
     const dpcr_solve_plan *plan = c->run->plan;
     const double states = (double)c->steps->length * (double)c->steps->batch;
     dpcri_lap(c->run);
+    int64_t rows = 0;
     c->from = 1;
-    for (int64_t b = 0; b < c->steps->batch; b++)
+    for (int64_t b = 0; b < c->steps->batch; b++) {
         if (c->active[b] && c->run->exact[b] == 0) c->from = 0;
+        rows += c->active[b];
+    }
     c->code = 0;
-    dpcri_for_tasks(plan, states * c->steps->flops, (c->steps->length + plan->piece - 1) / plan->piece, evaluate_piece,
-                    c);
-    c->run->report->evaluations += (c->steps->length - c->from) * c->steps->batch;
+    if (!dpcri_for_tasks_or_stop(plan, states * c->steps->flops, (c->steps->length + plan->piece - 1) / plan->piece,
+                                 evaluate_piece, c))
+        return dpcri_fail_stopped(c->run->error, "solve");
+    c->run->report->evaluations += (c->steps->length - c->from) * rows;
     c->run->report->seconds_evaluate += dpcri_lap(c->run);
     return dpcri_callback_status(c->run, "advance", c->code);
 }

@@ -241,7 +241,10 @@ static dpcr_status write_tape(dpcri_run *run) {
     const dpcr_steps *steps = &run->plan->steps;
     tape_job job = {.run = run, .piece = tape_piece_steps(steps)};
     const int64_t tasks = (steps->length + job.piece - 1) / job.piece;
-    dpcri_for_tasks(run->plan, (double)steps->length * (double)steps->batch * steps->flops, tasks, tape_piece, &job);
+    const double flops = (double)steps->length * (double)steps->batch * steps->flops;
+    if (!dpcri_for_tasks_or_stop(run->plan, flops, tasks, tape_piece, &job))
+        return dpcri_fail_stopped(run->error, "solve");
+    run->report->evaluations += steps->length * steps->batch;
     return dpcri_callback_status(run, "advance", job.code);
 }
 

@@ -223,17 +223,18 @@ static void run_lanes(overlap *o, int64_t group, int64_t chunk, int64_t lanes, i
     note(o, dpcri_advance(steps, &span, in, &states, NULL, tape.data ? &tape : NULL));
 }
 
-// The remainder of the very last chunk, from its whole steps' end.
-static void run_remainder(overlap *o, int64_t row, int64_t rows) {
+// The remainder of the very last chunk, from its whole steps' end; so many steps a sequence.
+static int64_t run_remainder(overlap *o, int64_t row, int64_t rows) {
     const dpcr_steps *steps = &o->plan->steps;
     const int64_t last = o->cut.chunks - 1, from = chunk_start(&o->cut, last) + group_steps(&o->cut, o->cut.groups - 1);
-    if (from >= steps->length) return;
+    if (from >= steps->length) return 0;
     const dpcr_array in = dpcri_inputs(&o->run->t, from, 1, row, rows);
     const dpcr_array z = dpcri_outputs(&o->run->t, from, steps->length - from, row, rows);
     const dpcr_array states = dpcri_as_steps(&z);
     const dpcr_array tape = tape_of(o, from, steps->length - from, row, rows);
     const dpcr_span span = dpcri_span(from, 1, 1, steps->length - from, row, rows);
     note(o, dpcri_advance(steps, &span, &in, &states, NULL, tape.data ? &tape : NULL));
+    return steps->length - from;
 }
 
 static void first_pass(void *argument, int64_t task) {
@@ -346,7 +347,8 @@ static void rerun_lanes(overlap *o, int64_t group, int64_t b) {
         }
         in = last;
     }
-    if (group == o->cut.groups - 1) run_remainder(o, b, 1);
+    if (group == o->cut.groups - 1)
+        atomic_fetch_add_explicit(&o->rerun_steps, run_remainder(o, b, 1), memory_order_relaxed);
     for (int64_t c = 0; c < lanes; c++) *met_of(o, first + c, b) = 0;
 }
 
@@ -583,6 +585,13 @@ static void judge(overlap *o) {
     }
 }
 
+// Steps of a sequence that chunks go before their own; those of the first ones reach back to z0 sooner.
+static int64_t run_ups(const overlap *o) {
+    int64_t steps = 0;
+    for (int64_t c = 1; c < o->cut.chunks; c++) steps += least(chunk_start(&o->cut, c), o->plan->options.warm_up);
+    return steps;
+}
+
 dpcr_status dpcri_solve_overlap(dpcri_run *run) {
     const dpcr_solve_plan *plan = run->plan;
     const dpcr_steps *steps = &plan->steps;
@@ -596,7 +605,7 @@ dpcr_status dpcri_solve_overlap(dpcri_run *run) {
     o.parts = (least(o.cut.lanes, o.cut.chunks) + call - 1) / call;
     dpcri_looks_begin(&o.looks, plan, call);
     bool stopped = !dpcri_for_tasks_or_stop(plan, flops, o.cut.groups * o.parts, first_pass, &o) || o.looks.stopped;
-    run->report->evaluations += (steps->length + (o.cut.chunks - 1) * plan->options.warm_up) * steps->batch;
+    run->report->evaluations += (steps->length + run_ups(&o)) * steps->batch;
     int sweeps = 1;
     for (int64_t b = 0; b < steps->batch; b++) run->sweeps[b] = 1;
     while (!stopped && o.code >= 0 && check_boundaries(&o) && sweeps < plan->options.max_sweeps) {

@@ -15,13 +15,14 @@
 //
 //   estimate = 3 e g / (1 - rate),   rate = e / (e before), or the one before where that is more; none above 0.7
 //
-// and 4 e of the first sweep, which has no rate. g >= 1 is what a chunk makes of its start's error beyond that, seen at
-// the chain's end, where no start is: how far its last state moved over e before. It costs K coarse steps, and is of
-// the whole chain, for only what has the loop's bits is locked. Other methods' results are judged the same way (option
-// confirm) where cycles.c cannot: a sweep from their states, and more of them until the estimate will do. A coarse step
-// that cannot be made (a positive code, or what is not finite) counts as no step: its chunk is corrected by its own end
-// alone, and nothing is estimated. Sources: Lions, Maday, Turinici, C. R. Acad. Sci. 332 (2001); SRDS (arXiv
-// 2412.20292). docs/diffusion.md.
+// and 4 e g of the first sweep, which has no rate. g >= 1 is what a chunk makes of its start's error beyond that, seen
+// at the chain's end, where no start is: how far its last state moved over e before, or would move by G in the first
+// sweep. It costs K coarse steps, and is of the whole chain, for only what has the loop's bits is locked. Other
+// methods' results are judged the same way (option confirm) where cycles.c cannot: a sweep from their states, and more
+// of them until the estimate will do. A coarse step that cannot be made (a positive code, or what is not finite) counts
+// as no step: its chunk is corrected by its own end alone, and nothing is estimated; so of every chain by the identity,
+// which knows of no growth. Sources: Lions, Maday, Turinici, C. R. Acad. Sci. 332 (2001); SRDS (arXiv 2412.20292).
+// docs/diffusion.md.
 #include <math.h>
 #include <string.h>
 
@@ -46,6 +47,7 @@ typedef struct parareal {
     int *reason;              // [B]: the method's own; 0 where it is this one
     bool confirming;
     int64_t at;  // chunks that a task of run_chunks starts from
+    dpcri_looks looks;
     _Atomic int code;
 } parareal;
 
@@ -84,10 +86,15 @@ static dpcr_array lanes_of(const dpcr_array *array, int64_t first, int64_t count
     return dpcri_slice(array, first, count, 0, array->shape[1]);
 }
 
-// to[c] = G of chunk first + c from U, none of them the last one.
+static int64_t steps_of(const parareal *p, int64_t chunk) {
+    const int64_t left = p->steps->length - chunk * p->n;
+    return left < p->n ? left : p->n;
+}
+
+// to[c] = G of chunk first + c from U; the last one alone.
 static dpcr_status coarse(parareal *p, int64_t first, int64_t lanes, const dpcr_array *to) {
     const dpcr_array in = lanes_of(&p->u, first, lanes);
-    dpcr_span span = dpcri_span(first * p->n, lanes, p->n, p->n, 0, p->steps->batch);
+    dpcr_span span = dpcri_span(first * p->n, lanes, p->n, steps_of(p, first), 0, p->steps->batch);
     span.active = p->active;
     if (!p->steps->coarse) {
         p->ops->copy(&in, to);
@@ -98,15 +105,30 @@ static dpcr_status coarse(parareal *p, int64_t first, int64_t lanes, const dpcr_
     return dpcri_callback_status(p->run, "coarse", code);
 }
 
-static int run_rows(parareal *p, int64_t first, int64_t lanes, int64_t steps, int64_t row, int64_t rows) {
-    const dpcr_array in = dpcri_slice(&p->u, first, lanes, row, rows), *z = &p->run->t.z;
-    dpcr_array states = dpcri_outputs(&p->run->t, first * p->n, lanes, row, rows);
+// `steps` steps of lanes that stand at step `from`, n apart.
+static int run_stretch(parareal *p, int64_t from, const dpcr_array *in, int64_t lanes, int64_t steps, int64_t row,
+                       int64_t rows) {
+    const dpcr_array *z = &p->run->t.z;
+    dpcr_array states = dpcri_outputs(&p->run->t, from, lanes, row, rows);
     states.ndim = 4;
     for (int d = 3; d > 0; d--) states.shape[d] = states.shape[d - 1], states.strides[d] = states.strides[d - 1];
     states.shape[0] = lanes, states.shape[1] = steps;
     states.strides[0] = p->n * z->strides[0];
-    const dpcr_span span = dpcri_span(first * p->n, lanes, p->n, steps, row, rows);
-    return dpcri_advance(p->steps, &span, &in, &states, NULL, NULL);
+    const dpcr_span span = dpcri_span(from, lanes, p->n, steps, row, rows);
+    return dpcri_advance(p->steps, &span, in, &states, NULL, NULL);
+}
+
+static int run_rows(parareal *p, int64_t first, int64_t lanes, int64_t steps, int64_t row, int64_t rows) {
+    const int64_t begin = first * p->n;
+    dpcr_array in = dpcri_slice(&p->u, first, lanes, row, rows);
+    int code = 0;
+    for (int64_t at = 0; at < steps && code >= 0 && !dpcri_looks_stopped(&p->looks); at += p->looks.steps) {
+        const int64_t count = steps - at < p->looks.steps ? steps - at : p->looks.steps;
+        code = run_stretch(p, begin + at, &in, lanes, count, row, rows);
+        in = dpcri_outputs(&p->run->t, begin + at + count - 1, lanes, row, rows);
+        in.strides[0] = p->n * p->run->t.z.strides[0];
+    }
+    return code;
 }
 
 // Steps of `lanes` chunks from number `first` on, `steps` each, to their places in z: of sequences that are not done,
@@ -121,11 +143,6 @@ static int run_lanes(parareal *p, int64_t first, int64_t lanes, int64_t steps) {
     return code;
 }
 
-static int64_t steps_of(const parareal *p, int64_t chunk) {
-    const int64_t left = p->steps->length - chunk * p->n;
-    return left < p->n ? left : p->n;
-}
-
 static void run_task(void *argument, int64_t task) {
     parareal *p = argument;
     const int code = run_lanes(p, p->at + task, 1, steps_of(p, p->at + task));
@@ -135,17 +152,22 @@ static void run_task(void *argument, int64_t task) {
 // F of chunks first .. K-1, all states to z; the last chunk may be shorter.
 static dpcr_status run_chunks(parareal *p, int64_t first) {
     const int64_t tail = steps_of(p, p->chunks - 1), whole = p->chunks - (tail < p->n);
+    const double flops = (double)(p->chunks - first) * (double)p->n * (double)p->steps->batch * p->steps->flops;
+    int64_t rows = 0;
     p->at = first;
+    for (int64_t b = 0; b < p->steps->batch; b++) rows += p->active[b];
     dpcri_lap(p->run);
+    dpcri_looks_begin(&p->looks, p->run->plan, p->steps->concurrent ? 1 : p->chunks - first);
+    bool stopped = false;
     if (p->steps->concurrent) {
-        const double flops = (double)(p->chunks - first) * (double)p->n * (double)p->steps->batch * p->steps->flops;
-        dpcri_for_tasks(p->run->plan, flops, p->chunks - first, run_task, p);
+        stopped = !dpcri_for_tasks_or_stop(p->run->plan, flops, p->chunks - first, run_task, p);
     } else {
         int code = first < whole ? run_lanes(p, first, whole - first, p->n) : 0;
         if (code >= 0 && whole < p->chunks) code = run_lanes(p, whole, 1, tail);
         if (code < 0) p->code = code;
     }
-    p->run->report->evaluations += (p->steps->length - first * p->n) * p->steps->batch;
+    if (stopped || p->looks.stopped) return dpcri_fail_stopped(p->run->error, "solve");
+    p->run->report->evaluations += (p->steps->length - first * p->n) * rows;
     p->run->report->seconds_evaluate += dpcri_lap(p->run);
     return dpcri_callback_status(p->run, "advance", p->code);
 }
@@ -184,12 +206,28 @@ static void correct_one(parareal *p, int64_t i, int64_t b) {
     if (!finite) p->blind[b] = 1;
 }
 
-// How far the last state has moved since the sweep before (of the first sweep, nobody asks).
+static bool has_seen(const parareal *p, int64_t b) { return p->former[b] > 0; }
+
+// How far the last state has moved since the sweep before; of the first sweep, foresee_end tells.
 static void look_at_end(parareal *p, int64_t b) {
     const void *now = dpcri_state_at(&p->run->t.z, p->steps->length - 1, b);
     void *before = dpcri_state_at(&p->end, 0, b);
-    p->moved[b] = p->former[b] > 0 ? p->ops->distance(now, before, p->steps->width) : 0;
+    p->moved[b] = has_seen(p, b) ? p->ops->distance(now, before, p->steps->width) : 0;
     memcpy(before, now, (size_t)p->steps->width * dpcr_dtype_size(p->steps->dtype));
+}
+
+// How far the last state is going to move, by a coarse step, of sequences that have not seen it move.
+static dpcr_status foresee_end(parareal *p) {
+    const dpcr_array before = lanes_of(&p->g, p->chunks - 1, 1);
+    bool any = false;
+    for (int64_t b = 0; b < p->steps->batch; b++) any = any || (p->active[b] && !has_seen(p, b));
+    if (!any || !p->steps->coarse) return DPCR_OK;
+    const dpcr_status status = coarse(p, p->chunks - 1, 1, &p->fresh);
+    for (int64_t b = 0; b < p->steps->batch; b++)
+        if (p->active[b] && !has_seen(p, b))
+            p->moved[b] =
+                p->ops->distance(dpcri_state_at(&p->fresh, 0, b), dpcri_state_at(&before, 0, b), p->steps->width);
+    return status;
 }
 
 // All U anew, from chunk `low` on; sizes and judgements by sequence.
@@ -208,6 +246,7 @@ static dpcr_status correct(parareal *p, int64_t low) {
         for (int64_t b = 0; b < p->steps->batch; b++)
             if (p->active[b] && i >= p->first[b]) correct_one(p, i, b);
     }
+    DPCR_TRY(foresee_end(p));
     p->run->report->seconds_linear += dpcri_lap(p->run);
 done:
     return status;
@@ -215,13 +254,14 @@ done:
 
 // What is left, by how the corrections shrink; negative: they do not tell.
 static double estimate_of(const parareal *p, int64_t b) {
-    const bool seen = p->former[b] > 0;
-    const double rate = seen ? p->change[b] / p->former[b] : 0, growth = seen ? p->moved[b] / p->former[b] : 1;
+    const bool seen = has_seen(p, b);
+    const double rate = seen ? p->change[b] / p->former[b] : 0,
+                 growth = p->moved[b] / (seen ? p->former[b] : p->change[b]);
     const double eps = p->steps->dtype == DPCR_F64 ? 2.2e-16 : 1.2e-7;
-    if (p->blind[b]) return -1;
+    if (p->blind[b] || !p->steps->coarse) return -1;
     if (p->change[b] <= 8 * eps) return 2 * p->change[b];  // rounding
-    if (!seen) return unseen_factor * p->change[b];
     if (!(rate <= slowest_rate) || !isfinite(growth)) return -1;
+    if (!seen) return unseen_factor * p->change[b] * fmax(1, growth);
     return seen_factor * p->change[b] * fmax(1, growth) / (1 - fmax(rate, fmin(p->rate[b], slowest_rate)));
 }
 
@@ -283,8 +323,9 @@ static dpcr_status start(parareal *p, bool given) {
         if (!given) DPCR_TRY(coarse(p, i, 1, &g));
         p->ops->copy(given ? &z : &g, &next);
     }
-    const dpcr_array all = lanes_of(&p->g, 0, p->chunks - 1);
+    const dpcr_array all = lanes_of(&p->g, 0, p->chunks - 1), end = lanes_of(&p->g, p->chunks - 1, 1);
     if (given && p->chunks > 1) DPCR_TRY(coarse(p, 0, p->chunks - 1, &all));
+    if (p->steps->coarse) DPCR_TRY(coarse(p, p->chunks - 1, 1, &end));
 done:
     return status;
 }

@@ -57,6 +57,14 @@ const char *dpcr_reason_name(dpcr_reason reason) {
     return "unknown";
 }
 
+dpcr_status dpcri_refuse_unconverged(const char *call, const dpcr_solve_report *report, dpcr_error *error) {
+    if (report->reason != DPCR_REASON_NOT_CONVERGED) return DPCR_OK;
+    return dpcri_fail(
+        error, DPCR_ERROR_UNSUPPORTED,
+        "%s: %s did not converge in %d sweep%s, and no_fallback is set; allow the fallback or more sweeps", call,
+        dpcr_method_name(report->method), report->sweeps, report->sweeps == 1 ? "" : "s");
+}
+
 static dpcr_status check_steps(const dpcr_steps *steps, bool on_device, dpcr_error *error) {
     if (steps->length < 0 || steps->batch < 0 || steps->width < 1)
         return dpcri_fail(error, DPCR_ERROR_ARGUMENT,
@@ -231,6 +239,12 @@ static bool has_estimate(dpcr_method method) {
            method == DPCR_METHOD_OVERLAP || method == DPCR_METHOD_SHOOTING;
 }
 
+void dpcri_settle_tolerances(dpcr_solve_options *options, const double unconfirmed[2]) {
+    if (has_estimate(options->method)) return;
+    options->atol *= unconfirmed[0];
+    options->rtol *= unconfirmed[1];
+}
+
 dpcr_status dpcri_check_step_scale(const dpcr_solve_options *o, int64_t length, dpcr_error *error) {
     for (int64_t l = 0; o->step_scale && l < length; l++)
         if (!(o->step_scale[l] >= 0))
@@ -258,11 +272,16 @@ static dpcr_status set_defaults(dpcr_solve_plan *plan, dpcr_error *error) {
                           "solve: planning is %d and planning_seconds %g, wanted a named one and 0 or more",
                           (int)o->planning, o->planning_seconds);
     const int64_t row[2] = {plan->steps.batch, plan->steps.width};
-    if (dpcri_confirms(o) && !plan->steps.coarse)
+    if ((dpcri_confirms(o) || (o->method == DPCR_METHOD_PARAREAL && o->confirm != 0)) && !plan->steps.coarse)
         return dpcri_fail(error, DPCR_ERROR_UNSUPPORTED,
                           "solve: confirm is %g, but the chain has no callback coarse, by which errors of %s are "
                           "estimated; newton has an estimate of its own",
                           o->confirm, dpcr_method_name(o->method));
+    if (dpcri_confirms(o) && o->confirm < 0 && o->memory_limit)
+        return dpcri_fail(error, DPCR_ERROR_UNSUPPORTED,
+                          "solve: confirm is %g, the estimate alone, beside a memory_limit, under which parareal "
+                          "estimates and corrects; wanted 0 or more, or no limit",
+                          o->confirm);
     if (o->start) {
         const dpcr_status started =
             dpcri_check_array("solve_plan_create", "options.start", o->start, plan->steps.dtype, 2, row, error);
@@ -280,6 +299,9 @@ static dpcr_status set_defaults(dpcr_solve_plan *plan, dpcr_error *error) {
                           dpcr_method_name(o->method));
     if (!(o->damping >= 0 && o->damping <= 1))
         return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "solve: damping is %g, wanted 0..1", o->damping);
+    const bool open = o->method == DPCR_METHOD_AUTO;
+    plan->unconfirmed[0] = open && o->atol == 0 && o->rtol >= 0 ? DPCR_UNCONFIRMED : 1;
+    plan->unconfirmed[1] = open && o->rtol == 0 && o->atol >= 0 ? DPCR_UNCONFIRMED : 1;
     if (o->atol == 0) o->atol = o->rtol < 0 ? -1 : tolerance;
     if (o->rtol == 0) o->rtol = o->atol < 0 ? -1 : tolerance;
     if (o->atol < 0) o->atol = 0;
@@ -302,6 +324,7 @@ static dpcr_status set_defaults(dpcr_solve_plan *plan, dpcr_error *error) {
     if (o->order == 0 || o->order > length) o->order = length;
     const dpcr_status chosen = dpcri_planner_choose(plan, error);
     if (chosen != DPCR_OK) return chosen;
+    dpcri_settle_tolerances(o, plan->unconfirmed);
     o->start = NULL;  // the caller's, and read
     if (o->warm_up == 0) o->warm_up = 64;
     o->warm_up = clamp(o->warm_up, 1, length);

@@ -27,6 +27,7 @@ typedef struct dpcri_outlook {
     dpcr_context *context;
     const dpcr_steps *steps;
     const dpcr_solve_options *options;  // as asked for
+    const double *unconfirmed;          // the plan's
     dpcr_machine machine;
     dpcri_contraction contraction;
     dpcri_costs costs;

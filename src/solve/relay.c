@@ -211,8 +211,8 @@ static dpcr_status sweep(job *j, dpcr_error *error) {
         if (first < 0) break;
         if (r->sweeps >= r->max_sweeps && r->no_fallback)
             DPCR_TRY(dpcri_fail(error, DPCR_ERROR_UNSUPPORTED,
-                                "boundaries between ranks did not agree in %d sweeps, and no_fallback was set",
-                                r->sweeps));
+                                "boundaries between ranks did not agree in %d sweep%s, and no_fallback was set",
+                                r->sweeps, r->sweeps == 1 ? "" : "s"));
         if (r->sweeps >= r->max_sweeps) {
             r->finished = r->comm->ranks - first;
             DPCR_TRY(finish(j, first, mine.bad != 0, error));

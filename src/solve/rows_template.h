@@ -134,21 +134,26 @@ static void SUFFIX(update)(const dpcr_array *z, const dpcr_array *f, const dpcr_
             REAL *zl = SUFFIX(at)(z, l, b);
             const REAL *fl = SUFFIX(at)(f, l, b), *dl = SUFFIX(at)(delta, l, b);
             bool within = true, finite = true;
+            bool drowned = false;  // rounding of z takes more from the sum than is allowed
             double largest = 0, most = 1, square = 0;
-            const double unit = scale ? scale[first + l] : 1, grown = SUFFIX(growth_at)(growth, l, b);
+            const double unit = scale ? scale[first + l] : 1, limit = unit * atol,
+                         grown = SUFFIX(growth_at)(growth, l, b);
             for (int64_t i = 0; i < w; i++) {
                 const REAL size = (REAL)fabs((double)dl[i]), value = (REAL)fabs((double)zl[i]);
                 within = within && grown * (double)size <= (double)((REAL)(unit * atol) + (REAL)(unit * rtol) * value);
                 if (grown * (double)size > largest) largest = grown * (double)size;
                 if ((double)value > most) most = (double)value;
-                square += (double)size * (double)size;
+                const double part = limit > 0 ? (double)size / limit : size == 0 ? 0 : HUGE_VAL;
+                square += part * part;
+                drowned = drowned || (sizeof(REAL) == 4 ? 0x1p-24 : 0x1p-53) * (double)value > limit;
                 finite = finite && (zl[i] + dl[i]) - (zl[i] + dl[i]) == 0;
             }
-            if (mean) within = square <= (double)w * (unit * atol) * (unit * atol) && SUFFIX(finite)(fl, w);
+            const bool made = (mean || !finite) && SUFFIX(finite)(fl, w);
+            if (mean) within = square <= (double)w && made;
             if (first + l < until[b] && largest / most > estimate[b]) estimate[b] = largest / most;
             if (hold && first + l < until[b]) {
                 // within tolerance as it is
-            } else if (first + l == front[b]) {
+            } else if (first + l == front[b] || (made && (!finite || (mean && drowned && !within && good[b] == l)))) {
                 memcpy(zl, fl, (size_t)w * sizeof(REAL));
             } else if (finite) {
                 for (int64_t i = 0; i < w; i++) zl[i] += dl[i];

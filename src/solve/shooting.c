@@ -249,7 +249,8 @@ static dpcr_status fill_states(fill_job *job) {
     const dpcr_steps *fine = &job->run->plan->steps;
     const int64_t tasks = (job->chunks + 15) / 16;
     const double flops = (double)fine->length * (double)fine->batch * fine->flops;
-    dpcri_for_tasks(job->run->plan, flops, tasks, fill_chunks, job);
+    if (!dpcri_for_tasks_or_stop(job->run->plan, flops, tasks, fill_chunks, job))
+        return dpcri_fail_stopped(job->run->error, "solve");
     const dpcr_status status = dpcri_callback_status(job->run, "advance", job->code);
     if (status != DPCR_OK) return status;
     job->run->report->evaluations += job->chunks * job->c->n * fine->batch;

@@ -36,6 +36,7 @@ struct dpcr_solve_plan {
     const double *growth;           // [steps + 1][batch]: how many times a correction of the state that a step takes
                                     // counts (1 or more), of the last the one it gives; NULL: once
     bool windows;                   // newton or shooting by the callback `window`
+    double unconfirmed[2];          // factors of atol and rtol, where AUTO takes a method without an error estimate
     size_t workspace;
     char sentence[DPCRI_SENTENCE];
     dpcr_candidate candidates[DPCRI_CANDIDATES];  // forward, then backward, each the best first
@@ -141,9 +142,10 @@ typedef struct dpcri_row_ops {
     void (*residual)(const dpcr_array *f, const dpcr_array *z, const dpcr_array *r, const dpcr_array *a, int64_t values,
                      int64_t first, const int64_t *front, double atol, double rtol, const double *scale, double damping,
                      int64_t *good, double *worst, unsigned char *front_bad);
-    // z += delta (z = f at the front, reset[row] where the sum is not finite), for steps >= front[row]; counts the
-    // leading steps whose correction is within tolerance (`mean`: whose mean square is within (scale[l] atol)^2), and
-    // gives the largest correction / max(1, |z|) before until[row]. With `hold`, steps before until[row] stay as their
+    // z += delta (z = f at the front and where the sum is not finite, reset[row] where f is not either), for steps >=
+    // front[row]; counts the leading steps whose correction is within tolerance (`mean`: whose mean square is within
+    // (scale[l] atol)^2; of the step behind them, z = f too where the sum is rounded by more), and gives the largest
+    // correction / max(1, |z|) before until[row]. With `hold`, steps before until[row] stay as their
     // residual was measured. A correction counts growth times ([l][row] double; NULL: once).
     void (*update)(const dpcr_array *z, const dpcr_array *f, const dpcr_array *delta, int64_t first,
                    const int64_t *front, const void *const *reset, const int64_t *until, bool hold, bool mean,
@@ -296,8 +298,14 @@ dpcr_status dpcri_check_reports(const char *call, const dpcr_solve_report *repor
 dpcr_status dpcri_method_transition(const dpcr_steps *steps, const dpcr_solve_options *options,
                                     dpcr_transition *transition, dpcr_error *error);
 
+// Puts the tolerances of AUTO's choice in the place of AUTO's own.
+void dpcri_settle_tolerances(dpcr_solve_options *options, const double unconfirmed[2]);
+
 // Chooses method, scheme and backward for the plan's AUTO fields; writes the sentence and the candidates.
 dpcr_status dpcri_planner_choose(dpcr_solve_plan *plan, dpcr_error *error);
+
+// DPCR_ERROR_UNSUPPORTED for a solve that did not converge and was told not to fall back; `call`: what it was for.
+dpcr_status dpcri_refuse_unconverged(const char *call, const dpcr_solve_report *report, dpcr_error *error);
 
 static inline bool dpcri_is_worse(dpcr_reason a, dpcr_reason b) { return a != b && dpcr_reason_worse(a, b) == a; }
 

@@ -308,7 +308,8 @@ static dpcr_status evaluate_and_solve(sweep *s, const void *carry) {
                         piece_count(s) < DPCRI_EVALUATION_TASKS ? piece_count(s) : DPCRI_EVALUATION_TASKS,
                         evaluate_task, s);
     }
-    report->evaluations += (s->hi - s->lo) * s->rows;
+    for (int64_t b = s->row; b < s->row + s->rows; b++)
+        if (s->space.active[b]) report->evaluations += s->hi - s->lo;
     report->seconds_evaluate += dpcri_lap(s->run);
     if (!is_fused(s->plan) && s->values && *s->code >= 0) solve_steps(s, s->lo, s->hi, carry, steps->width);
     report->seconds_linear += dpcri_lap(s->run);
@@ -449,7 +450,9 @@ dpcr_status dpcri_make_guess(dpcri_run *run, void *zero) {
         job.zero = zero;
     }
     const int64_t tasks = (steps->length + job.piece - 1) / job.piece;
-    dpcri_for_tasks(run->plan, (double)steps->length * (double)steps->batch * steps->flops, tasks, guess_piece, &job);
+    const double flops = (double)steps->length * (double)steps->batch * steps->flops;
+    if (!dpcri_for_tasks_or_stop(run->plan, flops, tasks, guess_piece, &job))
+        return dpcri_fail_stopped(run->error, "solve");
     run->report->evaluations += steps->length * steps->batch;
     return dpcri_callback_status(run, "advance", job.code);
 }

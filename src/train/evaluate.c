@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: MIT
 // Mean loss and accuracy of a classifier over a data set, in the set's own order.
+#include <stdio.h>
 #include <string.h>
 
 #include "base/text.h"
 #include "rt/rt.h"
+#include "solve/solve_internal.h"
 #include "train/batches.h"
 #include "train/device_pass.h"
 #include "train/pass.h"
@@ -31,11 +33,9 @@ done:
 }
 
 static dpcr_status refuse_open(const dpcr_solve_report *report, int64_t first, dpcr_error *error) {
-    if (report->reason != DPCR_REASON_NOT_CONVERGED) return DPCR_OK;
-    return dpcri_fail(error, DPCR_ERROR_UNSUPPORTED,
-                      "evaluate: rows from %lld: %s did not converge in %d sweeps, and no_fallback is set; allow the "
-                      "fallback or more sweeps",
-                      (long long)first, dpcr_method_name(report->method), report->sweeps);
+    char rows[48];
+    snprintf(rows, sizeof rows, "evaluate: rows from %lld", (long long)first);
+    return dpcri_refuse_unconverged(rows, report, error);
 }
 
 static dpcr_status refuse_stopped(dpcr_context *context, dpcr_error *error) {

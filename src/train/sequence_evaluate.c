@@ -18,17 +18,10 @@ static dpcr_status read_solve(const char *call, const dpcr_solve_options *given,
                       "%s: guess is given, but there are no states to start from; wanted any other guess", call);
 }
 
-static dpcr_status refuse_open(const char *call, const dpcr_solve_report *report, dpcr_error *error) {
-    if (report->reason != DPCR_REASON_NOT_CONVERGED) return DPCR_OK;
-    return dpcri_fail(error, DPCR_ERROR_UNSUPPORTED,
-                      "%s: %s did not converge in %d sweeps, and no_fallback is set; allow the fallback or more sweeps",
-                      call, dpcr_method_name(report->method), report->sweeps);
-}
-
 static dpcr_status refuse_unconverged(const char *call, const dpcri_sequence_pass *p, dpcr_error *error) {
     dpcr_status status = DPCR_OK;
     for (int64_t c = 0; c < p->model->chains && status == DPCR_OK; c++)
-        status = refuse_open(call, &p->reports[c], error);
+        status = dpcri_refuse_unconverged(call, &p->reports[c], error);
     return status;
 }
 
@@ -80,7 +73,7 @@ static dpcr_status evaluate_there(const char *call, dpcr_sequence *model, const 
         int64_t correct = 0;
         DPCR_TRY(refuse_stopped(call, model, error));
         DPCR_TRY(dpcri_sequence_device_run(&there, first, rows, false, error));
-        DPCR_TRY(refuse_open(call, &there.report, error));
+        DPCR_TRY(dpcri_refuse_unconverged(call, &there.report, error));
         DPCR_TRY(dpcri_sequence_device_read(&there, &mean, &correct, error));
         s->sum += mean * (double)rows;
         s->right += correct;
@@ -161,7 +154,7 @@ static dpcr_status likelihood_there(const char *call, dpcr_sequence *model, cons
     DPCR_TRY(dpcri_sequence_device_send(&there, error));
     report->plan_seconds = dpcri_seconds() - start;
     DPCR_TRY(dpcri_sequence_device_run(&there, 0, 0, false, error));
-    DPCR_TRY(refuse_open(call, &there.report, error));
+    DPCR_TRY(dpcri_refuse_unconverged(call, &there.report, error));
     DPCR_TRY(dpcri_sequence_device_read(&there, &report->loss, correct, error));
     report->seconds = report->network_seconds = dpcri_seconds() - start - report->plan_seconds;
     report->method = there.report.method;

@@ -93,7 +93,7 @@ SIMT void step_in_order(simt::lane &me, const view &v) {
 struct picard {
     typedef dpcri_device_sweep arguments;
     static constexpr int most = threads;
-    enum : uint32_t { WITHIN = 1, FINITE = 2, SMALL = 4 };
+    enum : uint32_t { WITHIN = 1, FINITE = 2, DROWNED = 4 };  // drowned: rounding of z takes more than is allowed
 
     // r and what is to be said of each step; the first that is not within its tolerance, and the largest residual.
     SIMT static void residuals(simt::lane &me, const view &v, int64_t &open, double &worst) {
@@ -138,8 +138,12 @@ struct picard {
     SIMT static bool is_small(simt::lane &me, const view &v, int64_t j) {
         const double limit = unit_of(v.a, v.lo + j) * v.a.atol;
         double square = 0;
-        for (int64_t k = 0; me.in_warp() == 0 && k < v.a.width; k++) square += (double)v.r(j)[k] * (double)v.r(j)[k];
-        return me.shuffle(square, 0) <= (double)v.a.width * limit * limit;
+        for (int64_t k = 0; me.in_warp() == 0 && k < v.a.width; k++) {
+            const double size = cells::magnitude(v.r(j)[k]);
+            const double part = limit > 0 ? size / limit : size == 0 ? 0 : HUGE_VAL;
+            square += part * part;
+        }
+        return me.shuffle(square, 0) <= (double)v.a.width;
     }
 
     // Steps before `good` stay as their residual was measured, unless corrections decide.
@@ -147,15 +151,20 @@ struct picard {
         for (int64_t j = me.warp(); j < v.hi - v.lo; j += warps) {
             float *z = v.z(v.lo + j);
             const float *d = v.r(j);
-            bool lost = false;
-            for (int64_t k = me.in_warp(); k < v.a.width; k += simt::warp_size)
+            const double limit = unit_of(v.a, v.lo + j) * v.a.atol;
+            bool lost = false, drowned = false;
+            for (int64_t k = me.in_warp(); k < v.a.width; k += simt::warp_size) {
                 lost = lost || !cells::finite(z[k] + d[k]);
+                drowned = drowned || 0x1p-24 * (double)cells::magnitude(z[k]) > limit;
+            }
             lost = me.any(lost);
+            drowned = me.any(drowned);
             const bool small = v.a.mean && is_small(me, v, j) && !lost && (v.a.flags[v.row(j)] & FINITE);
             if (!small && j < open) open = j;
-            const float *from = j == 0 ? v.f(0) : v.z(v.lo - 1);
+            const float *from = j == 0 || (v.a.flags[v.row(j)] & FINITE) ? v.f(j) : v.z(v.lo - 1);
             for (int64_t k = me.in_warp(); (v.a.mean || j >= good) && k < v.a.width; k += simt::warp_size)
                 z[k] = j == 0 || lost ? from[k] : z[k] + d[k];
+            if (drowned && me.in_warp() == 0) v.a.flags[v.row(j)] |= DROWNED;
         }
     }
 
@@ -184,6 +193,9 @@ struct picard {
         me.barrier();
         update(me, v, good, small);
         gather(me, small, unread);
+        const uint32_t beyond = FINITE | DROWNED;
+        const bool made_anew = a.mean && small < n && (a.flags[v.row(small)] & beyond) == beyond;
+        for (int64_t k = me.thread(); made_anew && k < a.width; k += threads) v.z(v.lo + small)[k] = v.f(small)[k];
         if (a.mean) good = small < n && a.atol > 0 && (a.flags[v.row(small)] & FINITE) ? small + 1 : small;
         if (p.exact == p.front && (a.mean || good == 0)) p.exact++;  // f of a state with the loop's bits
         p.front += good > 0 ? good : 1;
@@ -232,23 +244,33 @@ struct parataa {
     SIMT static double *change(const view &v, int64_t j) { return v.a.change + v.row(j) * v.a.width; }
     SIMT static double *sums(const view &v, int64_t j) { return v.a.sums + v.row(j) * SUMS; }
 
-    // R of the window, a thread a number, step after step.
+    SIMT static double times(double c, double x) { return c == 0 || x == 0 ? 0 : c * x; }
+    SIMT static double residual(const view &v, int64_t j, int64_t k) {
+        const double r = (double)v.f(j)[k] - (double)v.z(v.lo + j)[k];
+        return cells::finite(r) ? r : 0;
+    }
+
+    // R of the window, a thread a number, in the host's blocks.
     SIMT static void substitute(simt::lane &me, const view &v) {
-        for (int64_t k = me.thread(); k < v.a.width; k += threads) {
-            double before = 0;
-            for (int64_t j = 0; j < v.hi - v.lo; j++) {
-                const int64_t l = v.lo + j;
-                const double r = (double)v.f(j)[k] - (double)v.z(l)[k];
-                double sum = (cells::finite(r) ? r : 0) + (j > 0 ? slope(v, l) * before : 0);
-                if (j >= v.a.order) {
-                    double product = 1;
-                    for (int64_t i = l; i > l - v.a.order; i--) product *= slope(v, i);
-                    const double out = (double)v.f(j - v.a.order)[k] - (double)v.z(l - v.a.order)[k];
-                    if (cells::finite(out)) sum -= product * out;
+        const int64_t n = v.hi - v.lo, order = v.a.order;
+        for (int64_t k = me.thread(); k < v.a.width; k += threads)
+            for (int64_t begin = 0, end; begin < n; begin = end) {
+                end = n - begin > order ? begin + order : n;
+                double sum = 0, product = 1;
+                for (int64_t j = begin - 1; begin > 0 && j > begin - order; j--) {
+                    sum += times(product, residual(v, j, k));
+                    product = times(product, slope(v, v.lo + j));
+                    if (j + order - 1 < end) change(v, j + order - 1)[k] = sum;
                 }
-                change(v, j)[k] = before = sum;
+                product = 1;
+                for (int64_t j = begin; j < end; j++) {
+                    const double c = slope(v, v.lo + j);
+                    const bool more = begin > 0 && j - begin < order - 1;
+                    product = times(product, c);
+                    sum = residual(v, j, k) + (j > begin ? times(c, sum) : 0);
+                    change(v, j)[k] = sum + (more ? times(product, change(v, j)[k]) : 0);
+                }
             }
-        }
     }
 
     SIMT static int64_t old_at(const view &v, int64_t l) {
@@ -285,11 +307,11 @@ struct parataa {
     }
 
     // Entry (q, k) of B, and of d where k is 3, over all steps so far: a lane each, in order.
-    SIMT static void add_up(simt::lane &me, const view &v, const dpcri_device_past &past, int64_t first) {
+    SIMT static void add_up(simt::lane &me, const view &v, const dpcri_device_past &past) {
         const int q = me.thread() / 4, k = me.thread() % 4;
         if (me.thread() >= SUMS) return;
         double sum = 0;
-        for (int64_t j = first; j < v.hi - v.lo; j++) {
+        for (int64_t j = 0; j < v.hi - v.lo; j++) {
             const int64_t l = v.lo + j;
             const bool both = holds(past, q, l) && (k == MOST || holds(past, k, l));
             for (int64_t i = 0; both && i < v.a.width; i++) {
@@ -321,9 +343,9 @@ struct parataa {
 
     // Steps before `good` stay as their residual was measured.
     SIMT static void update(simt::lane &me, const view &v, const dpcri_device_past &past, int n, int64_t good) {
-        const int64_t first = good > 0 ? 0 : 1, open = good > 0 ? good : 1, steps = v.hi - v.lo;
+        const int64_t open = good > 0 ? good : 1, steps = v.hi - v.lo;
         for (int64_t k = me.thread(); good == 0 && k < v.a.width; k += threads) v.z(v.lo)[k] = v.f(0)[k];
-        if (n) add_up(me, v, past, first);
+        if (n) add_up(me, v, past);
         me.barrier();
         for (int64_t j = open + me.thread(); n && j < steps; j += threads) solve_small(n, sums(v, j));
         me.barrier();
