@@ -205,7 +205,10 @@ static int make_text(training *t, cli_alphabet *alphabet) {
     *alphabet = cli_alphabet_of(x->train, x->train_count);
     cli_alphabet_encode(alphabet, x->train, x->train_count);
     t->others = cli_alphabet_encode(alphabet, x->test, x->test_count);
-    t->train = (dpcr_sequence_data){.size = sizeof t->train, .count = x->train_count, .text = x->train};
+    t->train = (dpcr_sequence_data){.size = sizeof t->train,
+                                    .count = x->train_count,
+                                    .hash = cli_hash(CLI_HASH, alphabet->symbol, sizeof alphabet->symbol),
+                                    .text = x->train};
     t->test = (dpcr_sequence_data){.size = sizeof t->test, .count = x->test_count, .text = x->test};
     return CLI_DONE;
 }

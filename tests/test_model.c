@@ -494,6 +494,8 @@ static void save_and_load_keep_everything(void **state) {
         assert_int_equal(dpcr_model_set_metadata(m, "pixel_mean", "0.5", NULL), DPCR_OK);
         assert_int_equal(dpcr_model_set_metadata(m, "gone", NULL, NULL), DPCR_OK);
         assert_int_equal(dpcr_model_set_metadata(m, "deeppcr.width", "9", NULL), DPCR_ERROR_ARGUMENT);
+        assert_int_equal(dpcr_model_set_metadata(m, "pixel_mean", "caf\xe9", NULL), DPCR_ERROR_ARGUMENT);
+        assert_int_equal(dpcr_model_set_metadata(m, "caf\xe9", "0.5", NULL), DPCR_ERROR_ARGUMENT);
         if (dpcr_model_save(m, path, &error) != DPCR_OK) fail_msg("%s", error.text);
         dpcr_model *read = NULL;
         if (dpcr_model_load(context, path, &read, &error) != DPCR_OK) fail_msg("%s", error.text);

@@ -292,6 +292,43 @@ static void test_metadata_that_lie(void **state) {
     dpcr_context_destroy(context);
 }
 
+// What create refuses of a file is the file's fault, which is named, and the tensor where it is one.
+static void test_files_that_create_refuses(void **state) {
+    (void)state;
+    enum { WIDE = 20000 };
+    static float zeros[2 * WIDE];
+    static const struct {
+        dpcr_recurrent_kind kind;
+        dpcr_dtype dtype;
+        const char *clip, *words;
+    } cases[] = {{DPCR_RNN_TANH, DPCR_U32, "1", "tensor 'weight_ih_l0' is [1][1] uint32, wanted F32 or F64"},
+                 {DPCR_RNN_TANH, DPCR_F32, "1e-300", ": recurrent_create: clip is 1e-300"},
+                 {DPCR_MINGRU, DPCR_F32, NULL, ": recurrent_create: "}};
+    dpcr_context *context = make_context(1);
+    for (size_t k = 0; k < sizeof cases / sizeof cases[0]; k++) {
+        const int64_t shape[2] = {cases[k].kind == DPCR_MINGRU ? 2 * WIDE : 1, 1};
+        const dpcr_array array = dpcr_array_make(zeros, cases[k].dtype, 2, shape);
+        char path[] = "dpcr_test_recurrent_XXXXXX", ih[] = "weight_ih_l0", hh[] = "weight_hh_l0", key[] = "onnx.clip";
+        char clip[16], *keys[] = {key}, *values[] = {clip};
+        dpcr_tensor items[] = {{.name = ih, .array = array}, {.name = hh, .array = array}};
+        const dpcr_tensors tensors = {.count = cases[k].kind == DPCR_MINGRU ? 1 : 2,
+                                      .items = items,
+                                      .metadata_count = cases[k].clip ? 1 : 0,
+                                      .metadata_keys = keys,
+                                      .metadata_values = values};
+        dpcr_recurrent *network;
+        snprintf(clip, sizeof clip, "%s", cases[k].clip ? cases[k].clip : "");
+        close(mkstemp(path));
+        assert_int_equal(dpcr_safetensors_write(path, &tensors, NULL), DPCR_OK);
+        REFUSED(dpcr_recurrent_load(context, path, NULL, cases[k].kind, &network, &error), DPCR_ERROR_FORMAT,
+                cases[k].words);
+        REFUSED(dpcr_recurrent_load(context, path, NULL, cases[k].kind, &network, &error), DPCR_ERROR_FORMAT, path);
+        assert_null(network);
+        remove(path);
+    }
+    dpcr_context_destroy(context);
+}
+
 // Of several layers or directions, each tensor in turn is left out, or stands some layers further on.
 static void test_files_with_a_gap(void **state) {
     (void)state;
@@ -589,6 +626,7 @@ int main(void) {
         cmocka_unit_test(test_files),
         cmocka_unit_test(test_metadata_that_lie),
         cmocka_unit_test(test_files_with_a_gap),
+        cmocka_unit_test(test_files_that_create_refuses),
         cmocka_unit_test(test_files_that_lie),
         cmocka_unit_test(test_memory_refused),
         cmocka_unit_test(test_padding_may_hold_anything),

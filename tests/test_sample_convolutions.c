@@ -3,6 +3,7 @@
 // any threads, resumed runs, refused memory.
 #include "budget.h"
 #include "learning.h"
+#include "swapping.h"
 
 // ---- convolutions ----
 
@@ -286,6 +287,50 @@ static void a_library_trains(void **state) {
     remove_folder(&f);
 }
 
+static int stop_at_step(void *user, const dpcr_learn_state *state) { return state->step == *(const int64_t *)user; }
+
+static int stop_at_once(void *user, const dpcr_learn_state *state) {
+    (void)state;
+    return !swap_ends(user, NULL);
+}
+
+// A checkpoint that is replaced while it is read: a run goes on from one of the two, by the convolutions that it has.
+static void a_run_goes_on_from_one_file(void **state) {
+    (void)state;
+    if (!dpcri_conv_library_find()) skip();
+    static uint8_t images[PAINTED * PAINT], labels[PAINTED];
+    const dpcr_dataset data = coloured(images, labels);
+    const folder f = make_folder();
+    content files[2];
+    dpcr_learn_options learn = learn_options(6, 37);
+    learn.progress = stop_at_step;
+    for (int64_t step = 1; step <= 2; step++) {
+        dpcr_context *context = sampling_context(1);
+        dpcr_autoencoder *vae = convolutional(context, 1);
+        learn.save = f.file, learn.progress_user = &step;
+        learn.convolution = step == 1 ? DPCR_CONVOLUTION_GATHERED : DPCR_CONVOLUTION_ONEDNN;
+        assert_int_equal(dpcr_autoencoder_train(vae, &data, &learn, NULL, NULL), DPCR_ERROR_CANCELLED);
+        files[step - 1] = read_file(f.file);
+        dpcr_autoencoder_destroy(vae);
+        dpcr_context_destroy(context);
+    }
+    swap s;
+    dpcr_context *swapping = swap_context(&s, &f, files);
+    learn.save = NULL, learn.resume = f.file, learn.convolution = DPCR_CONVOLUTION_AUTO;
+    learn.progress = stop_at_once, learn.progress_user = &s;
+    for (int64_t calls = 0; !s.unused; calls++) {
+        dpcr_learn_state last;
+        dpcr_autoencoder *vae = convolutional(swapping, 1);
+        swap_after(&s, calls);
+        assert_int_equal(dpcr_autoencoder_train(vae, &data, &learn, &last, NULL), DPCR_ERROR_CANCELLED);
+        assert_string_equal(last.convolutions, last.step == 2 ? "gathered" : dpcri_conv_library_find()->name);
+        dpcr_autoencoder_destroy(vae);
+    }
+    dpcr_context_destroy(swapping);
+    for (int i = 0; i < 2; i++) free(files[i].bytes);
+    remove_folder(&f);
+}
+
 static void refused_memory_leaks_nothing(void **state) {
     (void)state;
     static uint8_t images[PAINTED * PAINT], labels[PAINTED];
@@ -320,6 +365,7 @@ int main(void) {
         cmocka_unit_test(options_are_refused),
         cmocka_unit_test(a_librarys_layers_are_the_gathered_ones),
         cmocka_unit_test(a_library_trains),
+        cmocka_unit_test(a_run_goes_on_from_one_file),
         cmocka_unit_test(refused_memory_leaks_nothing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

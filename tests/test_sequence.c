@@ -5,6 +5,7 @@
 
 #include "budget.h"
 #include "deeppcr/sequence.h"
+#include "swapping.h"
 #include "train/sequence.h"
 #include "training.h"
 
@@ -267,6 +268,107 @@ static void resumes(void **state) {
     check_resume(DPCR_GRU, DPCR_READOUT_MEAN);
 }
 
+// ---- files that are replaced meanwhile ----
+
+// All of one or all of the other: the network, its ends and its strings.
+static void loads_one_file(void **state) {
+    (void)state;
+    static const char *const names[2] = {"first", "second"};
+    const folder f = make_folder();
+    content files[2];
+    dpcr_context *context = make_context(1);
+    dpcr_sequence *models[2];
+    int64_t seen[2] = {0};
+    dpcr_sequence_options m = model_options(DPCR_LSTM, DPCR_READOUT_EACH, DPCR_F32);
+    for (int i = 0; i < 2; i++, m.network.seed++) {
+        models[i] = make_sequence(context, m);
+        assert_int_equal(dpcr_sequence_set_metadata(models[i], "name", names[i], NULL), DPCR_OK);
+        assert_int_equal(dpcr_sequence_save(models[i], f.file, NULL), DPCR_OK);
+        files[i] = read_file(f.file);
+    }
+    swap s;
+    dpcr_context *swapping = swap_context(&s, &f, files);
+    for (int64_t calls = 0; !s.unused; calls++) {
+        dpcr_sequence *read = NULL;
+        dpcr_error error = {0};
+        swap_after(&s, calls);
+        if (dpcr_sequence_load(swapping, f.file, &read, &error) != DPCR_OK) fail_msg("%s", error.text);
+        swap_ends(&s, NULL);
+        const int which = strcmp(dpcr_sequence_metadata(read, "name"), names[0]) != 0;
+        assert_same_parameters(read, models[which]);
+        seen[which]++;
+        dpcr_sequence_destroy(read);
+    }
+    assert_true(seen[0] > 1);
+    for (int i = 0; i < 2; i++) dpcr_sequence_destroy(models[i]), free(files[i].bytes);
+    dpcr_context_destroy(swapping);
+    dpcr_context_destroy(context);
+    remove_folder(&f);
+}
+
+// Two checkpoints of one run: from either it ends with the same bits, from a mixture it does not.
+static void goes_on_from_one_file(void **state) {
+    (void)state;
+    const dpcr_sequence_data data = text();
+    const folder f = make_folder();
+    content files[2];
+    dpcr_context *context = make_context(1);
+    const dpcr_sequence_options m = model_options(DPCR_LSTM, DPCR_READOUT_EACH, DPCR_F32);
+    dpcr_sequence_train_options options = run_options(1);
+    options.train.solve.method = DPCR_METHOD_SEQUENTIAL, options.train.solve.backward = DPCR_SCHEME_SEQUENTIAL;
+    dpcr_sequence *whole = make_sequence(context, m);
+    train_it(whole, &data, &options, NULL);
+    options.train.save = f.file;
+    options.train.progress = stop_at;
+    for (int64_t step = 1; step <= 2; step++) {
+        dpcr_sequence *model = make_sequence(context, m);
+        options.train.progress_user = &step;
+        assert_int_equal(dpcr_sequence_train(context, model, &data, &options, NULL, NULL), DPCR_ERROR_CANCELLED);
+        files[step - 1] = read_file(f.file);
+        dpcr_sequence_destroy(model);
+    }
+    swap s;
+    dpcr_context *swapping = swap_context(&s, &f, files);
+    options.train.save = NULL, options.train.resume = f.file;
+    options.train.progress = swap_ends, options.train.progress_user = &s;
+    for (int64_t calls = 0; !s.unused; calls++) {
+        dpcr_sequence *model = make_sequence(swapping, m);
+        swap_after(&s, calls);
+        train_it(model, &data, &options, NULL);
+        assert_same_parameters(model, whole);
+        dpcr_sequence_destroy(model);
+    }
+    for (int i = 0; i < 2; i++) free(files[i].bytes);
+    dpcr_sequence_destroy(whole);
+    dpcr_context_destroy(swapping);
+    dpcr_context_destroy(context);
+    remove_folder(&f);
+}
+
+// A text's symbols say not what they stand for: the caller's hash of that counts too.
+static void another_text_is_refused(void **state) {
+    (void)state;
+    const folder f = make_folder();
+    dpcr_context *context = make_context(1);
+    dpcr_sequence *model = make_sequence(context, model_options(DPCR_GRU, DPCR_READOUT_EACH, DPCR_F32));
+    dpcr_sequence_data data = text();
+    dpcr_sequence_train_options options = run_options(1);
+    dpcr_error error = {0};
+    data.hash = 17;
+    options.train.save = f.file;
+    train_it(model, &data, &options, NULL);
+    options.train.save = NULL, options.train.resume = f.file;
+    train_it(model, &data, &options, NULL);
+    for (int i = 0; i < 2; i++) {
+        data.hash = i ? 18 : 0;
+        assert_int_equal(dpcr_sequence_train(context, model, &data, &options, NULL, &error), DPCR_ERROR_ARGUMENT);
+        assert_non_null(strstr(error.text, "data.hash is"));
+    }
+    dpcr_sequence_destroy(model);
+    dpcr_context_destroy(context);
+    remove_folder(&f);
+}
+
 // ---- likelihood ----
 
 static void likelihood(void **state) {
@@ -312,6 +414,33 @@ static void likelihood(void **state) {
 
 // ---- files and refusals ----
 
+// What no file can keep is refused when it is set, and what was set before stays.
+static void check_strings(dpcr_sequence *model) {
+    static const char *const good[] = {"", "caf\xc3\xa9", "\xef\xbf\xbf \xed\x9f\xbf",
+                                       "\xf0\x90\x80\x80\xf4\x8f\xbf\xbf", "\x7f\n"};
+    static const char *const bad[] = {"caf\xe9",
+                                      "\x80",
+                                      "\xc1\xbf",
+                                      "\xe0\x9f\xbf",
+                                      "\xed\xa0\x80",
+                                      "\xf0\x8f\xbf\xbf",
+                                      "\xf4\x90\x80\x80",
+                                      "\xf5\x80\x80\x80",
+                                      "\xe2\x82",
+                                      "\xc3(",
+                                      "\xff"};
+    dpcr_error error = {0};
+    for (size_t i = 0; i < sizeof good / sizeof *good; i++)
+        assert_int_equal(dpcr_sequence_set_metadata(model, "good", good[i], NULL), DPCR_OK);
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        assert_int_equal(dpcr_sequence_set_metadata(model, "good", bad[i], &error), DPCR_ERROR_ARGUMENT);
+        assert_string_equal(error.text, "sequence_set_metadata: the value of 'good' is not UTF-8");
+        assert_int_equal(dpcr_sequence_set_metadata(model, bad[i], "x", &error), DPCR_ERROR_ARGUMENT);
+        assert_non_null(strstr(error.text, "the key '"));
+    }
+    assert_string_equal(dpcr_sequence_metadata(model, "good"), "\x7f\n");
+}
+
 static void files(void **state) {
     (void)state;
     const folder f = make_folder();
@@ -324,6 +453,7 @@ static void files(void **state) {
         assert_int_equal(dpcr_sequence_set_metadata(model, "text.symbols", "0a20", NULL), DPCR_OK);
         assert_int_equal(dpcr_sequence_set_metadata(model, "deeppcr.x", "1", NULL), DPCR_ERROR_ARGUMENT);
         assert_int_equal(dpcr_sequence_set_metadata(model, "onnx.direction", "reverse", NULL), DPCR_ERROR_ARGUMENT);
+        check_strings(model);
         assert_int_equal(dpcr_sequence_save(model, f.file, NULL), DPCR_OK);
         assert_int_equal(dpcr_sequence_load(context, f.file, &read, &error), DPCR_OK);
         assert_same_parameters(read, model);
@@ -509,9 +639,18 @@ static void texts(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(gradients),      cmocka_unit_test(methods_agree), cmocka_unit_test(resumes),
-        cmocka_unit_test(likelihood),     cmocka_unit_test(files),         cmocka_unit_test(refusals),
-        cmocka_unit_test(refused_memory), cmocka_unit_test(texts),         cmocka_unit_test(the_worst_segment_is_told),
+        cmocka_unit_test(gradients),
+        cmocka_unit_test(methods_agree),
+        cmocka_unit_test(resumes),
+        cmocka_unit_test(likelihood),
+        cmocka_unit_test(files),
+        cmocka_unit_test(refusals),
+        cmocka_unit_test(refused_memory),
+        cmocka_unit_test(texts),
+        cmocka_unit_test(the_worst_segment_is_told),
+        cmocka_unit_test(loads_one_file),
+        cmocka_unit_test(goes_on_from_one_file),
+        cmocka_unit_test(another_text_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "budget.h"
+#include "swapping.h"
 #include "train/checkpoint.h"
 #include "training.h"
 
@@ -134,6 +135,50 @@ static void a_run_stopped_anywhere_resumes_to_the_same_bits(void **state) {
 typedef struct cancelling {
     int64_t calls, from;
 } cancelling;
+
+typedef struct noter {
+    int64_t at, first, noted;  // step that no note can be taken of; the first and the last one told
+} noter;
+
+static int note_but(void *user, const dpcr_train_state *state) {
+    noter *n = user;
+    if (!n->first) n->first = state->step;
+    if (state->step == n->at) return -1;
+    n->noted = state->step;
+    return 0;
+}
+
+static void a_step_that_no_note_was_taken_of_is_done_again(void **state) {
+    (void)state;
+    const dpcr_model_options o = tiny();
+    const dpcr_train_options plain = tiny_run(NULL, NULL);
+    make_data(&data, COUNT, 1);
+    reference wanted = make_reference(&o, plain);
+    for (int64_t at = 1; at <= 2 * BATCHES; at++) {
+        const folder f = make_folder();
+        dpcr_context *context = make_context(1);
+        dpcr_model *model = make_model(context, &o);
+        dpcr_error error = {0};
+        dpcr_train_state last;
+        noter n = {.at = at};
+        dpcr_train_options options = tiny_run(f.file, NULL);
+        options.progress = note_but;
+        options.progress_user = &n;
+        const bool whole = at == 2 * BATCHES;
+        assert_int_equal(dpcr_train(context, model, &data.set, &options, &last, &error),
+                         whole ? DPCR_OK : DPCR_ERROR_CANCELLED);
+        assert_int_equal(n.noted, at - 1);
+        n = (noter){0};
+        options.resume = f.file;
+        if (dpcr_train(context, model, &data.set, &options, &last, &error) != DPCR_OK) fail_msg("%s", error.text);
+        assert_int_equal(n.first, at <= BATCHES ? 1 : BATCHES + 1);  // an epoch's end is saved where it was noted
+        assert_memory_equal(dpcr_model_vector(model, NULL), wanted.parameters, vector_bytes(model));
+        dpcr_model_destroy(model);
+        dpcr_context_destroy(context);
+        remove_folder(&f);
+    }
+    free_reference(&wanted);
+}
 
 // A run by `solve` that is stopped and gone on with by `other`, which leaves out what shows in the numbers, takes what
 // the checkpoint tells.
@@ -354,6 +399,45 @@ static void a_checkpoint_lies_there_before_the_first_step(void **state) {
     remove_folder(&f);
 }
 
+// ---- a checkpoint that is replaced while it is read ----
+
+// Two of one run: from either it ends with the same bits, from a mixture it does not.
+static void a_run_goes_on_from_one_file(void **state) {
+    (void)state;
+    const dpcr_model_options o = resnet_options(3, 4, DPCR_F32);
+    dpcr_train_options options = tiny_run(NULL, NULL);
+    make_data(&data, COUNT, 1);
+    reference whole = make_reference(&o, options);
+    const folder f = make_folder();
+    content files[2];
+    dpcr_context *context = make_context(1);
+    options.save = f.file;
+    options.progress = stop_at;
+    for (int64_t step = 1; step <= 2; step++) {
+        dpcr_model *model = make_model(context, &o);
+        options.progress_user = &step;
+        assert_int_equal(dpcr_train(context, model, &data.set, &options, NULL, NULL), DPCR_ERROR_CANCELLED);
+        files[step - 1] = read_file(f.file);
+        dpcr_model_destroy(model);
+    }
+    swap s;
+    dpcr_context *swapping = swap_context(&s, &f, files);
+    options.save = NULL, options.resume = f.file;
+    options.progress = swap_ends, options.progress_user = &s;
+    for (int64_t calls = 0; !s.unused; calls++) {
+        dpcr_model *model = make_model(swapping, &o);
+        swap_after(&s, calls);
+        train_well(swapping, model, &data.set, &options);
+        assert_memory_equal(dpcr_model_vector(model, NULL), whole.parameters, vector_bytes(model));
+        dpcr_model_destroy(model);
+    }
+    for (int i = 0; i < 2; i++) free(files[i].bytes);
+    dpcr_context_destroy(swapping);
+    dpcr_context_destroy(context);
+    free_reference(&whole);
+    remove_folder(&f);
+}
+
 // ---- refusals ----
 
 // Resuming fails with these words; model and file stay as they were.
@@ -559,12 +643,14 @@ static void every_refused_allocation_comes_back_as_an_error(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_run_stopped_anywhere_resumes_to_the_same_bits),
+        cmocka_unit_test(a_step_that_no_note_was_taken_of_is_done_again),
         cmocka_unit_test(chunks_of_the_way_back_are_kept),
         cmocka_unit_test(run_ups_of_the_way_back_are_kept),
         cmocka_unit_test(joins_are_kept),
         cmocka_unit_test(a_run_cancelled_anywhere_ends_with_the_same_file),
         cmocka_unit_test(a_run_killed_at_random_moments_ends_with_the_same_file),
         cmocka_unit_test(a_checkpoint_is_a_model),
+        cmocka_unit_test(a_run_goes_on_from_one_file),
         cmocka_unit_test(a_checkpoint_lies_there_before_the_first_step),
         cmocka_unit_test(what_disagrees_on_resume_is_refused_in_words),
         cmocka_unit_test(a_checkpoint_may_not_tell_how_it_clipped),

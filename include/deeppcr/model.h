@@ -73,7 +73,7 @@ DPCR_API dpcr_status dpcr_model_tie_gradients_enqueue(const dpcr_model *model, c
                                                       void *stream, dpcr_error *error);
 
 // Strings that save and load keep with the model, such as the pixels' mean. Both are copied; value NULL removes the
-// key. Keys that begin with "deeppcr." are the library's own: DPCR_ERROR_ARGUMENT.
+// key. Keys that begin with "deeppcr." are the library's own: DPCR_ERROR_ARGUMENT, as for what is not UTF-8.
 DPCR_API dpcr_status dpcr_model_set_metadata(dpcr_model *model, const char *key, const char *value, dpcr_error *error);
 // NULL when there is none; the text stays valid until the key is set again or the model destroyed.
 DPCR_API const char *dpcr_model_metadata(const dpcr_model *model, const char *key);

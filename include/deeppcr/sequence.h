@@ -43,7 +43,7 @@ DPCR_API dpcr_recurrent *dpcr_sequence_network(dpcr_sequence *model);
 DPCR_API int64_t dpcr_sequence_parameter_count(const dpcr_sequence *model);
 
 // The user's strings, saved with the model: what the symbols or classes are, say. Copied; a key that begins with
-// "deeppcr." or "onnx." is refused.
+// "deeppcr." or "onnx." is refused, and so is what is not UTF-8.
 DPCR_API dpcr_status dpcr_sequence_set_metadata(dpcr_sequence *model, const char *key, const char *value,
                                                 dpcr_error *error);
 // NULL when there is none. Valid until it is set again.
@@ -65,7 +65,8 @@ typedef struct dpcr_sequence_data {
     int64_t longest;   // steps of the longest sequence
     int same_length;   // non-zero: all have `longest` steps
     int64_t features;  // numbers a step, the model's inputs
-    uint64_t hash;     // of the sequences, for resuming: they must be the same then
+    uint64_t hash;     // of the sequences, for resuming: they must be the same then; of a text, whose symbols train
+                       // hashes itself, of what they stand for
     // Writes the steps [length][features] of sequence `index`, its length (1..longest) and its label. Called at once
     // from several threads; must give the same each time.
     void (*read)(void *user, int64_t index, float *x, int64_t *length, uint8_t *label);

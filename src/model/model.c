@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/random.h"
+#include "data/tensors.h"
 #include "model/model_internal.h"
 
 static dpcr_status check_options(const dpcr_model_options *o, dpcr_error *error) {
@@ -313,6 +314,8 @@ dpcr_status dpcr_model_set_metadata(dpcr_model *model, const char *key, const ch
                           "model_set_metadata: a model and a key that is not empty are wanted");
     if (strncmp(key, "deeppcr.", 8) == 0)
         return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "model_set_metadata: key '%.80s' is the library's own", key);
+    const dpcr_status status = dpcri_metadata_check("model_set_metadata", key, value ? value : "", error);
+    if (status != DPCR_OK) return status;
     dpcri_metadata **at = &model->metadata;
     while (*at && strcmp((*at)->key, key) != 0) at = &(*at)->next;
     if (!value) {

@@ -54,6 +54,10 @@ void dpcri_model_head_weight(const dpcr_model *m, int64_t rows, dpcri_rows z, dp
 // tensors that are no parameters and strings whose key begins with "deeppcr.".
 dpcr_status dpcri_model_save_with(const dpcr_model *m, const char *path, const dpcr_tensors *extra, dpcr_error *error);
 
+// dpcr_model_load of the tensors that were read from `path`.
+dpcr_status dpcri_model_of_tensors(dpcr_context *context, const dpcr_tensors *tensors, const char *path,
+                                   dpcr_model **model, dpcr_error *error);
+
 // DPCR_ERROR_ARGUMENT unless array is [rows][cols] of the model's dtype on the host, rows strided, columns contiguous.
 // rows < 0: any number, which *got receives.
 dpcr_status dpcri_model_check_rows(const dpcr_model *model, const char *call, const char *what, const dpcr_array *array,

@@ -117,6 +117,8 @@ static dpcr_status recognise(const reading *r, dpcr_recurrent_kind kind, dpcr_re
     if (!is_matrix(ih))
         return wrong(r, "weight_ih_l0", "a matrix [gates hidden][inputs], as torch.nn.RNN, GRU and LSTM have it",
                      error);
+    if (ih->array.dtype != DPCR_F32 && ih->array.dtype != DPCR_F64)
+        return wrong(r, "weight_ih_l0", "F32 or F64", error);
     const dpcr_recurrent_kind apart = apart_kind(r, kind);
     if (apart) return recognise_apart(r, apart, kind, o, error);
     if (!is_matrix(hh)) return wrong(r, "weight_hh_l0", "a matrix [gates hidden][hidden]", error);
@@ -240,6 +242,37 @@ static dpcr_status check_names(const dpcr_recurrent *n, const reading *r, dpcr_e
     return DPCR_OK;
 }
 
+// What create refuses of a file is the file's fault.
+static dpcr_status create(dpcr_context *context, const reading *r, const dpcr_recurrent_options *options,
+                          dpcr_recurrent **network, dpcr_error *error) {
+    dpcr_error why = {0};
+    const dpcr_status status = dpcr_recurrent_create(context, options, network, &why);
+    if (status == DPCR_ERROR_ARGUMENT || status == DPCR_ERROR_UNSUPPORTED)
+        return dpcri_fail(error, DPCR_ERROR_FORMAT, "recurrent_load: %s: %s", r->path, why.text);
+    if (status != DPCR_OK && error) *error = why;
+    return status;
+}
+
+dpcr_status dpcri_recurrent_of_tensors(dpcr_context *context, const dpcr_tensors *tensors, const char *path,
+                                       const char *prefix, dpcr_recurrent_kind kind, dpcr_recurrent **network,
+                                       dpcr_error *error) {
+    const reading r = {.tensors = tensors, .path = path, .prefix = prefix ? prefix : ""};
+    dpcr_recurrent_options options = {0};
+    dpcr_recurrent *made = NULL;
+    dpcr_status status;
+    DPCR_TRY(check_others(&r, error));
+    DPCR_TRY(recognise(&r, kind, &options, error));
+    DPCR_TRY(check_matrices(&r, &options, error));
+    DPCR_TRY(create(context, &r, &options, &made, error));
+    DPCR_TRY(read_parameters(made, &r, error));
+    DPCR_TRY(check_names(made, &r, error));
+    *network = made;
+    made = NULL;
+done:
+    dpcr_recurrent_destroy(made);
+    return status;
+}
+
 dpcr_status dpcr_recurrent_load(dpcr_context *context, const char *path, const char *prefix, dpcr_recurrent_kind kind,
                                 dpcr_recurrent **network, dpcr_error *error) {
     if (!network) return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "recurrent_load: no place for the network given");
@@ -250,21 +283,10 @@ dpcr_status dpcr_recurrent_load(dpcr_context *context, const char *path, const c
         return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "recurrent_load: the prefix has %zu bytes, wanted fewer than %d",
                           strlen(prefix), PREFIX_BYTES);
     dpcr_tensors tensors = {0};
-    const reading r = {.tensors = &tensors, .path = path, .prefix = prefix ? prefix : ""};
-    dpcr_recurrent_options options = {0};
-    dpcr_recurrent *made = NULL;
     dpcr_status status;
     DPCR_TRY(dpcr_safetensors_read(context, path, &tensors, error));
-    DPCR_TRY(check_others(&r, error));
-    DPCR_TRY(recognise(&r, kind, &options, error));
-    DPCR_TRY(check_matrices(&r, &options, error));
-    DPCR_TRY(dpcr_recurrent_create(context, &options, &made, error));
-    DPCR_TRY(read_parameters(made, &r, error));
-    DPCR_TRY(check_names(made, &r, error));
-    *network = made;
-    made = NULL;
+    DPCR_TRY(dpcri_recurrent_of_tensors(context, &tensors, path, prefix, kind, network, error));
 done:
-    dpcr_recurrent_destroy(made);
     dpcr_tensors_free(context, &tensors);
     return status;
 }

@@ -3,6 +3,7 @@
 #ifndef DPCRI_RECURRENT_INTERNAL_H
 #define DPCRI_RECURRENT_INTERNAL_H
 
+#include "deeppcr/data.h"
 #include "deeppcr/recurrent.h"
 #include "nn/recurrent.h"
 
@@ -27,6 +28,11 @@ typedef enum dpcri_recurrent_tensor {
     DPCRI_PEEPHOLE,
     DPCRI_RECURRENT_TENSORS
 } dpcri_recurrent_tensor;
+
+// dpcr_recurrent_load of the tensors that were read from `path`; prefix as there, and short enough.
+dpcr_status dpcri_recurrent_of_tensors(dpcr_context *context, const dpcr_tensors *tensors, const char *path,
+                                       const char *prefix, dpcr_recurrent_kind kind, dpcr_recurrent **network,
+                                       dpcr_error *error);
 
 // Offset in the vectors of a tensor of layer and direction `chain`; -1: the network has none.
 int64_t dpcri_recurrent_offset(const dpcr_recurrent *network, int64_t chain, dpcri_recurrent_tensor which);

@@ -264,18 +264,14 @@ static dpcr_status check_size(const dpcr_model_options *o, const char *path, con
         path, (long long)o->inputs, (long long)o->outputs, (long long)o->width, (long long)o->hidden, (long long)held);
 }
 
-dpcr_status dpcr_model_load(dpcr_context *context, const char *path, dpcr_model **model, dpcr_error *error) {
-    if (!model) return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "model_load: no place for the model given");
-    *model = NULL;
-    if (!context || !path) return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "model_load: a context and a path are wanted");
-    dpcr_tensors tensors = {0};
+dpcr_status dpcri_model_of_tensors(dpcr_context *context, const dpcr_tensors *tensors, const char *path,
+                                   dpcr_model **model, dpcr_error *error) {
     dpcr_model_options options = {0};
     dpcr_model *made = NULL;
     dpcr_error why = {0};
     dpcr_status status;
-    DPCR_TRY(dpcr_safetensors_read(context, path, &tensors, error));
-    DPCR_TRY(read_options(&tensors, path, &options, error));
-    DPCR_TRY(check_size(&options, path, &tensors, error));
+    DPCR_TRY(read_options(tensors, path, &options, error));
+    DPCR_TRY(check_size(&options, path, tensors, error));
     options.blank = 1;
     status = dpcr_model_create(context, &options, &made, &why);
     if (status == DPCR_ERROR_ARGUMENT)
@@ -283,15 +279,27 @@ dpcr_status dpcr_model_load(dpcr_context *context, const char *path, dpcr_model 
     else if (status != DPCR_OK && error)
         *error = why;
     if (status != DPCR_OK) goto done;
-    DPCR_TRY(read_parameters(made, path, &tensors, error));
-    for (int64_t i = 0; i < tensors.metadata_count; i++)
-        if (tensors.metadata_keys[i][0] && strncmp(tensors.metadata_keys[i], "deeppcr.", 8) != 0)
-            DPCR_TRY(dpcr_model_set_metadata(made, tensors.metadata_keys[i], tensors.metadata_values[i], error));
-    DPCR_TRY(dpcr_tensors_sum_agrees(&tensors, path, error));
+    DPCR_TRY(read_parameters(made, path, tensors, error));
+    for (int64_t i = 0; i < tensors->metadata_count; i++)
+        if (tensors->metadata_keys[i][0] && strncmp(tensors->metadata_keys[i], "deeppcr.", 8) != 0)
+            DPCR_TRY(dpcr_model_set_metadata(made, tensors->metadata_keys[i], tensors->metadata_values[i], error));
+    DPCR_TRY(dpcr_tensors_sum_agrees(tensors, path, error));
     *model = made;
     made = NULL;
 done:
     dpcr_model_destroy(made);
+    return status;
+}
+
+dpcr_status dpcr_model_load(dpcr_context *context, const char *path, dpcr_model **model, dpcr_error *error) {
+    if (!model) return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "model_load: no place for the model given");
+    *model = NULL;
+    if (!context || !path) return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "model_load: a context and a path are wanted");
+    dpcr_tensors tensors = {0};
+    dpcr_status status;
+    DPCR_TRY(dpcr_safetensors_read(context, path, &tensors, error));
+    DPCR_TRY(dpcri_model_of_tensors(context, &tensors, path, model, error));
+done:
     dpcr_tensors_free(context, &tensors);
     return status;
 }

@@ -196,27 +196,27 @@ done:
 // A damaged file leaves the net's numbers as they were.
 static dpcr_status resume(learning *l, dpcr_error *error) {
     dpcr_status status;
-    dpcr_tensors tensors = {0};
+    dpcr_tensors read = {0}, *const file = l->subject->resumed ? l->subject->resumed : &read;
     const char *path = l->options.resume;
     const int64_t count = l->net->parameters;
     const size_t bytes = (size_t)count * sizeof(float);
     float *values = dpcri_alloc(l->net->context, bytes);
     if (!values) DPCR_TRY(dpcri_fail(error, DPCR_ERROR_MEMORY, "learn: no memory for the weights"));
-    DPCR_TRY(dpcri_bundle_read(l->net->context, path, &tensors, error));
-    if (!dpcr_tensors_find(&tensors, "learn.values"))
+    if (file == &read) DPCR_TRY(dpcri_bundle_read(l->net->context, path, file, error));
+    if (!dpcr_tensors_find(file, "learn.values"))
         DPCR_TRY(dpcri_fail(
             error, DPCR_ERROR_FORMAT,
             "learn: resume from %s: nothing to go on from: a model without its training, or no checkpoint", path));
-    DPCR_TRY(agrees(l, &tensors, error));
-    DPCR_TRY(dpcri_bundle_get_int(&tensors, path, "deeppcr.learn.step", 0, l->state.steps, &l->state.step, error));
-    DPCR_TRY(dpcri_bundle_get_real(&tensors, path, "deeppcr.learn.loss", &l->loss, error));
-    if (!read_array(&tensors, "learn.values", count, values) ||
-        !read_array(&tensors, "learn.first", count, l->optimiser->first) ||
-        !read_array(&tensors, "learn.second", count, l->optimiser->second))
+    DPCR_TRY(agrees(l, file, error));
+    DPCR_TRY(dpcri_bundle_get_int(file, path, "deeppcr.learn.step", 0, l->state.steps, &l->state.step, error));
+    DPCR_TRY(dpcri_bundle_get_real(file, path, "deeppcr.learn.loss", &l->loss, error));
+    if (!read_array(file, "learn.values", count, values) ||
+        !read_array(file, "learn.first", count, l->optimiser->first) ||
+        !read_array(file, "learn.second", count, l->optimiser->second))
         DPCR_TRY(dpcri_fail(error, DPCR_ERROR_FORMAT,
                             "%s: no checkpoint: learn.values, learn.first or learn.second is missing or damaged",
                             path));
-    status = dpcri_net_read(l->net, &tensors, path, error);  // the averaged ones
+    status = dpcri_net_read(l->net, file, path, error);  // the averaged ones
     if (status == DPCR_OK)
         memcpy(l->average, l->net->values, bytes);
     else
@@ -226,7 +226,7 @@ static dpcr_status resume(learning *l, dpcr_error *error) {
     l->optimiser->step = l->state.step;
 done:
     dpcri_free(l->net->context, values);
-    dpcr_tensors_free(l->net->context, &tensors);
+    dpcr_tensors_free(l->net->context, file);
     return status;
 }
 

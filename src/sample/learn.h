@@ -23,6 +23,7 @@ typedef struct dpcri_subject {
                        dpcr_error *error);  // of the model's file
     void (*finish)(void *user);             // once net->values are the averaged ones, before the last file; or NULL
     const char *convolutions;               // whose: stands in the checkpoint; NULL: it has none
+    dpcr_tensors *resumed;                  // the checkpoint where it was read already, freed once taken; else NULL
 } dpcri_subject;
 
 // The options have their size, and the data set has pictures of that size, and labels; else refused in words.

@@ -27,6 +27,7 @@ typedef struct vae_learning {
     const dpcri_batch *batch;
     const dpcri_conv_library *library;       // NULL: gathered
     dpcri_conv_run *runs[DPCRI_NET_LAYERS];  // its layers, or NULL
+    dpcr_tensors file, *resumed;             // the checkpoint, where the choice of these asked it; else NULL
 } vae_learning;
 
 static dpcr_status take(vae_learning *l, int64_t width, float **place, dpcr_error *error) {
@@ -138,13 +139,12 @@ done:
 // What a checkpoint was trained with; of before there was a choice: gathered ones.
 static dpcr_status name_in(vae_learning *l, const char *path, bool *gathered, bool *same, char *text, size_t bytes,
                            dpcr_error *error) {
-    dpcr_tensors tensors = {0};
-    const dpcr_status status = dpcri_bundle_read(l->a->context, path, &tensors, error);
-    const char *found = dpcr_tensors_metadata(&tensors, DPCRI_LEARN_CONVOLUTIONS);
+    l->resumed = &l->file;
+    const dpcr_status status = dpcri_bundle_read(l->a->context, path, l->resumed, error);
+    const char *found = dpcr_tensors_metadata(l->resumed, DPCRI_LEARN_CONVOLUTIONS);
     *gathered = !found || !strcmp(found, GATHERED);
     *same = found && l->library && !strcmp(found, l->library->name);
     snprintf(text, bytes, "%.60s", found ? found : GATHERED);
-    dpcr_tensors_free(l->a->context, &tensors);
     return status;
 }
 
@@ -229,7 +229,8 @@ dpcr_status dpcr_autoencoder_train(dpcr_autoencoder *a, const dpcr_dataset *data
                       .weight = options->weight > 0 ? options->weight : 1,
                       .rows = options->batch > 0 && options->batch <= data->count ? options->batch : 1,
                       .layers = a->net.count};
-    dpcri_subject subject = {"vae", &a->net, &l, gradients, put, measure_codes, NULL};
+    dpcri_subject subject = {
+        .kind = "vae", .net = &a->net, .user = &l, .gradients = gradients, .put = put, .finish = measure_codes};
     const int64_t latent = a->options.latent;
     int64_t most = 0;
     for (int i = 0; i < l.layers; i++) {
@@ -240,6 +241,7 @@ dpcr_status dpcr_autoencoder_train(dpcr_autoencoder *a, const dpcr_dataset *data
     if (!l.sums) return dpcri_fail(error, DPCR_ERROR_MEMORY, "learn: no memory for gradients");
     DPCR_TRY(choose_convolutions(&l, options, error));
     if (a->options.convolutional) subject.convolutions = l.library ? l.library->name : GATHERED;
+    subject.resumed = l.resumed;
     DPCR_TRY(dpcri_net_train(&a->net, l.rows, error));
     DPCR_TRY(make_convolutions(&l, error));
     DPCR_TRY(take(&l, a->pixels, &l.x, error));
@@ -257,6 +259,7 @@ dpcr_status dpcr_autoencoder_train(dpcr_autoencoder *a, const dpcr_dataset *data
 done:
     for (int i = 0; i < l.layers; i++)
         if (l.runs[i]) l.library->destroy(l.runs[i]);
+    dpcr_tensors_free(a->context, &l.file);
     dpcri_free(a->context, l.losses);
     for (int i = 0; i < l.layers; i++) dpcri_free(a->context, l.y[i]), dpcri_free(a->context, l.slope[i]);
     for (int i = 0; i < 2; i++) dpcri_free(a->context, l.g[i]);

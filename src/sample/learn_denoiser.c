@@ -233,7 +233,7 @@ dpcr_status dpcr_diffusion_train(dpcr_diffusion *d, const dpcr_dataset *data, co
                            .seed = options->seed,
                            .drop = options->drop > 0 ? options->drop : 0.1,
                            .rows = options->batch > 0 && options->batch <= data->count ? options->batch : 1};
-    const dpcri_subject subject = {"denoiser", &d->net, &l, gradients, put, NULL, NULL};
+    const dpcri_subject subject = {.kind = "denoiser", .net = &d->net, .user = &l, .gradients = gradients, .put = put};
     DPCR_TRY(dpcri_net_train(&d->net, l.rows, error));
     DPCR_TRY(take_all(&l, error));
     dpcri_noise_fill(&d->options.noise, NULL, l.abar);

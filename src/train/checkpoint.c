@@ -235,7 +235,7 @@ dpcr_status dpcri_saved_open(dpcri_saved *saved, dpcr_context *context, const ch
 dpcr_status dpcri_saved_read(dpcri_saved *saved, dpcr_context *context, const char *path, dpcr_error *error) {
     dpcr_status status;
     DPCR_TRY(dpcri_saved_open(saved, context, path, error));
-    DPCR_TRY(dpcr_model_load(context, path, &saved->model, error));
+    DPCR_TRY(dpcri_model_of_tensors(context, &saved->tensors, path, &saved->model, error));
 done:
     return status;
 }

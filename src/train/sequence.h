@@ -37,6 +37,10 @@ static inline bool dpcri_sequence_cells(const dpcr_sequence *m) {
 dpcr_status dpcri_sequence_save_with(const dpcr_sequence *m, const char *path, const dpcr_tensors *extra,
                                      dpcr_error *error);
 
+// dpcr_sequence_load of the tensors that were read from `path`.
+dpcr_status dpcri_sequence_of_tensors(dpcr_context *context, const dpcr_tensors *file, const char *path,
+                                      dpcr_sequence **model, dpcr_error *error);
+
 // ---- data ----
 
 struct dpcri_sequence_pass;

@@ -9,6 +9,7 @@
 #include "base/random.h"
 #include "data/tensors.h"
 #include "deeppcr/embedding.h"
+#include "model/recurrent_internal.h"
 #include "train/checkpoint.h"
 #include "train/sequence.h"
 
@@ -162,10 +163,12 @@ int64_t dpcr_sequence_parameter_count(const dpcr_sequence *m) {
 static bool is_ours(const char *key) { return strncmp(key, "deeppcr.", 8) == 0 || strncmp(key, "onnx.", 5) == 0; }
 
 dpcr_status dpcr_sequence_set_metadata(dpcr_sequence *m, const char *key, const char *value, dpcr_error *error) {
+    dpcr_status status;
     if (!m || !key || !value)
         return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "sequence_set_metadata: model, key or value is NULL");
     if (is_ours(key))
         return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "sequence_set_metadata: the key '%.40s' is the library's", key);
+    DPCR_TRY(dpcri_metadata_check("sequence_set_metadata", key, value, error));
     dpcri_sequence_string *made = dpcri_alloc_zero(m->context, sizeof *made), **at = &m->strings;
     if (made) made->key = dpcri_strdup(m->context, key);
     if (made) made->value = dpcri_strdup(m->context, value);
@@ -180,7 +183,8 @@ dpcr_status dpcr_sequence_set_metadata(dpcr_sequence *m, const char *key, const 
         free_string(m->context, old);
     }
     *at = made;
-    return DPCR_OK;
+done:
+    return status;
 }
 
 const char *dpcr_sequence_metadata(const dpcr_sequence *m, const char *key) {
@@ -322,31 +326,39 @@ static dpcr_status read_strings(dpcr_sequence *m, const dpcr_tensors *file, dpcr
     return DPCR_OK;
 }
 
-dpcr_status dpcr_sequence_load(dpcr_context *context, const char *path, dpcr_sequence **model, dpcr_error *error) {
+dpcr_status dpcri_sequence_of_tensors(dpcr_context *context, const dpcr_tensors *file, const char *path,
+                                      dpcr_sequence **model, dpcr_error *error) {
     dpcr_status status;
-    dpcr_tensors file = {0};
     dpcr_recurrent *network = NULL;
     dpcr_sequence *made = NULL;
     dpcr_sequence_options options = {0};
-    if (model) *model = NULL;
-    if (!context || !path || !model)
-        return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "sequence_load: context, path or the place is NULL");
-    DPCR_TRY(dpcr_safetensors_read(context, path, &file, error));
-    DPCR_TRY(dpcr_recurrent_load(context, path, PREFIX, 0, &network, error));
+    DPCR_TRY(dpcri_recurrent_of_tensors(context, file, path, PREFIX, 0, &network, error));
     options.network = *dpcr_recurrent_get_options(network);
-    DPCR_TRY(read_options(&file, path, &options, error));
+    DPCR_TRY(read_options(file, path, &options, error));
     status = make(context, &options, network, &made, error);
     network = NULL;
     if (status != DPCR_OK) goto done;
-    DPCR_TRY(read_ends(made, &file, path, error));
+    DPCR_TRY(read_ends(made, file, path, error));
     DPCR_TRY(check_finite(made, path, error));
-    DPCR_TRY(read_strings(made, &file, error));
-    DPCR_TRY(dpcr_tensors_sum_agrees(&file, path, error));
+    DPCR_TRY(read_strings(made, file, error));
+    DPCR_TRY(dpcr_tensors_sum_agrees(file, path, error));
     *model = made;
     made = NULL;
 done:
     dpcr_sequence_destroy(made);
     dpcr_recurrent_destroy(network);
+    return status;
+}
+
+dpcr_status dpcr_sequence_load(dpcr_context *context, const char *path, dpcr_sequence **model, dpcr_error *error) {
+    dpcr_status status;
+    dpcr_tensors file = {0};
+    if (model) *model = NULL;
+    if (!context || !path || !model)
+        return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "sequence_load: context, path or the place is NULL");
+    DPCR_TRY(dpcr_safetensors_read(context, path, &file, error));
+    DPCR_TRY(dpcri_sequence_of_tensors(context, &file, path, model, error));
+done:
     dpcr_tensors_free(context, &file);
     return status;
 }

@@ -138,18 +138,21 @@ static void carry_states(training *t) {
 
 // ---- setting up ----
 
+// A text's symbols by FNV-1a, from where the caller's hash of what they stand for leads it.
+static uint64_t hash_of(const dpcr_sequence_data *data) {
+    uint64_t hash = UINT64_C(1469598103934665603) ^ data->hash;
+    if (!data->text) return data->hash;
+    for (int64_t i = 0; i < data->count; i++) hash = (hash ^ data->text[i]) * UINT64_C(1099511628211);
+    return hash;
+}
+
 // What a run must agree in: data, network, options.
 static void add_agreement(training *t) {
     const dpcr_sequence_options *o = &t->model->options;
     const dpcr_recurrent_options *n = &o->network;
     dpcri_strings *s = &t->fixed;
-    uint64_t hash = t->data->hash;
-    if (t->data->text) {
-        hash = UINT64_C(1469598103934665603);  // FNV-1a
-        for (int64_t i = 0; i < t->data->count; i++) hash = (hash ^ t->data->text[i]) * UINT64_C(1099511628211);
-    }
     dpcri_strings_add(s, "data.count", "%" PRId64, t->data->count);
-    dpcri_strings_add(s, "data.hash", "%016" PRIx64, hash);
+    dpcri_strings_add(s, "data.hash", "%016" PRIx64, hash_of(t->data));
     dpcri_strings_add(s, "network.kind", "%s", dpcr_recurrent_kind_name(n->kind));
     dpcri_strings_add(s, "network.inputs", "%" PRId64, n->inputs);
     dpcri_strings_add(s, "network.hidden", "%" PRId64, n->hidden);
@@ -320,7 +323,7 @@ static dpcr_status set_up(training *t, dpcr_error *error) {
     add_agreement(t);
     if (t->options.train.resume) {
         DPCR_TRY(dpcri_saved_open(&read, t->context, t->options.train.resume, error));
-        DPCR_TRY(dpcr_sequence_load(t->context, t->options.train.resume, &model, error));
+        DPCR_TRY(dpcri_sequence_of_tensors(t->context, &read.tensors, read.path, &model, error));
         // A device has one way back, of its own, in place of the loop's too.
         if (t->on_device)
             dpcri_saved_keep(&read, "solve.backward", dpcr_scheme_name(DPCR_SCHEME_SEQUENTIAL), &t->fixed);
@@ -524,12 +527,12 @@ done:
     return status;
 }
 
-static bool report_step(void *run) {
+static int64_t report_step(void *run) {
     training *t = run;
     const dpcr_train_options *o = &t->options.train;
     describe_position(t);
-    const bool stop = o->progress && o->progress(o->progress_user, &t->state) != 0;
-    return dpcri_cancelled(t->context) || stop;
+    const int answer = o->progress ? o->progress(o->progress_user, &t->state) : 0;
+    return dpcri_heed(t->context, answer);
 }
 
 static void begin_epoch(void *run, bool first) {
