@@ -326,6 +326,7 @@ int cli_sound_write(const char *path, const dpcr_array *x, int rate);
 
 // Is `path` a file that can be read? Tells it otherwise and returns false (exit code 5).
 bool cli_readable(const char *what, const char *path);
+bool cli_resumable(const char *path);  // the same of a checkpoint, which no stream is
 // Can cli_write_file write `path` (its folder, a link's file's, takes files)? Tells it otherwise and returns false
 // (exit code 4).
 bool cli_writable(const char *what, const char *path);

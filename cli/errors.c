@@ -96,8 +96,7 @@ int cli_fail_in_words(int status, const char *text) {
     return cli_fail(status, "%s", text);
 }
 
-int cli_fail_error(const dpcr_error *error, cli_doing doing) {
-    const char *text = error->text[0] ? error->text : dpcr_status_name(error->status);
+static int fail_with(const dpcr_error *error, const char *text, cli_doing doing) {
     // Who asked us to stop knows of no function; other texts tell how far it came.
     if (error->status == DPCR_ERROR_CANCELLED && cli_signal() && strstr(text, "cancel function"))
         return cli_fail_stopped();
@@ -108,6 +107,10 @@ int cli_fail_error(const dpcr_error *error, cli_doing doing) {
     const size_t n = verb_name ? strlen(verb_name) : 0;
     if (n && !strncmp(text, verb_name, n) && !strncmp(text + n, ": ", 2)) text += n + 2;
     return cli_fail_in_words(status_of(error->status, doing), text);
+}
+
+int cli_fail_error(const dpcr_error *error, cli_doing doing) {
+    return fail_with(error, error->text[0] ? error->text : dpcr_status_name(error->status), doing);
 }
 
 int cli_fail_training(const dpcr_error *error) {
@@ -121,14 +124,13 @@ int cli_fail_training(const dpcr_error *error) {
                  {": the model's inputs is ", "; it follows from the data"},
                  {": the model's outputs is ", "; it follows from the data"},
                  {": the model's ", "; without any option of the network it is the checkpoint's"}};
-    dpcr_error told = *error;
-    const size_t n = strlen(told.text);
     for (size_t i = 0; i < sizeof hints / sizeof *hints; i++)
-        if (strstr(told.text, hints[i].says)) {
-            snprintf(told.text + n, sizeof told.text - n, "%s", hints[i].hint);
-            break;
+        if (strstr(error->text, hints[i].says)) {
+            char text[sizeof error->text + 128];
+            snprintf(text, sizeof text, "%s%s", error->text, hints[i].hint);
+            return fail_with(error, text, CLI_COMPUTING);
         }
-    return cli_fail_error(&told, CLI_COMPUTING);
+    return cli_fail_error(error, CLI_COMPUTING);
 }
 
 int cli_fail_stopped(void) { return cli_fail(128 + cli_signal(), "stopped as asked"); }

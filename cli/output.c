@@ -141,6 +141,14 @@ bool cli_readable(const char *what, const char *path) {
     return false;
 }
 
+bool cli_resumable(const char *path) {
+    struct stat info;
+    if (!cli_readable("the checkpoint", path)) return false;
+    if (stat(path, &info) == 0 && S_ISREG(info.st_mode)) return true;
+    cli_fail(CLI_INPUT, "cannot go on from '%s': wanted a regular file", path);
+    return false;
+}
+
 // Does the path name what `fd`, which is written to, goes to? *own: that.
 static bool is_of(const char *path, int fd, struct stat *own) {
     struct stat named;

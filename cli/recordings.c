@@ -3,18 +3,26 @@
 #include "recordings.h"
 
 #include <dirent.h>
+#include <errno.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 
-enum { MOST_CLASSES = 256, MOST_DEPTH = 8, HELD = 5 };
+enum { MOST_CLASSES = 256, HELD = 5 };
 
 // What hashes here begin with: checkpoints hold them.
 #define HASH UINT64_C(1469598103934665603)
 
+typedef struct file_id {
+    dev_t device;
+    ino_t inode;
+} file_id;
+
 typedef struct entry {
-    char *path;         // of the file
+    char *path;  // of the file
+    file_id id;
+    int64_t order;      // in which it was found
     const char *name;   // within the class's folder, without ending
     size_t name_bytes;  // pieces of one recording have one name
     int label;
@@ -26,6 +34,12 @@ typedef struct entry {
 typedef struct listing {
     entry *entries;
     int64_t count, room;
+    // Of the class that is listed: its number, the bytes of its path, folders listed so far, links to be followed yet.
+    int label;
+    size_t bytes;
+    file_id *folders;
+    char **links;
+    int64_t folder_count, link_count;
 } listing;
 
 static bool is_folder(const char *path) {
@@ -37,46 +51,129 @@ bool cli_recordings_named(const char *data) { return !strcmp(data, CLI_SPEAKERS)
 
 // ---- what there is ----
 
-static bool add(listing *l, char *path, size_t folder, int label) {
+// All that stands in a class's folder comes first, then what links lead to: a file has its first name, and no second
+// one under which it would be tested on where it is trained on by the first.
+
+static bool is_same(const file_id *a, const file_id *b) { return a->device == b->device && a->inode == b->inode; }
+
+static bool add(listing *l, char *path, file_id id) {
     if (l->count == l->room) {
         const int64_t room = l->room ? 2 * l->room : 256;
         entry *made = realloc(l->entries, (size_t)room * sizeof *made);
         if (!made) return false;
-        memset(made + l->room, 0, (size_t)(room - l->room) * sizeof *made);
         l->entries = made;
         l->room = room;
     }
-    const char *name = path + folder + 1, *end = strrchr(name, '.');
+    const char *name = path + l->bytes + 1, *end = strrchr(name, '.');
     size_t bytes = end ? (size_t)(end - name) : strlen(name), digits = bytes;
     while (digits > 0 && name[digits - 1] >= '0' && name[digits - 1] <= '9') digits--;
     if (digits < bytes && digits > 2 && name[digits - 1] == '_' && name[digits - 2] == '_') bytes = digits - 2;
-    l->entries[l->count++] = (entry){.path = path, .name = name, .name_bytes = bytes, .label = label};
+    l->entries[l->count] =
+        (entry){.path = path, .id = id, .order = l->count, .name = name, .name_bytes = bytes, .label = l->label};
+    l->count++;
     return true;
 }
 
-// All sounds below `path`, whose first `folder` bytes are the class's.
-static int list(listing *l, const char *path, size_t folder, int label, int depth) {
-    DIR *d = opendir(path);
+static bool add_link(listing *l, char *path) {
+    char **made = realloc(l->links, (size_t)(l->link_count + 1) * sizeof *made);
+    if (!made) return false;
+    l->links = made;
+    l->links[l->link_count++] = path;
+    return true;
+}
+
+// *again: the folder was listed.
+static bool add_folder(listing *l, file_id id, bool *again) {
+    *again = false;
+    for (int64_t i = 0; i < l->folder_count && !*again; i++) *again = is_same(&l->folders[i], &id);
+    if (*again) return true;
+    file_id *made = realloc(l->folders, (size_t)(l->folder_count + 1) * sizeof *made);
+    if (!made) return false;
+    l->folders = made;
+    l->folders[l->folder_count++] = id;
+    return true;
+}
+
+static int take(listing *l, char *path, bool follow);
+
+static int is_visible(const struct dirent *e) { return e->d_name[0] != '.'; }
+static int by_bytes(const struct dirent **a, const struct dirent **b) { return strcmp((*a)->d_name, (*b)->d_name); }
+
+static int list(listing *l, const char *path, file_id id) {
+    bool again;
+    struct dirent **found = NULL;
+    if (!add_folder(l, id, &again)) return cli_fail_memory("names of folders");
+    if (again) return CLI_DONE;
+    if (cli_signal()) return cli_fail_stopped();
+    const int count = scandir(path, &found, is_visible, by_bytes);
+    if (count < 0) return cli_fail(CLI_INPUT, "cannot read the folder '%s': %s", path, strerror(errno));
     int status = CLI_DONE;
-    if (!d) return cli_fail(CLI_INPUT, "cannot read the folder '%s'", path);
-    for (struct dirent *e; !status && (e = readdir(d));) {
+    for (int i = 0; i < count; free(found[i++])) {
         char *at = NULL;
-        if (e->d_name[0] == '.') continue;
-        if (asprintf(&at, "%s/%s", path, e->d_name) < 0) {
+        if (!status && asprintf(&at, "%s/%s", path, found[i]->d_name) < 0)
             status = cli_fail_memory("names of recordings");
-            break;
-        }
-        if (is_folder(at)) {
-            if (depth < MOST_DEPTH) status = list(l, at, folder, label, depth + 1);
-        } else if (cli_sound_name(at)) {
-            if (!add(l, at, folder, label))
-                status = cli_fail_memory("names of recordings");
-            else
-                at = NULL;
-        }
-        free(at);
+        if (!status) status = take(l, at, false);
     }
-    closedir(d);
+    free(found);
+    return status;
+}
+
+// Lists a folder, notes a recording, puts a link off that is not to be followed yet; takes `path` over. What leads
+// nowhere is nothing, unless it is called like a recording.
+static int take(listing *l, char *path, bool follow) {
+    struct stat info;
+    int status = CLI_DONE;
+    bool kept = false;
+    if ((follow ? stat(path, &info) : lstat(path, &info)) != 0) {
+        if ((errno != ENOENT && errno != ELOOP) || cli_sound_name(path))
+            status = cli_fail(CLI_INPUT, "cannot read '%s': %s", path, strerror(errno));
+        free(path);
+        return status;
+    }
+    const file_id id = {info.st_dev, info.st_ino};
+    if (S_ISDIR(info.st_mode)) {
+        status = list(l, path, id);
+    } else if (S_ISLNK(info.st_mode) || cli_sound_name(path)) {
+        kept = S_ISLNK(info.st_mode) ? add_link(l, path) : add(l, path, id);
+        if (!kept) status = cli_fail_memory("names of recordings");
+    }
+    if (!kept) free(path);
+    return status;
+}
+
+static int by_file(const void *pa, const void *pb) {
+    const entry *a = pa, *b = pb;
+    if (a->id.device != b->id.device) return a->id.device < b->id.device ? -1 : 1;
+    if (a->id.inode != b->id.inode) return a->id.inode < b->id.inode ? -1 : 1;
+    return (a->order > b->order) - (a->order < b->order);
+}
+
+static void drop_second_names(listing *l, int64_t from) {
+    int64_t kept = from;
+    qsort(l->entries + from, (size_t)(l->count - from), sizeof *l->entries, by_file);
+    for (int64_t i = from; i < l->count; i++)
+        if (kept > from && is_same(&l->entries[kept - 1].id, &l->entries[i].id))
+            free(l->entries[i].path);
+        else
+            l->entries[kept++] = l->entries[i];
+    l->count = kept;
+}
+
+static int list_class(listing *l, const char *path, int label) {
+    const int64_t before = l->count;
+    char *const top = strdup(path);
+    l->label = label;
+    l->bytes = strlen(path);
+    l->folder_count = l->link_count = 0;
+    int status = top ? take(l, top, true) : cli_fail_memory("names of folders");
+    for (int64_t i = 0; i < l->link_count; i++) {
+        if (status)
+            free(l->links[i]);
+        else
+            status = take(l, l->links[i], true);
+    }
+    if (!status && l->count == before) return cli_fail(CLI_INPUT, "'%s' has no recordings", path);
+    if (!status) drop_second_names(l, before);
     return status;
 }
 
@@ -87,6 +184,14 @@ static bool is_speaker(const char *name) {
     for (int i = 0; i < 5; i++)
         if (!strncmp(name, languages[i], 3)) return true;
     return false;
+}
+
+// A model keeps names of classes in UTF-8, one a line.
+static bool can_be_kept(const char *name) {
+    json_t *text = json_string(name);
+    const bool kept = text && !strchr(name, '\n');
+    json_decref(text);
+    return kept;
 }
 
 // The classes: sub-folders, sorted.
@@ -106,6 +211,8 @@ static int list_classes(cli_recordings *r, const char *folder, bool speakers) {
         if (speakers && !is_speaker(e->d_name)) continue;
         if (r->classes == MOST_CLASSES)
             status = cli_fail(CLI_INPUT, "'%s' has more than %d folders, each a class", folder, MOST_CLASSES);
+        else if (!can_be_kept(e->d_name))
+            status = cli_fail(CLI_INPUT, "'%s': wanted the name of a class in UTF-8 and without a line break", path);
         else if (!(r->names[r->classes] = strdup(e->d_name)))
             status = cli_fail_memory("names of classes");
         else
@@ -245,12 +352,14 @@ static int split(cli_recordings *r, const listing *l) {
     for (int64_t i = 0; i < l->count; i++) {
         const entry *e = &l->entries[i];
         if (e->out) continue;
-        cli_part *part = &r->part[is_held(e)];
+        const bool held = is_held(e);
+        cli_part *part = &r->part[held];
         part->first[part->count] = e->first;
         part->length[part->count] = e->length;
         part->label[part->count++] = (uint8_t)e->label;
         if (e->length > r->longest) r->longest = e->length;
-        r->hash = cli_hash(cli_hash(r->hash, &e->samples, sizeof e->samples), &e->label, sizeof e->label);
+        const uint64_t what[] = {e->samples, (uint64_t)e->label, held};
+        r->hash = cli_hash(r->hash, what, sizeof what);
     }
     const int64_t numbers[] = {r->options.frame, r->options.hop, r->options.coefficients, r->longest};
     r->hash = cli_hash(r->hash, numbers, sizeof numbers);
@@ -303,14 +412,12 @@ int cli_recordings_read(const char *data, const cli_features *options, cli_recor
     if (!status) status = check_classes(r, folder, speakers);
     for (int c = 0; !status && c < r->classes; c++) {
         char path[4096];
-        const int used = snprintf(path, sizeof path, "%s/%s", folder, r->names[c]);
-        const int64_t before = l.count;
-        status = list(&l, path, (size_t)used, c, 0);
-        if (!status && l.count == before) status = cli_fail(CLI_INPUT, "'%s' has no recordings", path);
+        snprintf(path, sizeof path, "%s/%s", folder, r->names[c]);
+        status = list_class(&l, path, c);
     }
     if (!status) status = read_listed(r, &l, folder);
     for (int64_t i = 0; i < l.count; i++) free(l.entries[i].path);
-    free(l.entries);
+    free(l.entries), free(l.folders), free(l.links);
     if (status) cli_recordings_free(r);
     return status;
 }

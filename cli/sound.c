@@ -69,6 +69,7 @@ int cli_sound_read(const char *path, dpcr_array *x, int *rate) {
     SF_INFO info = {0};
     if (!cli_readable("the sound", path)) return CLI_INPUT;
     SNDFILE *file = sf_open(path, SFM_READ, &info);
+    if (!file && cli_signal()) return cli_fail_stopped();  // it waited for a pipe's writer
     if (!file) return cli_fail(CLI_INPUT, "'%s' is no sound: %s", path, sf_strerror(NULL));
     const int64_t shape[] = {info.frames, info.channels};
     int status = info.frames < 0 || info.frames > INT64_MAX / 8 || info.channels < 1

@@ -252,7 +252,7 @@ static int learn(diffusion *d) {
 
 static int run(diffusion *d) {
     int status = CLI_DONE;
-    if (d->options.resume && !cli_readable("the checkpoint", d->options.resume)) return CLI_INPUT;
+    if (d->options.resume && !cli_resumable(d->options.resume)) return CLI_INPUT;
     if ((status = cli_check_save(d->options.save)) != CLI_DONE) return status;
     const cli_file written[] = {{"--save", d->options.save}, {"--csv", d->common.csv}};
     const cli_file resume = {"--resume", d->options.resume};

@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <math.h>
+#include <poll.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -72,7 +73,7 @@ static int check_log(const char *path) {
 
 int cli_report_check(const cli_report *report) {
     const dpcr_train_options *o = report->train;
-    if (o->resume && !cli_readable("the checkpoint", o->resume)) return CLI_INPUT;
+    if (o->resume && !cli_resumable(o->resume)) return CLI_INPUT;
     const int status = cli_check_save(o->save);
     if (status != CLI_DONE) return status;
     if (cli_is_stdout(report->log_path) + report->common->json + cli_is_stdout(report->common->csv) > 1)
@@ -89,7 +90,21 @@ static int fail(const cli_log *log) {
     return cli_fail(CLI_RESOURCES, "cannot write the log '%s': %s", log->path, strerror(errno));
 }
 
-// What is there stays until there is something to tell: a run may be refused yet.
+enum { WAIT_MS = 50 };  // between two looks for a signal, which may come just before a call that waits
+
+static bool is_pipe(const char *path) {
+    struct stat info;
+    return stat(path, &info) == 0 && S_ISFIFO(info.st_mode);
+}
+
+// ENXIO: a pipe that nobody reads yet. To make a file is tried last: where all may write (/tmp) who tries it may not
+// open another's.
+static int open_to_append(const char *path) {
+    const int how = O_WRONLY | O_APPEND | O_CLOEXEC | O_NOCTTY | O_NONBLOCK, fd = open(path, how);
+    return fd < 0 && errno == ENOENT ? open(path, how | O_CREAT, 0666) : fd;
+}
+
+// What is there stays until there is something to tell: a run may be refused yet. A pipe is waited for.
 static int log_open(cli_log *log, const char *path) {
     log->path = path;
     log->fd = -1;
@@ -99,12 +114,14 @@ static int log_open(cli_log *log, const char *path) {
         log->fd = fcntl(STDOUT_FILENO, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
         return log->fd < 0 ? fail(log) : CLI_DONE;
     }
-    log->fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_APPEND, 0666);
-    if (log->fd < 0 && errno == EACCES) {
-        log->fd = open(path, O_WRONLY | O_APPEND | O_CLOEXEC);  // a pipe or a device
-        if (log->fd < 0) errno = EACCES;
+    log->fd = open_to_append(path);
+    while (log->fd < 0 && errno == ENXIO && is_pipe(path) && !cli_signal()) {
+        poll(NULL, 0, WAIT_MS);
+        log->fd = open_to_append(path);
     }
-    return log->fd < 0 ? fail(log) : CLI_DONE;
+    if (log->fd < 0) return cli_signal() ? cli_fail_stopped() : fail(log);
+    const int flags = fcntl(log->fd, F_GETFL);
+    return flags < 0 || fcntl(log->fd, F_SETFL, flags & ~O_NONBLOCK) != 0 ? fail(log) : CLI_DONE;
 }
 
 static void log_close(cli_log *log) {
@@ -137,6 +154,14 @@ static int log_rewind(cli_log *log, int64_t step) {
     return ftruncate(log->fd, keep) == 0 ? CLI_DONE : fail(log);
 }
 
+// A reader that is slow is waited for, but not past a signal.
+static bool has_room(int fd) {
+    struct pollfd p = {.fd = fd, .events = POLLOUT};
+    int ready = poll(&p, 1, 0);
+    while (ready <= 0 && !cli_signal()) ready = poll(&p, 1, WAIT_MS);
+    return ready > 0;
+}
+
 static int log_write(cli_log *log, json_t *object) {
     if (log->fd < 0 || !object) {
         json_decref(object);
@@ -147,11 +172,13 @@ static int log_write(cli_log *log, json_t *object) {
     const int bytes = text ? asprintf(&line, "%s\n", text) : -1;
     free(text);
     if (bytes < 0) return cli_fail_memory("a line of the log");
-    ssize_t written;
-    do written = write(log->fd, line, (size_t)bytes);
-    while (written < 0 && errno == EINTR);
+    ssize_t written = -1;
+    bool room;
+    do room = has_room(log->fd);
+    while (room && (written = write(log->fd, line, (size_t)bytes)) < 0 && errno == EINTR);
     free(line);
-    if (written == bytes) return CLI_DONE;
+    log->missed = !room;  // who stopped the run is told so by what stops it
+    if (!room || written == bytes) return CLI_DONE;
     if (written >= 0) {
         struct stat info;  // of a file nothing is left of a line that has no room
         if (written > 0 && !log->stream && fstat(log->fd, &info) == 0 && S_ISREG(info.st_mode) &&
@@ -222,11 +249,10 @@ int cli_report_open(cli_report *r) {
 void cli_report_close(cli_report *r) {
     log_close(&r->log);
     // Of a run that was stopped or failed, which is told, the epochs that it did; where that takes no reader.
-    struct stat info;
-    const bool waits = r->common->csv && stat(r->common->csv, &info) == 0 && S_ISFIFO(info.st_mode);
-    if (r->common->csv && !r->tabled && !waits && json_array_size(r->epochs) > 0) {
+    const char *csv = r->common->csv;
+    if (csv && !r->tabled && !is_pipe(csv) && json_array_size(r->epochs) > 0) {
         cli_hold(true);
-        write_table(r->common->csv, r->epochs);
+        write_table(csv, r->epochs);
         cli_hold(false);
     }
     json_decref(r->epochs);
@@ -276,6 +302,7 @@ static int end_epoch(cli_report *r, const dpcr_train_state *s) {
     return log_write(&r->log, line);
 }
 
+// A step that the log lacks would be missing for ever were it saved: it is done again.
 int cli_report_step(cli_report *r, const dpcr_train_state *state) {
     if (!r->begun) r->status = log_rewind(&r->log, r->resuming ? state->step : 0);
     const int64_t before = r->begun ? r->state.step : r->resuming ? state->step - 1 : 0;
@@ -286,7 +313,7 @@ int cli_report_step(cli_report *r, const dpcr_train_state *state) {
     if (!r->status) r->status = log_step(&r->log, r->log_every, before, &s, r->unit);
     cli_progress_draw(&r->progress, &s, state->epoch_ended != 0);
     if (!r->status && state->epoch_ended) r->status = end_epoch(r, &s);
-    return r->status ? r->status : cli_signal();
+    return r->status ? -1 : cli_signal();
 }
 
 int cli_report_final(cli_report *r, const dpcr_train_state *last, dpcr_train_state *final) {
@@ -335,6 +362,7 @@ int cli_report_end(cli_report *r, const dpcr_train_state *final, cli_result *res
         status = log_write(&r->log, line);
     else
         json_decref(line);
+    if (!status && r->log.missed) status = cli_fail_stopped();
     if (!status && r->common->csv) {
         status = write_table(r->common->csv, r->epochs);
         r->tabled = true;

@@ -9,6 +9,7 @@
 typedef struct cli_log {
     int fd;       // -1: no log
     bool stream;  // standard output: nothing before it can be taken back
+    bool missed;  // the last line: a signal came while it waited for a reader
     const char *path;
 } cli_log;
 
@@ -48,7 +49,7 @@ int cli_report_check(const cli_report *report);
 // Opens the log. Returns the exit code; to be closed also after a failure.
 int cli_report_open(cli_report *report);
 void cli_report_close(cli_report *report);
-// To be called after every step; not 0: stop.
+// To be called after every step; what dpcr_train_options.progress returns.
 int cli_report_step(cli_report *report, const dpcr_train_state *state);
 // Tests now; the time does not count as training. Returns the exit code.
 int cli_report_test(cli_report *report, int64_t step);

@@ -647,7 +647,7 @@ static int train(training *t) {
 
 static int run(training *t) {
     int status = CLI_DONE;
-    if (t->resume && !cli_readable("the checkpoint", t->resume)) return CLI_INPUT;
+    if (t->resume && !cli_resumable(t->resume)) return CLI_INPUT;
     if ((status = cli_check_save(t->save)) != CLI_DONE) return status;
     const cli_file written[] = {{"--save", t->save}, {"--csv", t->common.csv}};
     const cli_file read[] = {{"--resume", t->resume}, {"--csv", t->common.csv}},

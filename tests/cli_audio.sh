@@ -6,10 +6,10 @@ set -u
 . "$(dirname "$0")/program.bash"
 find_numpy
 "$python" - "$program" "$folder" <<'PYTHON'
-import json, os, struct, sys, threading, wave
+import json, os, signal, struct, subprocess, sys, threading, time, wave
 import numpy as np
 
-from program import answer, content, ended, path, put, refused, run
+from program import answer, content, ended, is_one_line, path, put, refused, run, words
 
 rng = np.random.default_rng(7)
 RATE = 8000
@@ -114,6 +114,52 @@ for way in (["newton", "--backward", "chunked"], ["overlap", "--backward", "over
 whole = [answer("train", "gru", *learn, "--batch", 64, "--method", "sequential", "--backward", "sequential", *more)["test_loss"] for more in ([], ["--segment", 2])]
 assert whole[0] == whole[1], whole
 
+# ---- links: a recording has one name, and what lies deep is heard ----
+def heard():
+    r = answer("train", "gru", "--data", path("linked"), "--batch", 2, "--hidden", 3, "--epochs", 1, "--threads", 1, "--method", "sequential", "--backward", "sequential")
+    return r["recordings"], r["test_recordings"], r["test_loss"]
+
+
+for k in range(12):
+    for name in ("up", "down"):
+        write(path("linked", name, "z", "say%d.wav" % k), rising(1000)[:: 1 if name == "up" else -1])
+plain = heard()
+assert plain[:2] != (0, 0) and sum(plain[:2]) == 24, plain
+os.symlink(".", path("linked", "up", "loop"))
+os.symlink("z", path("linked", "down", "again"))
+os.symlink("z/say1.wav", path("linked", "down", "another.wav"))
+os.symlink("z/say2.wav", path("linked", "down", "z", "nowhere"))
+os.link(path("linked", "down", "z", "say3.wav"), path("linked", "down", "z", "twice.wav"))
+assert heard() == plain, (heard(), plain)
+os.symlink("../down/z/say5.wav", path("linked", "up", "theirs.wav"))  # under both classes
+assert sum(heard()[:2]) == 23
+os.remove(path("linked", "up", "theirs.wav"))
+write(path("linked", "up", *"abcdefghijk", "deep.wav"), rising(1000))
+assert sum(heard()[:2]) == 25
+os.symlink("nowhere", path("linked", "up", "lost.wav"))
+refused(5, "lost.wav': No such file or directory", "train", "gru", "--data", path("linked"))
+os.remove(path("linked", "up", "lost.wav"))
+here = os.getcwd()
+os.chdir(path("linked", "up"))
+for _ in range(17):
+    os.mkdir("d" * 250)
+    os.chdir("d" * 250)
+os.chdir(here)
+refused(5, "File name too long", "train", "gru", "--data", path("linked"))
+subprocess.run(["rm", "-r", path("linked", "up", "d" * 250)], check=True)
+
+# A signal while a pipe among them has no writer.
+os.mkfifo(path("linked", "down", "pipe.wav"))
+for number in (signal.SIGINT, signal.SIGTERM):
+    child = subprocess.Popen(words("train", "gru", "--data", path("linked"), "--threads", 1), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    asleep = 0
+    while asleep < 5:
+        time.sleep(0.1)
+        asleep = asleep + 1 if open("/proc/%d/stat" % child.pid).read().rsplit(")", 1)[1].split()[0] == "S" else 0
+    child.send_signal(number)
+    out, told = child.communicate(timeout=60)
+    assert child.returncode == 128 + number and told.endswith(b": stopped as asked\n") and is_one_line(told), (child.returncode, told)
+
 # ---- eval ----
 r = answer("eval", path("a.st"), "--data", path("set"), "--method", "overlap")
 assert r["test_accuracy"] == loop["test_accuracy"] and abs(r["test_loss"] - loop["test_loss"]) < 1e-6 and r["difference"] < 1e-5, r
@@ -121,6 +167,41 @@ assert answer("eval", path("a.st"), "--data", path("set"), "--split", "train")["
 bits = answer("train", "rnn", "--data", "bitstream", "--limit", 160, "--length", 30, "--epochs", 1, "--save", path("bits.st"), "--seed", 5)
 r = answer("eval", path("bits.st"), "--method", "newton")
 assert r["sequences"] == bits["test_sequences"] == 17 and abs(r["test_loss"] - bits["test_loss"]) < 1e-5, (r, bits)
+
+# ---- recordings renamed, others for testing: another run, though their order is the same ----
+def is_held(name):
+    value = 1469598103934665603
+    for byte in name.encode():
+        value = (value ^ byte) * 1099511628211 % 2**64
+    return value // 7 % 5 == 0
+
+
+def named(i, held):
+    return next(name for name in ("z%02d_%dx" % (i, k) for k in range(10**4)) if is_held(name) == (i in held))
+
+
+for name, way in (("up", 1), ("down", -1)):
+    for i in range(12):
+        write(path("split", name, named(i, (3, 7)) + ".wav"), rising(900)[::way])
+again = ["train", "gru", "--data", path("split"), "--batch", 4, "--constant-rate", "--warm-up", 0]
+r = answer(*again, "--epochs", 1, "--save", path("split.st"))
+assert (r["recordings"], r["test_recordings"]) == (20, 4), r
+answer(*again, "--epochs", 2, "--resume", path("split.st"), "--save", path("split2.st"))
+for name in ("up", "down"):
+    for i in range(12):
+        os.rename(path("split", name, named(i, (3, 7)) + ".wav"), path("split", name, named(i, (4, 8)) + ".wav"))
+refused(2, "data.hash is", *again, "--epochs", 2, "--resume", path("split.st"), "--quiet")
+
+# ---- classes whose names no model can keep: told before any sound is read ----
+for name in (b"caf\xe9", b"two\nlines"):
+    odd = os.fsencode(path("odd"))
+    write(path("odd", "tea", "x.wav"), np.ones(500) * 0.5)
+    write_float(os.path.join("odd", "tea", "broken.wav"), np.full((900, 1), np.nan))
+    os.mkdir(os.path.join(odd, name))
+    for arguments in (["train", "gru", "--data", path("odd"), "--epochs", 1], ["eval", path("a.st"), "--data", path("odd")]):
+        line = ended(5, *arguments).stderr
+        assert line.count(b"\n") == 1 and b"wanted the name of a class in UTF-8 and without a line break" in line and name[:3] in line, line
+    os.rmdir(os.path.join(odd, name))
 
 # ---- refusals ----
 write(path("mixed", "a", "x.wav"), np.ones(500) * 0.5)

@@ -323,6 +323,10 @@ done
 cases=$((cases + 1))
 "$program" train mlp --layers 2 --data "$folder/nowhere" --save /dev/null >/dev/null 2>"$folder/stderr"
 [ $? -eq 5 ] || complain "--save /dev/null beside >/dev/null: $(cat "$folder/stderr")"
+for words in 'mlp --layers 2' resnet vae denoiser vgg11 'gru --data bitstream'; do
+    # shellcheck disable=SC2086 # words
+    refused 5 'wanted a regular file' train $words --resume /dev/null --save "$folder/model"
+done
 mkfifo "$folder/fifo"
 refused 2 'cannot keep checkpoints in the stream' train mlp --layers 2 --save "$folder/fifo"
 rm "$folder/fifo"

@@ -5,9 +5,9 @@
 set -u
 . "$(dirname "$0")/program.bash"
 python3 - "$program" "$folder" <<'PYTHON'
-import gzip, json, os, resource, signal, subprocess, time
+import fcntl, gzip, json, os, resource, signal, subprocess, termios, time
 
-from program import answer, content, path, put, put_safetensors, refused, run, safetensors, words
+from program import answer, content, is_one_line, path, put, put_safetensors, refused, run, safetensors, words
 
 # ---- streams: they are learnt, and every method gives the same losses ----
 streams = ["--data", "bitstream", "--limit", 480, "--length", 60, "--epochs", 3, "--rate", "5e-3", "--threads", 2]
@@ -83,6 +83,80 @@ refused(2, "wanted at least warm_up", "train", "gru", "--data", words_of, "--epo
 refused(2, "5 sequences are less than one batch", "train", "gru", "--data", "bitstream", "--limit", 5, "--batch", 6)
 refused(5, "too short", "train", "gru", "--data", words_of, "--epochs", 1, "--length", 10**4)
 assert content("a.st") == kept and not os.path.exists(path("d.st"))
+
+# ---- the log ----
+def logged(text):
+    return [json.loads(line) for line in text.decode().splitlines()]
+
+
+# A disk without room for a line of it (here: a limit on a file's size): no checkpoint is ahead of the log.
+short = ["train", "gru", "--data", "bitstream", "--limit", 64, "--length", 5, "--hidden", 3, "--batch", 8, "--threads", 1, "--epochs", 20, "--quiet",
+         "--method", "sequential", "--backward", "sequential"]
+run(*short, "--save", path("whole.st"))
+refused(4, "cannot write the log", *short, "--save", path("gap.st"), "--log", path("gap.log"),
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (20000, 20000)))
+assert 8 < len(logged(content("gap.log"))) < 150, "no step was lost"
+run(*short, "--resume", path("gap.st"), "--log", path("gap.log"))
+assert [line["step"] for line in logged(content("gap.log")) if line["event"] == "step"] == list(range(1, 161))
+assert content("gap.st") == content("whole.st")
+
+# Into a pipe, whoever comes first.
+pipe = path("pipe")
+os.mkfifo(pipe)
+for program_first in (True, False):
+    reader = None if program_first else subprocess.Popen(["cat", pipe], stdout=subprocess.PIPE)
+    if not program_first: time.sleep(0.2)
+    child = subprocess.Popen(words(*short, "--epochs", 2, "--log", pipe))
+    if program_first: time.sleep(0.5)
+    reader = reader or subprocess.Popen(["cat", pipe], stdout=subprocess.PIPE)
+    told = logged(reader.communicate(timeout=60)[0])
+    assert child.wait(60) == 0 and [line["event"] for line in told] == (["step"] * 8 + ["epoch"]) * 2 + ["end"], told
+
+
+def begin():
+    return subprocess.Popen(words(*short, "--epochs", 1000, "--save", path("piped.st"), "--log", pipe), stderr=subprocess.PIPE)
+
+
+def ends(child, status, text):
+    told = child.communicate(timeout=60)[1]
+    assert child.returncode == status and is_one_line(told) and text in told, (child.returncode, told)
+
+
+# Its reader goes away; it reads no further; there is none.
+child = begin()
+with open(pipe) as file:
+    file.readline()
+ends(child, 4, b"Broken pipe")
+child = begin()
+with open(pipe, "rb", buffering=0) as file:
+    held, before = 1, 0
+    while held != before:
+        before = held
+        time.sleep(0.3)
+        held = int.from_bytes(fcntl.ioctl(file, termios.FIONREAD, bytes(4)), "little")
+    child.send_signal(signal.SIGTERM)
+    ends(child, 143, b"; to go on, resume from")
+for delay in (0.5, 1, 2, 4):
+    child = begin()
+    time.sleep(delay)
+    child.send_signal(signal.SIGTERM)
+    if child.wait(60) != -signal.SIGTERM: break  # else it came before the program had a handler
+ends(child, 143, b"stopped as asked")
+
+# ---- below a long path ----
+deep = path(*["d" * 200] * 3, "m.st")
+os.makedirs(os.path.dirname(deep))
+put(deep, content("a.st"))
+line = refused(2, " [...] ", "train", "gru", *learn, "--clip", 2, "--resume", deep, "--save", path("d.st"))
+assert line.endswith("/m.st: clip is 2, wanted 1, the checkpoint's\n"), line
+
+# ---- a checkpoint of another text with the same order of letters: refused, and left ----
+put("upper", text.upper())
+run(*further, 1, "--save", path("c.st"), "--quiet")
+kept = content("c.st")
+refused(2, "data.hash is", *further, 2, "--data", path("upper"), "--resume", path("c.st"), "--quiet")
+assert content("c.st") == kept
+kept = content("a.st")
 
 # ---- refusals ----
 put("short", b"ab")

@@ -328,6 +328,50 @@ static void quotes_names(void **state) {
     assert_string_equal(quoted.text + 91, "...");
 }
 
+static bool ends_with(const char *text, const char *end) {
+    const size_t n = strlen(text), m = strlen(end);
+    return n >= m && !strcmp(text + n - m, end);
+}
+
+static bool is_utf8(const char *text) {
+    for (const unsigned char *c = (const unsigned char *)text; *c; c++) {
+        if (*c >= 0x80 && (*c < 0xc0 || (c[1] & 0xc0) != 0x80)) return false;
+        c += *c >= 0x80;
+    }
+    return true;
+}
+
+static void errors_are_one_line(void **state) {
+    scratch *s = *state;
+    char path[3000] = "", *bytes = NULL;
+    int64_t count = 0;
+    dpcri_fail(&s->error, DPCR_ERROR_ARGUMENT, "got %s, wanted none", "a\nb\x1b\x7f");
+    assert_string_equal(s->error.text, "got a?b??, wanted none");
+    // What is long is a path: what was wrong stands before it, or at the end.
+    for (int i = 0; i < 14; i++) snprintf(path + 201 * i, sizeof path - 201 * (size_t)i, "/%0200d", i);
+    assert_int_equal(dpcri_file_read(s->context, path, 9, &bytes, &count, &s->error), DPCR_ERROR_IO);
+    assert_true(!strncmp(s->error.text, "cannot open: No such file or directory; file /", 46));
+    assert_true(strstr(s->error.text, " [...] ") && ends_with(s->error.text, path + strlen(path) - 90));
+    assert_int_equal(strlen(s->error.text), sizeof s->error.text - 1);
+    const dpcri_source source = dpcri_source_memory(path, "", 0);
+    dpcri_source_bad(&source, &s->error, "%0250d, got 1 and wanted 2", 3);
+    assert_non_null(strstr(s->error.text, ", got 1 and wanted 2; file /"));
+    assert_true(ends_with(s->error.text, path + strlen(path) - 90));
+    dpcri_fail(&s->error, DPCR_ERROR_ARGUMENT, "resume from %s: got 1, wanted 2", path);
+    assert_true(ends_with(s->error.text, ": got 1, wanted 2"));
+    // Longer than any path; and texts of two bytes a letter, cut anywhere.
+    dpcri_fail(&s->error, DPCR_ERROR_ARGUMENT, "%09000d", 1);
+    assert_int_equal(strlen(s->error.text), sizeof s->error.text - 1);
+    for (size_t n = 0; n < 8; n++) {
+        for (size_t k = 0; k < 600; k++) memcpy(path + n + 2 * k, "\xc3\xb6", 3);
+        memset(path, 'a', n);
+        dpcri_fail(&s->error, DPCR_ERROR_ARGUMENT, "%s", path);
+        assert_true(is_utf8(s->error.text) && strlen(s->error.text) >= sizeof s->error.text - 3);
+    }
+    dpcri_fail(&s->error, DPCR_ERROR_ARGUMENT, "before: %.20s", s->error.text);
+    assert_true(!strncmp(s->error.text, "before: aaaaaaa\xc3\xb6", 17));
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         scratch_test(writes_and_replaces),
@@ -346,6 +390,7 @@ int main(void) {
         scratch_test(reads_whole_files),
         scratch_test(reads_pipes),
         cmocka_unit_test(quotes_names),
+        scratch_test(errors_are_one_line),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

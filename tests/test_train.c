@@ -700,11 +700,11 @@ static dpcr_status count_step(void *run, dpcr_error *error) {
     return DPCR_OK;
 }
 
-static bool count_report(void *run) {
+static int64_t count_report(void *run) {
     counted_run *r = run;
     if (r->threads < r->fewest) r->fewest = r->threads;
     r->wrong += r->most > r->threads;
-    return false;
+    return DPCRI_GO_ON;
 }
 
 // The trial tries fewer threads after the first steps: those steps have no more at work than they tell.

@@ -88,6 +88,8 @@ static void clipped_training_has_a_pipeline_s_bits(void **state) {
     for (int64_t tie = 0; tie < 4; tie++) check_clipped(tie);
 }
 
+static int note_but(void *user, const dpcr_train_state *state) { return -(state->step == ((stopper *)user)->at); }
+
 static void any_number_of_workers_goes_on_from_a_checkpoint(void **state) {
     (void)state;
     dpcr_context *context = make_context(1);
@@ -111,6 +113,14 @@ static void any_number_of_workers_goes_on_from_a_checkpoint(void **state) {
                      DPCR_ERROR_CANCELLED);
     assert_true(last.step == 4 && strstr(told.text, "to go on, resume from"));
     options.resume = f.file;
+    const content fourth = read_file(f.file);
+    stop.at = 6;
+    options.progress = note_but;
+    assert_int_equal(dpcr_train_data_parallel(context, model, set, &options, &workers, &last, NULL, &told),
+                     DPCR_ERROR_CANCELLED);
+    assert_same_file(f.file, &fourth);  // nothing is saved of a step that no note was taken of
+    free(fourth.bytes);
+    options.progress = stop_at;
     stop.at = 11;  // in the second epoch
     workers = workers_options(2);
     assert_int_equal(dpcr_train_data_parallel(context, model, set, &options, &workers, &last, NULL, &told),

@@ -116,7 +116,8 @@ typedef struct dpcr_train_options {
     double checkpoint_seconds;  // a step that ends later than this after the last checkpoint writes one; 0: 10 s.
                                 // Every epoch's end writes one too
     // Called after every step, the last of an epoch with epoch_ended set; non-zero: write a checkpoint and stop with
-    // DPCR_ERROR_CANCELLED if steps are left. The context's cancel function does the same. May be NULL.
+    // DPCR_ERROR_CANCELLED if steps are left. The context's cancel function does the same. Negative: stop so without
+    // one, as who could take no note of the step wants it: a run that goes on does the step again. May be NULL.
     int (*progress)(void *user, const struct dpcr_train_state *state);
     void *progress_user;
     double clip;  // norm of all gradients together (of tied steps once) at most, as dpcr_gradients_clip_norm, finite;

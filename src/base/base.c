@@ -26,11 +26,39 @@ const char *dpcr_status_name(dpcr_status status) {
     return "unknown";
 }
 
+// How many bytes stand there of a UTF-8 sequence that began before.
+static size_t left_over(const char *text) {
+    size_t n = 0;
+    while (n < 3 && ((unsigned char)text[n] & 0xc0) == 0x80) n++;
+    return n;
+}
+
+static void cut_middle(char *text, size_t bytes, const char *whole, size_t length) {
+    static const char mark[] = " [...] ";
+    const size_t last = bytes / 3, tail = last - left_over(whole + length - last);
+    size_t head = bytes - last - sizeof mark;
+    for (int n = 0; n < 3 && left_over(whole + head); n++) head--;
+    snprintf(text, bytes, "%.*s%s%s", (int)head, whole, mark, whole + length - tail);
+}
+
+void dpcri_line_print(char *text, size_t bytes, const char *format, va_list arguments) {
+    char whole[1 << 13];  // a path and what is said of it; an error has no memory to ask for
+    const int printed = vsnprintf(whole, sizeof whole, format, arguments);
+    const size_t length = printed < 0 ? 0 : printed < (int)sizeof whole ? (size_t)printed : sizeof whole - 1;
+    if (printed < 0) whole[0] = 0;
+    for (char *c = whole; *c; c++)
+        if ((unsigned char)*c < 0x20 || *c == 0x7f) *c = '?';
+    if (length < bytes)
+        memcpy(text, whole, length + 1);
+    else
+        cut_middle(text, bytes, whole, length);
+}
+
 static dpcr_status fail_va(dpcr_error *error, dpcr_status status, int code, const char *format, va_list arguments) {
     if (error) {
         error->status = status;
         error->code = code;
-        vsnprintf(error->text, sizeof error->text, format, arguments);
+        dpcri_line_print(error->text, sizeof error->text, format, arguments);
     }
     return status;
 }

@@ -32,6 +32,10 @@ dpcr_status dpcri_fail_code(dpcr_error *error, dpcr_status status, int code, con
 // DPCR_ERROR_CANCELLED: "CALL: stopped by the caller's cancel function".
 dpcr_status dpcri_fail_stopped(dpcr_error *error, const char *call);
 
+// One line for an error: control characters become '?', and what is longer is cut in the middle, where paths are; the
+// end stays, which says what was wrong. `bytes`: 32 or more; what it says may quote `text`.
+void dpcri_line_print(char *text, size_t bytes, const char *format, va_list arguments);
+
 // Checked arithmetic on extents (>= 0): false when the result does not fit.
 bool dpcri_mul(int64_t a, int64_t b, int64_t *product);
 bool dpcri_add(int64_t a, int64_t b, int64_t *sum);

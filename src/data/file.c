@@ -374,10 +374,10 @@ dpcr_status dpcri_source_read(const dpcri_source *source, int64_t at, void *to, 
 
 dpcr_status dpcri_source_bad(const dpcri_source *source, dpcr_error *error, const char *format, ...) {
     if (!error) return DPCR_ERROR_FORMAT;
-    char text[384];
+    char text[320];  // whole in the error, however long the name is
     va_list arguments;
     va_start(arguments, format);
-    vsnprintf(text, sizeof text, format, arguments);
+    dpcri_line_print(text, sizeof text, format, arguments);
     va_end(arguments);
     return dpcri_fail(error, DPCR_ERROR_FORMAT, "%s; file %s", text, source->name);
 }

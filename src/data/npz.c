@@ -262,12 +262,7 @@ done:
 
 // Puts the member's name before what was told of its contents.
 static void name_member(dpcr_error *error, const char *name) {
-    if (!error) return;
-    char told[sizeof error->text];
-    memcpy(told, error->text, sizeof told);
-    const int before = snprintf(error->text, sizeof error->text, "npz member '%s': ", name);
-    const size_t used = before > 0 && (size_t)before < sizeof told ? (size_t)before : sizeof told - 1;
-    snprintf(error->text + used, sizeof told - used, "%.*s", (int)(sizeof told - 1 - used), told);
+    if (error) dpcri_fail_code(error, error->status, error->code, "npz member '%s': %s", name, error->text);
 }
 
 static dpcr_status load_member(dpcr_context *context, const dpcri_source *source, const member *m, dpcr_tensor *tensor,

@@ -34,10 +34,10 @@ enum {
 enum { MOST_IDENTITIES = 8, MOST_PATH = 4096 };
 
 dpcr_status dpcri_onnx_refuse(const dpcri_onnx *model, dpcr_error *error, const char *format, ...) {
-    char text[384];
+    char text[320];  // as in dpcri_source_bad
     va_list arguments;
     va_start(arguments, format);
-    vsnprintf(text, sizeof text, format, arguments);
+    dpcri_line_print(text, sizeof text, format, arguments);
     va_end(arguments);
     return dpcri_fail(error, DPCR_ERROR_UNSUPPORTED, "%s; file %s", text, model->source.name);
 }

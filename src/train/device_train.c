@@ -212,7 +212,7 @@ static void describe(there *t) {
     t->ledger->state.phases.forward = t->seconds;
 }
 
-static bool report_step(void *run) {
+static int64_t report_step(void *run) {
     there *t = run;
     describe(t);
     return dpcri_ledger_report(t->ledger);

@@ -2,6 +2,7 @@
 #include "train/ledger.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "base/text.h"
@@ -58,6 +59,11 @@ bool dpcri_goes_on_in_place(const dpcr_train_options *o) {
 
 // ---- the loop ----
 
+int64_t dpcri_heed(const dpcr_context *context, int answer) {
+    if (answer < 0) return DPCRI_STOP;
+    return dpcri_cancelled(context) || answer ? DPCRI_STOP | DPCRI_SAVE : DPCRI_GO_ON;
+}
+
 // The step, with as many threads as the trial says.
 static dpcr_status timed_step(const dpcri_loop *l, dpcri_trial *trial, dpcr_error *error) {
     const int64_t before = l->position->rows;
@@ -80,12 +86,14 @@ static dpcr_status run_epoch(const dpcri_loop *l, dpcri_trial *trial, double *sa
             DPCR_TRY(dpcri_position_stopped(p, l->steps, l->options->save, error));
         }
         if (status != DPCR_OK) goto done;
-        const bool stop = l->report(l->run), last = p->step == l->steps;
-        if (stop || p->batch == l->batches || dpcri_seconds() - *saved >= l->options->checkpoint_seconds) {
+        const int64_t said = l->report(l->run);
+        const bool last = p->step == l->steps, ended = p->batch == l->batches;
+        if (said == DPCRI_STOP) return last ? DPCR_OK : dpcri_position_stopped(p, l->steps, NULL, error);
+        if (said || ended || dpcri_seconds() - *saved >= l->options->checkpoint_seconds) {
             DPCR_TRY(l->save(l->run, error));
             *saved = dpcri_seconds();
         }
-        if (stop && !last) DPCR_TRY(dpcri_position_stopped(p, l->steps, l->options->save, error));
+        if (said && !last) DPCR_TRY(dpcri_position_stopped(p, l->steps, l->options->save, error));
     }
 done:
     return status;
@@ -232,12 +240,10 @@ bool dpcri_ledger_ended(const dpcri_ledger *l, const dpcri_position *p) {
 
 dpcr_status dpcri_ledger_judge(const dpcri_ledger *l, const dpcr_solve_report *report, double loss, dpcr_error *error) {
     const dpcri_position *p = &l->position;
-    if (report->reason == DPCR_REASON_NOT_CONVERGED)
-        return dpcri_fail(error, DPCR_ERROR_UNSUPPORTED,
-                          "train: step %lld: %s did not converge in %d sweeps, and no_fallback is set; allow the "
-                          "fallback or more sweeps",
-                          (long long)p->step + 1, dpcr_method_name(report->method), report->sweeps);
-    if (isfinite(loss)) return DPCR_OK;
+    char step[48];
+    snprintf(step, sizeof step, "train: step %lld", (long long)p->step + 1);
+    const dpcr_status status = dpcri_refuse_unconverged(step, report, error);
+    if (status || isfinite(loss)) return status;
     return dpcri_position_refuse_loss("train", p, p->step + 1, loss, &l->options.optimiser, error);
 }
 
@@ -273,17 +279,18 @@ void dpcri_ledger_describe_solve(dpcri_ledger *l, const dpcr_solve_plan *plan, c
     s->backward = plan ? dpcr_solve_plan_backward(plan) : DPCR_SCHEME_SEQUENTIAL;
 }
 
-bool dpcri_ledger_report(const dpcri_ledger *l) {
-    const bool asked = l->options.progress && l->options.progress(l->options.progress_user, &l->state) != 0;
-    return dpcri_cancelled(l->context) || asked;
+int64_t dpcri_ledger_report(const dpcri_ledger *l) {
+    const int answer = l->options.progress ? l->options.progress(l->options.progress_user, &l->state) : 0;
+    return dpcri_heed(l->context, answer);
 }
 
 int64_t dpcri_ledger_decide(dpcri_ledger *l, const char *sentence) {
     dpcri_ledger_describe(l, sentence);
-    const bool stop = dpcri_ledger_report(l), ended = l->position.batch == l->batches;
+    const int64_t said = dpcri_ledger_report(l);
+    const bool ended = l->position.batch == l->batches;
     const bool due = dpcri_seconds() - l->saved >= l->options.checkpoint_seconds;
-    return (stop ? DPCRI_STOP | DPCRI_SAVE : DPCRI_GO_ON) |
-           (ended || (l->options.save && due) ? DPCRI_SAVE : DPCRI_GO_ON);
+    if (said != DPCRI_GO_ON) return said;
+    return ended || (l->options.save && due) ? DPCRI_SAVE : DPCRI_GO_ON;
 }
 
 dpcr_status dpcri_ledger_write(dpcri_ledger *l, dpcr_error *error) {

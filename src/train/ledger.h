@@ -22,6 +22,11 @@ dpcr_status dpcri_position_stopped(const dpcri_position *position, int64_t steps
 // The run goes on in the same file, which holds its checkpoint already.
 bool dpcri_goes_on_in_place(const dpcr_train_options *options);
 
+// What comes after a step, as a sum. DPCRI_STOP alone: the caller could take no note of the step, which is done again.
+typedef enum dpcri_decision { DPCRI_GO_ON = 0, DPCRI_SAVE = 1, DPCRI_STOP = 2 } dpcri_decision;
+// Of what a progress function returned.
+int64_t dpcri_heed(const dpcr_context *context, int answer);
+
 // A run by one process from where the position stands to its last step. A checkpoint is written before the first step,
 // when checkpoint_seconds have passed, at the end of an epoch and when somebody asks to stop.
 typedef struct dpcri_loop {
@@ -33,7 +38,7 @@ typedef struct dpcri_loop {
     int64_t batches, steps;                             // an epoch's, and the whole run's
     void (*begin)(void *run, bool first);               // an epoch; `first`: from its first batch, not resumed within
     dpcr_status (*step)(void *run, dpcr_error *error);  // takes the position along
-    bool (*report)(void *run);                          // true: somebody asks to stop
+    int64_t (*report)(void *run);                       // as dpcri_heed
     dpcr_status (*save)(void *run, dpcr_error *error);
 } dpcri_loop;
 dpcr_status dpcri_loop_run(const dpcri_loop *loop, dpcr_error *error);
@@ -79,11 +84,10 @@ dpcr_status dpcri_ledger_note(dpcri_ledger *ledger, double loss, int64_t correct
                               dpcr_error *error);
 // As the loop: `sentence` says why, and may be NULL.
 void dpcri_ledger_describe(dpcri_ledger *ledger, const char *sentence);
-// As a plan (NULL: of no layers) ran its last step; and what the caller says to it: whether to stop.
+// As a plan (NULL: of no layers) ran its last step; and what the caller says to it, as dpcri_heed.
 void dpcri_ledger_describe_solve(dpcri_ledger *ledger, const dpcr_solve_plan *plan, const dpcr_solve_report *report);
-bool dpcri_ledger_report(const dpcri_ledger *ledger);
+int64_t dpcri_ledger_report(const dpcri_ledger *ledger);
 
-typedef enum dpcri_decision { DPCRI_GO_ON = 0, DPCRI_SAVE = 1, DPCRI_STOP = 2 } dpcri_decision;
 // Reports, and says what comes next: a sum of dpcri_decision.
 int64_t dpcri_ledger_decide(dpcri_ledger *ledger, const char *sentence);
 // Refuses parameters that are not finite; then writes the model and the optimiser as they stand, where there is a file.

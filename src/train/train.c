@@ -100,7 +100,7 @@ static void describe(training *t) {
     s->phases.checkpoint = checkpoint;
 }
 
-static bool report_step(void *run) {
+static int64_t report_step(void *run) {
     training *t = run;
     describe(t);
     return dpcri_ledger_report(&t->ledger);
