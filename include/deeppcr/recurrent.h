@@ -73,12 +73,13 @@ typedef struct dpcr_recurrent_options {
     int no_bias;             // PyTorch's bias=False
     uint64_t seed;           // of the initialisation: PyTorch's default, U(-1/sqrt(H), 1/sqrt(H)), counter-based; where
                     // units do not mix, W_ih and b_ih of I inputs U(-1/sqrt(I), 1/sqrt(I)), a and C U(-1/2, 1/2)
-    int64_t projection;  // LSTM: P in 1..H-1, the numbers of h; 0: H. Below, H of h, y and W_hh's columns is then P
-    int reverse;         // not with bidirectional
-    int reset_before;    // GRU
-    int peepholes;       // LSTM
-    int input_forget;    // LSTM
-    double clip;         // finite, >= 0 and no less than the dtype has; 0: none
+    int64_t projection;    // LSTM: P in 1..H-1, the numbers of h; 0: H. Below, H of h, y and W_hh's columns is then P
+    int reverse;           // not with bidirectional
+    int reset_before;      // GRU
+    int peepholes;         // LSTM
+    int input_forget;      // LSTM
+    double clip;           // finite, >= 0 and no less than the dtype has; 0: none
+    uint64_t reserved[4];  // 0: room of fields to come, for these options lie within others
 } dpcr_recurrent_options;
 
 typedef struct dpcr_recurrent dpcr_recurrent;

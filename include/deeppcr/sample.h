@@ -35,6 +35,7 @@ typedef struct dpcr_noise_options {
     dpcr_noise_kind kind;
     int64_t steps;                 // T; default 1000
     double beta_first, beta_last;  // linear; default 1e-4 and 0.02
+    uint64_t reserved[4];          // 0: room of fields to come, for these options lie within others
 } dpcr_noise_options;
 
 // beta [T] and abar [T] of a schedule; either may be NULL. `options` with T filled in says how long they are.

@@ -390,6 +390,7 @@ typedef struct dpcr_solve_options {
     // |z|. AUTO sets 16 roundings where it saw two starts agree bit for bit soon. Going back always within (atol +
     // rtol) times the largest adjoint at which a chunk of the sequence starts.
     double join_tolerance;
+    uint64_t reserved[8];  // 0: room of fields to come, for these options lie within others
 } dpcr_solve_options;
 
 typedef struct dpcr_solve_plan dpcr_solve_plan;

@@ -33,14 +33,15 @@ typedef enum dpcr_optimiser_kind { DPCR_SGD = 1, DPCR_ADAM, DPCR_ADAMW } dpcr_op
 typedef struct dpcr_optimiser_options {
     size_t size;  // sizeof(dpcr_optimiser_options) of the caller
     dpcr_optimiser_kind kind;
-    double rate;          // peak learning rate, >= 0
-    double momentum;      // SGD; 0: none, and no state
-    double beta1, beta2;  // Adam, AdamW: decay of the running means, in [0, 1); 0: 0.9 and 0.999
-    double epsilon;       // Adam, AdamW: added to the root; 0: 1e-8
-    double weight_decay;  // AdamW: decoupled, p *= 1 - rate weight_decay; SGD, Adam: added to the gradient
-    int64_t warm_up;      // steps of linear warm-up: step t uses rate t / warm_up
-    int64_t total;        // steps in all, warm-up included: half a cosine down to 0 after it; 0: constant rate.
-                          // In dpcr_train_options also -1: all steps of the run
+    double rate;           // peak learning rate, >= 0
+    double momentum;       // SGD; 0: none, and no state
+    double beta1, beta2;   // Adam, AdamW: decay of the running means, in [0, 1); 0: 0.9 and 0.999
+    double epsilon;        // Adam, AdamW: added to the root; 0: 1e-8
+    double weight_decay;   // AdamW: decoupled, p *= 1 - rate weight_decay; SGD, Adam: added to the gradient
+    int64_t warm_up;       // steps of linear warm-up: step t uses rate t / warm_up
+    int64_t total;         // steps in all, warm-up included: half a cosine down to 0 after it; 0: constant rate.
+                           // In dpcr_train_options also -1: all steps of the run
+    uint64_t reserved[4];  // 0: room of fields to come, for these options lie within others
 } dpcr_optimiser_options;
 
 typedef struct dpcr_optimiser dpcr_optimiser;

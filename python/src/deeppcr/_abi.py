@@ -66,7 +66,7 @@ STRUCTURES: Dict[str, str] = {
         double atol; double rtol; int64_t window; int64_t chunk; int64_t warm_up; int64_t block; double damping;
         int max_sweeps; int no_fallback; size_t memory_limit; int consume_tape; dpcr_planning planning;
         double planning_seconds; void *start; void *step_scale; dpcr_lock lock; int64_t order; int mixed; double confirm;
-        dpcr_device device; int64_t backward_chunk; int64_t backward_warm_up; double join_tolerance;""",
+        dpcr_device device; int64_t backward_chunk; int64_t backward_warm_up; double join_tolerance; uint64_t reserved[8];""",
     "dpcr_solve_report": """size_t size; dpcr_reason reason; dpcr_method method; dpcr_scheme scheme; int sweeps;
         int64_t evaluations; double residual; double error_estimate; double seconds; double seconds_evaluate;
         double seconds_linear; double seconds_finish; size_t bytes; int64_t history_capacity; void *residual_history;
