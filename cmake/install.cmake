@@ -28,6 +28,8 @@ foreach(kind Shared Static)
 endforeach()
 install(DIRECTORY include/deeppcr DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} COMPONENT library FILES_MATCHING PATTERN "*.h")
 install(FILES docs/man/deeppcr.1 DESTINATION ${CMAKE_INSTALL_MANDIR}/man1 COMPONENT program)
+# Not CMAKE_INSTALL_DOCDIR, which inside another project is that one's.
+install(FILES LICENSE DESTINATION ${CMAKE_INSTALL_DATAROOTDIR}/doc/deeppcr COMPONENT library)
 
 configure_package_config_file(cmake/deeppcrConfig.cmake.in ${CMAKE_BINARY_DIR}/deeppcrConfig.cmake
   INSTALL_DESTINATION ${package_dir})

@@ -28,7 +28,7 @@ mv "$folder/first place" "$folder/prefix"  # nothing may remember where it was i
 prefix=$folder/prefix
 library=$(dirname "$(find "$prefix" -name libdeeppcr.a)")
 for file in "$library/libdeeppcr.so" "$library/libdeeppcr.so.0" "$library/libdeeppcr.a" "$library/pkgconfig/deeppcr.pc" \
-    "$library/cmake/deeppcr/deeppcrConfig.cmake" "$prefix/include/deeppcr/deeppcr.h" "$prefix/share/man/man1/deeppcr.1"; do
+    "$library/cmake/deeppcr/deeppcrConfig.cmake" "$prefix/include/deeppcr/deeppcr.h" "$prefix/share/man/man1/deeppcr.1" "$prefix/share/doc/deeppcr/LICENSE"; do
     [ -e "$file" ] || fail "missing: ${file#"$prefix"/}"
 done
 for header in include/deeppcr/*.h; do
@@ -45,6 +45,15 @@ export PKG_CONFIG_PATH=$library/pkgconfig
 quietly "pkg-config finds no deeppcr" pkg-config --exists --print-errors deeppcr
 [ "$(pkg-config --modversion deeppcr)" = "$(sed -n 's/.*DPCR_VERSION_STRING "\(.*\)"/\1/p' include/deeppcr/export.h)" ] ||
     fail "pkg-config's version $(pkg-config --modversion deeppcr) is not the headers'"
+
+# The command that README.md gives, as it stands there.
+command=$(sed -n 's/^From C, with `\(cc program\.c [^`]*\)`.*/\1/p' README.md)
+[ -n "$command" ] || fail "README.md gives no command for C"
+for name in linear_chain custom_steps; do
+    cp "examples/$name.c" "$folder/program.c"
+    quietly "$name does not build with README.md's $command" env -C "$folder" bash -c "$command"
+    quietly "$name, built with README.md's command, fails" env LD_LIBRARY_PATH="$library" "$folder/a.out"
+done
 
 strict="-std=c17 -Wall -Wextra -Werror -D_GNU_SOURCE"
 for example in examples/*.c; do

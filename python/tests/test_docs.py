@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: MIT
 """What is public says what it takes: each parameter by its name, in NumPy's form, and what is raised."""
 import importlib
+import importlib.metadata
 import inspect
+import pathlib
 import re
 
 import pytest
@@ -61,3 +63,15 @@ def test_modules_take_their_own_words():
     for kind in (ours.RNN, ours.GRU):
         with pytest.raises(ValueError, match="proj_size is 2"):
             kind(2, 3, proj_size=2)
+
+
+def test_what_is_installed_has_its_licence():
+    try:
+        installed = importlib.metadata.distribution("deeppcr")
+    except importlib.metadata.PackageNotFoundError:
+        pytest.skip("not installed")
+    if not any(installed.locate_file("deeppcr").samefile(folder) for folder in deeppcr.__path__ if pathlib.Path(folder).exists()):
+        pytest.skip("another one is installed")
+    (name,) = set(installed.metadata.get_all("License-File")) & {"LICENSE"}
+    (file,) = (file for file in installed.files if file.match(f"*.dist-info/licenses/{name}"))
+    assert file.read_text().startswith("MIT License")

@@ -198,7 +198,7 @@ def test_filters(doubles, rng):
     each = jax.vmap(lambda a: ours.lfilter(b, a, x))(jnp.stack([a, 2 * a]))
     assert np.allclose(each[0], 2 * each[1], rtol=0, atol=1e-13)
     for call in (ours.sosfilt, jax.jit(ours.sosfilt), jax.grad(lambda s, x: ours.sosfilt(s, x).sum())):
-        with pytest.raises(Exception, match="sos.*wanted all ones"):
+        with pytest.raises(Exception, match=r"sos\[.*, 3\].*wanted 1"):
             jax.block_until_ready(call(2 * jnp.asarray(sos), x))
     assert not jax.grad(lambda s: ours.sosfilt(s, x[:, :0]).sum())(jnp.asarray(sos)).any()  # no numbers; order 0
     checked(ours.lfilter, (b[:1], a[:1], x))

@@ -3,15 +3,18 @@
 import concurrent.futures
 import os
 import pathlib
+import shutil
 import signal
 import subprocess
 import sys
 import textwrap
+import weakref
 
 import numpy as np
 import pytest
 
 import deeppcr
+from deeppcr import _library
 
 
 def chain(rng, length=2000):
@@ -65,6 +68,27 @@ def test_denormals_are_flushed_when_asked(scheme):
         deeppcr.flush_denormals("no")
 
 
+@pytest.mark.parametrize("function", ["selective_scan", "selective_adjoint", "attention_scan", "attention_adjoint"])
+def test_a_scan_has_its_context_until_it_ends(function, monkeypatch):
+    """Another thread may set the number of threads meanwhile."""
+    few, steps, q = np.ones((1, 16, 3)), np.ones((1, 64, 3)), np.ones((1, 3, 1, 4))
+    run, scan, A = getattr(_library.lib, "dpcr_" + function), function.startswith("selective"), -np.ones((16, 64))
+
+    def meanwhile(*arguments):
+        deeppcr.set_threads(0)
+        assert held() is not None
+        return run(*arguments)
+
+    monkeypatch.setattr(_library.lib, "dpcr_" + function, meanwhile)
+    deeppcr.set_threads(0)  # a context that nothing else has
+    held = weakref.ref(_library.context.get())
+    if function.endswith("adjoint"):
+        deeppcr.selective_scan_vjp(few, few, A, steps, steps, few) if scan else deeppcr.linear_attention_vjp(q, q, q, q)
+    else:
+        deeppcr.selective_scan(few, few, A, steps, steps) if scan else deeppcr.linear_attention(q, q, q)
+    assert held() is None
+
+
 def test_numbers_of_threads_leave_none_behind():
     child = python("""
         import os, time, numpy as np, deeppcr
@@ -97,6 +121,28 @@ def finished(child):
     except subprocess.TimeoutExpired:
         os.killpg(child.pid, signal.SIGKILL)
         raise
+
+
+def test_the_library_may_lie_in_any_folder_of_the_package(tmp_path):
+    """As after `pip install --editable`: modules in the tree, the library in site-packages."""
+    modules, library = tmp_path / "modules", pathlib.Path(_library.lib._name)
+    if not library.exists():
+        pytest.skip("the library is the system's")
+    shutil.copytree(pathlib.Path(deeppcr.__file__).parent, modules, ignore=shutil.ignore_patterns("*.so", "__pycache__"))
+    if library.name != "libdeeppcr.so":
+        (tmp_path / "libdeeppcr.so").symlink_to(library.resolve())
+        library = tmp_path / "libdeeppcr.so"
+    child = python(f"""
+        import importlib.util, os, sys
+        os.environ.pop("DEEPPCR_LIBRARY", None)
+        folders = [{str(modules)!r}, {str(library.parent)!r}]
+        spec = importlib.util.spec_from_file_location("deeppcr", folders[0] + "/__init__.py", submodule_search_locations=folders)
+        sys.modules["deeppcr"] = package = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(package)
+        print(package._library.lib._name)
+    """)
+    out, said = finished(child)
+    assert out and pathlib.Path(out.strip()).samefile(library), said
 
 
 @pytest.mark.skipif("asan" in os.environ.get("LD_PRELOAD", ""), reason="its own locks do not survive a fork among threads")
@@ -285,6 +331,48 @@ def test_ctrl_c_ends_a_filter(call):
     assert filters.lfilter([1.0], [1.0], x[:3])[0] == 1
     print("done")
     """)
+
+
+@pytest.mark.skipif(not pathlib.Path("/proc/self/statm").exists() or "asan" in os.environ.get("LD_PRELOAD", ""),
+                    reason="no /proc, or memory has no limit")  # fmt: skip
+def test_memory_that_the_system_refuses_is_told_so():
+    """What is given fits, a copy of it or a result does not."""
+    child = python("""
+        import resource, numpy as np, deeppcr
+        from deeppcr import recurrent, signal
+        deeppcr.set_threads(1)
+        A, sos, net = np.float32(0.5), np.array([[0.1, 0.2, 0.1, 1, -1.1, 0.4]]), recurrent.GRU(1, 1, method="sequential")
+        x, few = np.zeros((40_000_000, 1), np.float32), np.ones((4, 1), np.float32)  # 160 MB, pages that nobody wrote
+        lfilter = lambda b, a: (signal.lfilter(b, a, few[:, 0]), signal.lfilter_vjp(b, a, few[:, 0], few[:, 0]))
+        calls = {
+            "doubles": lambda: deeppcr.linear_chain(A, x, np.zeros(1)), "A": lambda: deeppcr.linear_chain(x[:, 0], x, np.zeros(1)),
+            "vjp": lambda: deeppcr.linear_chain_vjp(A, x, x),
+            "jvp": lambda: deeppcr.linear_chain_jvp(A, x, db=few[:1]), "db": lambda: deeppcr.linear_chain_jvp(0.5, few[:0].astype(float), db=x),
+            "sosfilt": lambda: signal.sosfilt(sos, x[:, 0]), "axis": lambda: signal.sosfilt(sos.astype("f"), x.reshape(2, -1, 2), 1),
+            "complex": lambda: signal.sosfilt(sos, x[:, 0].view(np.complex64)), "lfilter": lambda: signal.lfilter([1.0], [1.0, 0.5], x[:, 0]),
+            "lfilter_vjp": lambda: signal.lfilter_vjp([1.0], [1.0, 0.5], x[:, 0], x[:, 0]),
+            "scan": lambda: deeppcr.selective_scan(*[x.reshape(1, 1, -1)] * 2, -np.ones((1, 1)), *[x.reshape(1, 1, -1)] * 2),
+            "attention": lambda: deeppcr.linear_attention(*[x.reshape(1, -1, 1, 1)] * 3),
+            "network": lambda: net(x), "training": lambda: net(x, training=True),
+            "solve": lambda: deeppcr.solve(lambda z, l: z, few[0], len(x), guess=x), "z0": lambda: deeppcr.solve(lambda z, l: z, x[:, 0], 1),
+        }
+        lfilter([1.0], [1.0, 0.5])  # what is made once is made
+        net(few, training=True)
+        size = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+        resource.setrlimit(resource.RLIMIT_AS, (size + 100_000_000,) * 2)
+        for name, call in calls.items():
+            try:
+                call()
+            except deeppcr.OutOfMemory:
+                pass
+            except Exception as error:
+                print(name, type(error).__name__, error)
+            else:
+                print(name, "ran")
+        print("done")
+    """)
+    out, said = finished(child)
+    assert out == "done\n", out + said
 
 
 @pytest.mark.skipif(not pathlib.Path("/proc/self/statm").exists() or "asan" in os.environ.get("LD_PRELOAD", ""),

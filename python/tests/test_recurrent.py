@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: MIT
+import concurrent.futures
 import copy
 import ctypes
 import pickle
@@ -7,7 +8,7 @@ import numpy as np
 import pytest
 
 import deeppcr
-from deeppcr import _abi, _library, _ready, recurrent
+from deeppcr import _abi, _engine, _library, _ready, recurrent
 
 KINDS = [recurrent.RNN, recurrent.RNNReLU, recurrent.GRU, recurrent.LSTM]
 
@@ -142,8 +143,8 @@ def test_addresses_that_a_ctrl_c_kept_from_being_written_are_written_later(rng, 
     monkeypatch.setattr(_library, "OWN_BYTES", 0)
     net = pickle.loads(pickle.dumps(net))
     y, _ = net(x, training=True)
-    waiting, kept, at, _ = net._pass
-    plan = waiting.plan
+    waiting = net._waiting
+    (kept, at, _), plan = waiting.kept, waiting.plan
     assert plan.once is None
     y, dx, dh0 = kept["y"], np.zeros_like(x), np.zeros((1, 2, 4))
     flat = np.zeros_like(net._flat)
@@ -214,6 +215,38 @@ def test_a_way_back_that_was_cut_off_is_over(rng, monkeypatch):
         net.backward(dy)
 
 
+@pytest.mark.parametrize("small", [True, False])
+def test_a_pass_on_its_way_back_is_no_other_threads(rng, monkeypatch, small):
+    """While the library is at work other threads call the same network."""
+    monkeypatch.setattr(_library, "OWN_BYTES", _library.OWN_BYTES if small else 0)
+    net, x, dy = recurrent.GRU(3, 4), rng.normal(size=(5, 2, 3)), rng.normal(size=(5, 2, 4))
+    owner, name = (_ready, "_run") if small else (_engine, "_backward")
+    run = getattr(owner, name)
+
+    def other():
+        with pytest.raises(deeppcr.ArgumentError, match="without a pass"):
+            net.backward(dy)
+        net(-x, training=True)
+
+    def meanwhile(*arguments):
+        monkeypatch.setattr(owner, name, run)
+        with concurrent.futures.ThreadPoolExecutor(1) as pool:
+            pool.submit(other).result()
+        return run(*arguments)
+
+    wanted = []
+    for given in (x, -x):
+        net(given, training=True)
+        wanted.append(net.backward(dy))
+    net(x, training=True)
+    monkeypatch.setattr(owner, name, meanwhile)
+    for right in wanted:
+        found = net.backward(dy)
+        assert np.array_equal(found.x, right.x) and all(np.array_equal(g, right.parameters[n]) for n, g in found.parameters.items())
+    free = net._engine.free
+    assert len(free) == len({id(slot) for slot in free}) == 2
+
+
 def test_state_dict(rng):
     a, b = recurrent.LSTM(3, 4, seed=1), recurrent.LSTM(3, 4, seed=2)
     x = rng.normal(size=(5, 3)).astype("f")
@@ -241,7 +274,7 @@ def test_refusals(rng):
     x = np.zeros((5, 2, 3), "f")
     for call, what in ((lambda: net(x[..., :2]), "x's shape"), (lambda: net(x, np.zeros((1, 2, 4))), "h0"),
                        (lambda: net(x, (np.zeros((1, 2, 5)), np.zeros((1, 2, 4)))), "h0's shape"),
-                       (lambda: net(x, None, [6, 1]), "lengths"), (lambda: recurrent.GRU(3, 0), "hidden"),
+                       (lambda: net(x, None, [5, 6]), "lengths[1]"), (lambda: recurrent.GRU(3, 0), "hidden"),
                        (lambda: recurrent.GRU(3, 4, dtype="i4"), "dtype"), (lambda: recurrent.GRU(3, 4, method="x"), "method")):
         with pytest.raises(deeppcr.ArgumentError) as caught:  # fmt: skip
             call()
@@ -280,5 +313,5 @@ def test_copies_and_pickles_stand_alone(rng, Kind):
 
 
 def test_lengths_that_are_no_whole_numbers_are_told_so(rng):
-    with pytest.raises(deeppcr.ArgumentError, match=r"lengths is \[3\. 2\.\]; wanted 2 whole numbers in 0\.\.4"):
+    with pytest.raises(deeppcr.ArgumentError, match=r"lengths is an array \(2,\) of float64; wanted 2 whole numbers in 0\.\.4"):
         recurrent.GRU(3, 4)(rng.normal(size=(4, 2, 3)), None, np.array([3.0, 2.0]))

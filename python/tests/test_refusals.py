@@ -2,6 +2,7 @@
 """What is wrong with an argument is said in one exception, which names it, what it is and what it should be."""
 import decimal
 import fractions
+import pickle
 
 import numpy as np
 import pytest
@@ -80,7 +81,7 @@ REFUSED = [
     (lambda: signal.lfilter([1j], [1.0], X), "b's dtype"), (lambda: signal.lfilter_vjp([1j], [1.0], X, X), "b's dtype"),
     (lambda: signal.lfilter_vjp([1.0], [1.0], X * 1j, X), "x's dtype"), (lambda: signal.sosfilt_vjp(SOS, X, X, "a"), "axis"),
     *[(lambda x=x: net(x), "x's dtype") for x in (np.full((5, 1, 2), "a"), np.ones((5, 1, 2)) * 1j)],
-    *[(lambda n=n: net(np.ones((5, 1, 2)), lengths=n), "lengths") for n in ([1.5], [6], [-1], [1, 2])],
+    *[(lambda n=n: net(np.ones((5, 1, 2)), lengths=n), what) for n, what in (([1.5], "lengths"), ([6], "lengths[0]"), ([-1], "lengths[0]"), ([1, 2], "lengths"))],
     (lambda: net.load_state_dict(None), "the state"), (lambda: net.load_state_dict({}), "the parameters' names"),
     (lambda: net.load_state_dict({n: v * 1j for n, v in net.state_dict().items()}), "weight_ih_l0's dtype"),
     *[(lambda a=a: recurrent.GRU(*a), what) for a, what in (((2.5, 3), "inputs"), (("2", 3), "inputs"), ((2, 0), "hidden"), ((2, 1 << 20), "hidden"),
@@ -107,11 +108,41 @@ def test_refusals_name_what_is_wrong(number):
 @pytest.mark.parametrize("call", [
     lambda: chain(np.float32(0.5), np.broadcast_to(np.float32(1), (1 << 45, 2))),
     lambda: solve(half, B[0], 1 << 50), lambda: solve(half, B[0], 1 << 62), lambda: net(np.broadcast_to(X[0, 0], (1 << 45, 1, 2))),
+    *(lambda f=f, n=n: f(np.broadcast_to(np.float32(1), (n, 1))) for n in (1 << 45, 1 << 60) for f in (
+        lambda x: chain(np.float32(0.5), x, np.ones(1)), lambda x: deeppcr.linear_chain_vjp(np.float32(0.5), x, x),
+        lambda x: deeppcr.linear_chain_jvp(np.float32(0.5), x, db=x), lambda x: signal.sosfilt(SOS, x, 0), lambda x: signal.sosfilt(SOS.astype("f"), x[:, 0]),
+        lambda x: signal.lfilter_vjp([1.0], [1.0, 0.5], x[:, 0], x[:, 0]), lambda x: recurrent.GRU(1, 1)(x, training=True),
+        lambda x: solve(half, x[0], len(x) // 4, guess=x[: len(x) // 4]), lambda x: solve(half, x[:, 0], 1),
+        lambda x: deeppcr.selective_scan(*[x.reshape(1, 1, -1)] * 2, -np.ones((1, 1)), *[x.reshape(1, 1, -1)] * 2))),
     lambda: recurrent.GRU(1 << 30, 16384), lambda: recurrent.GRU(16384, 16384, 4096, bidirectional=True, dtype=np.float64), lambda: signal.sosfilt(SOS, np.broadcast_to(X[0, 0], (1 << 45, 2))),
 ])  # fmt: skip
 def test_results_that_no_memory_holds(call):
     with pytest.raises(deeppcr.OutOfMemory):
         call()
+
+
+LENGTHS = np.ones((3, 2000, 2), "f")
+
+
+@pytest.mark.parametrize("call, said", [
+    (lambda: chain(A, B, chunk=np.ones((50, 50))), "chunk is an array (50, 50) of float64; wanted "),
+    (lambda: chain(A, B, B[0], np.ones((50, 50))), "transposed is an array (50, 50) of float64; wanted "),
+    (lambda: chain(A, B, scheme=["pcr"] * 2000), "scheme is ['pcr', 'pcr', "), (lambda: chain(A, B, structure=np.ones(2)), "structure is an array (2,) of "),
+    (lambda: solve(np.ones((50, 50)), B[0], 5), "step is an array (50, 50) of float64; wanted "),
+    (lambda: deeppcr.plan(np.ones((50, 50)), B[0], 5), "step is an array"), (lambda: solve(half, B[0], 5, [0] * 2000), "jacobian is [0, 0, "),
+    (lambda: solve(half, B[0], 5, progress=np.ones((50, 50))), "progress is an array"), (lambda: recurrent.GRU(2, 3, seed=np.ones((50, 50)) - 2), "seed is an array"),
+    (lambda: recurrent.GRU(2, 3, dtype=np.ones((50, 50))), "dtype is an array"), (lambda: solve(half, B[0], 5, atol=np.ones((50, 50))), "atol is an array"),
+    (lambda: net(LENGTHS, lengths=list(range(2000))), "lengths[4] is 4; wanted a whole number in 0..3"),
+    (lambda: net(LENGTHS, lengths=np.uint64(1 << 63) + np.arange(2000, dtype="u8")), "lengths[0] is 9223372036854775808; wanted "),
+    (lambda: net(LENGTHS, lengths=np.arange(2000.0)), "lengths is an array (2000,) of float64; wanted 2000 whole numbers in 0..3"),
+    (lambda: net(LENGTHS, lengths=list(range(3000))), "lengths is [0, 1, "), (lambda: signal.sosfilt(np.tile([1.0, 0, 0, 2, 0, 0], (100, 1)), X), "sos[0, 3] is 2.0; wanted 1"),
+])  # fmt: skip
+def test_what_is_wrong_is_said_in_a_line(call, said):
+    with pytest.raises(deeppcr.ArgumentError) as caught:
+        call()
+    text = str(caught.value)
+    assert text.startswith(said) and "\n" not in text and len(text) < 250
+    assert str(pickle.loads(pickle.dumps(caught.value))) == text
 
 
 def test_numbers_of_any_kind_are_taken():

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
 """What PyTorch lets programs do to a module from outside: torch.func, other parameters in their places, results that are written
 into, views that are to be negated. All as it does to torch.nn's modules."""
+import concurrent.futures
 import copy
 import gc
 
@@ -13,7 +14,7 @@ from torch.utils.checkpoint import checkpoint  # noqa: E402
 
 import deeppcr  # noqa: E402
 import deeppcr.torch as ours  # noqa: E402
-from deeppcr import _abi, _library, _ready  # noqa: E402
+from deeppcr import _abi, _engine, _library, _ready  # noqa: E402
 
 func = pytest.importorskip("torch.func") if hasattr(torch, "func") else None
 FUNC = pytest.mark.skipif(func is None or not hasattr(torch.library, "register_vmap"), reason="a PyTorch without torch.func or vmap of operators")
@@ -357,6 +358,39 @@ def test_a_way_back_that_was_cut_off_is_gone_anew(kind, monkeypatch):
         torch.autograd.grad(loss, x, retain_graph=True)
     monkeypatch.undo()
     assert all(map(torch.equal, torch.autograd.grad(loss, [x, *mine.parameters()]), wanted))
+
+
+@pytest.mark.parametrize("kind", ["Chain", "GRU"])
+def test_a_pass_on_its_way_back_is_no_other_threads(kind, monkeypatch):
+    """While the library is at work another thread goes the same way back; it has a pass of its own."""
+    torch.manual_seed(0)
+    mine = ours.Chain(3, 5) if kind == "Chain" else ours.GRU(3, 4)
+    x = torch.randn(6, 2, 3, requires_grad=True)
+
+    def loss():
+        return (mine(x) if kind == "Chain" else mine(x)[0]).square().sum()
+
+    def back(made):
+        return torch.autograd.grad(made, [x, *mine.parameters()], retain_graph=True)
+
+    wanted, made, both = back(loss()), loss(), []
+    owner, name = (_library.lib, "dpcr_solve_backward") if kind == "Chain" else (_ready, "_run")
+    run = getattr(owner, name)
+
+    def meanwhile(*arguments):
+        monkeypatch.setattr(owner, name, run)
+        with concurrent.futures.ThreadPoolExecutor(1) as pool:
+            both.append(pool.submit(back, made).result())
+        return run(*arguments)
+
+    monkeypatch.setattr(owner, name, meanwhile)
+    both.append(back(made))
+    assert len(both) == 2
+    for found in (*both, back(made), back(loss())):
+        assert all(map(torch.equal, found, wanted))
+    engines = [call.engine for call in mine._calls.values()] if kind == "GRU" else list(_engine._engines.kept.values())
+    for engine in engines:
+        assert len(engine.free) == len({id(slot) for slot in engine.free})
 
 
 @pytest.mark.parametrize("calls", [1, 3])

@@ -274,20 +274,59 @@ def plan_apart(form: Form, key: Tuple[int, int, bool, bool, str], most: int) -> 
     return None if plan.once is None or size > most else (slot, plan, size)
 
 
-class Pass:
-    """A forward pass that waits for its backward pass. Dropped, it gives back what it held."""
+class Waiting:
+    """A slot between a forward pass and its backward pass, whose numbers lie in it: that of one thread, the first to claim it. Dropped, it
+    gives the slot back."""
 
-    __slots__ = ("engine", "slot", "plan", "tape", "tape_at", "held", "kept")
+    __slots__ = ("engine", "slot", "held", "_left")
+
+    def __init__(self, engine: "Slots", slot: Any) -> None:
+        self.engine, self.slot, self.held = engine, slot, True
+        self._left = [True]  # a list, whose pop nothing comes between
+
+    def claim(self) -> bool:
+        """Whether it is the caller's alone from now on, who calls `release` in the end: once, of however many threads that hold it."""
+        try:
+            return self._left.pop()
+        except IndexError:
+            return False
+
+    def end(self) -> None:
+        """Gives it up, where nobody has claimed it."""
+        if self.claim():
+            self.release()
+
+    def release(self) -> None:
+        """By who has claimed it: the slot is free again."""
+        if self.held:
+            self.held = False
+            self.put_away()
+            self.engine.release(self.slot)
+
+    def put_away(self) -> None:
+        """What it holds besides."""
+
+    def __del__(self) -> None:
+        if self.held:  # no lock in a finaliser: memory goes to the collector
+            self.held = False
+            self.engine.release(self.slot)
+
+
+class Pass(Waiting):
+    """A forward pass that waits for its backward pass."""
+
+    __slots__ = ("plan", "tape", "tape_at", "kept")
 
     def __init__(self, engine: "Engine", slot: _Slot, plan: _Plan, tape: np.ndarray, tape_at: int) -> None:
-        self.engine, self.slot, self.plan, self.tape, self.tape_at = engine, slot, plan, tape, tape_at
-        self.held = True
+        super().__init__(engine, slot)
+        self.plan, self.tape_at = plan, tape_at
+        self.tape: Optional[np.ndarray] = tape
         self.kept: Any = None  # of the caller's, until the end
 
     def backward(self, x: int, h0: int, c0: int, lengths: int, y: int, given: Tuple[int, int, int], wanted: Tuple[int, int, int],
                  gradients: Iterable[int]) -> None:  # fmt: skip
         """Addresses as in Engine.forward, without the last states', which may be gone; given dy, dht, dct; wanted dx, dh0, dc0 and the
-        parameters' gradients, in order. The pass is over when its caller has called `end`."""
+        parameters' gradients, in order. Of a pass that the caller has claimed, and releases after."""
         plan, slot = self.plan, self.slot
         if plan.once_back is not None:
             plan.once_back.run((x, h0, c0, lengths, y, *given, *wanted, *gradients))
@@ -299,17 +338,10 @@ class Pass:
         plan.backward(self.tape_at)
         slot.gradients([*gradients])
 
-    def end(self) -> None:
-        if self.held:
-            self.held, self.kept = False, None
-            if self.tape is not self.plan.own_tape:
-                library.give(self.tape)
-            self.engine.release(self.slot)
-
-    def __del__(self) -> None:
-        if self.held:  # no lock in a finaliser: the tape goes to the collector
-            self.held = False
-            self.engine.release(self.slot)
+    def put_away(self) -> None:
+        tape, self.kept, self.tape = self.tape, None, None
+        if tape is not None and tape is not self.plan.own_tape:
+            library.give(tape)
 
 
 _tokens = itertools.count(1)

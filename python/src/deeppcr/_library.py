@@ -21,9 +21,9 @@ Array = _abi.Array
 
 
 def _load() -> ctypes.CDLL:
-    """DEEPPCR_LIBRARY in the environment, the library beside this file, or the system's."""
-    here = pathlib.Path(__file__).resolve().parent / "libdeeppcr.so"
-    path = os.environ.get("DEEPPCR_LIBRARY") or (str(here) if here.exists() else "libdeeppcr.so.0")
+    """DEEPPCR_LIBRARY in the environment, the library in a folder of the package, or the system's."""
+    places = [pathlib.Path(folder).resolve() / "libdeeppcr.so" for folder in sys.modules[__package__].__path__]  # two of an editable install
+    path = os.environ.get("DEEPPCR_LIBRARY") or next((str(place) for place in places if place.exists()), "libdeeppcr.so.0")
     try:
         library = ctypes.CDLL(path)
         _abi.declare(library)
@@ -63,6 +63,7 @@ def error_place() -> Any:
 _KEPT_BYTES = 256 << 20  # of free buffers that wait for the next call
 _KEPT_BUFFERS = 16
 _LENT_BYTES = 1 << 24, _KEPT_BYTES // 4  # of a result whose memory is lent: least, most
+_LENT_NUMBERS = _LENT_BYTES[0] // 8  # fewer are less
 _free: List[np.ndarray] = []
 _returned: Deque[np.ndarray] = deque(maxlen=2)  # what results have left, beside the kept ones until the next call
 _free_lock = threading.Lock()
@@ -273,7 +274,8 @@ def _after_fork() -> None:
 
 def threads() -> int:
     """Threads that the library works with."""
-    return int(lib.dpcr_context_threads(context.get().address))
+    owner = context.get()
+    return int(lib.dpcr_context_threads(owner.address))
 
 
 def set_threads(count: int) -> None:
@@ -467,10 +469,9 @@ def dtype_of(given: Any, known: str) -> np.dtype:
         dtype = np.dtype(given)
     except Exception:  # what it raises is whatever the object's own attributes do
         dtype = given
-    if given is None:
-        raise errors.ArgumentError.of("dtype", given, " or ".join(known.split()))
-    if str(dtype) not in known.split():
-        raise errors.ArgumentError.of("dtype", dtype, " or ".join(known.split()))
+    if given is None or str(dtype) not in known.split():
+        got = str(dtype) if given is not None and isinstance(dtype, np.dtype) else errors.shown(given)
+        raise errors.ArgumentError.of("dtype", got, " or ".join(known.split()))
     return dtype
 
 
@@ -487,19 +488,64 @@ def float_of(dtype: np.dtype) -> np.dtype:
     return np.dtype(np.float32 if dtype.newbyteorder("=") == np.float32 else np.float64)
 
 
+def refuse_first(name: str, wrong: np.ndarray, array: np.ndarray, wanted: str) -> None:
+    """Refuses the first of an array's numbers that is wrong."""
+    at = np.flatnonzero(wrong)
+    if at.size:
+        place = ", ".join(map(str, np.unravel_index(at[0], array.shape)))
+        raise errors.ArgumentError.of(f"{name}[{place}]", array.flat[at[0]], wanted)
+
+
 def no_memory(name: str, shape: Iterable[int]) -> errors.Error:
     return errors.OutOfMemory.of(f"{name}'s shape", tuple(shape), "one that there is memory for")
 
 
-def empty(shape: Tuple[int, ...], dtype: Any) -> np.ndarray:
-    """A new array for a result."""
+_REFUSED = MemoryError, ValueError  # by NumPy: more than there is, more than there can be
+
+
+def empty(shape: Tuple[int, ...], dtype: Any, name: str = "the result") -> np.ndarray:
+    """A new array."""
     try:
-        size = math.prod(shape) * np.dtype(dtype).itemsize
-        if _LENT_BYTES[0] <= size <= _LENT_BYTES[1]:
-            return np.asarray(_Lent(take(size), shape, dtype))
+        count = math.prod(shape)
+        if count >= _LENT_NUMBERS and _LENT_BYTES[0] <= count * np.dtype(dtype).itemsize <= _LENT_BYTES[1]:
+            return np.asarray(_Lent(take(count * np.dtype(dtype).itemsize), shape, dtype))
         return np.empty(shape, dtype)
-    except (MemoryError, ValueError):  # by NumPy: more than there is, more than there can be
-        raise no_memory("the result", shape) from None
+    except _REFUSED:
+        raise no_memory(name, shape) from None
+
+
+def empty_like(array: np.ndarray, dtype: Any = None) -> np.ndarray:
+    """A new array for a result, which lies in the order that another one does."""
+    try:
+        return np.empty_like(array, dtype)
+    except _REFUSED:
+        raise no_memory("the result", array.shape) from None
+
+
+def copied(array: np.ndarray, name: str = "the result") -> np.ndarray:
+    """The numbers in a new array, one after another."""
+    try:
+        return array.copy()
+    except _REFUSED:
+        raise no_memory(name, array.shape) from None
+
+
+def cast(array: np.ndarray, dtype: Any, name: str) -> np.ndarray:
+    """The numbers in that dtype: the array itself where it has it."""
+    if array.dtype is dtype:
+        return array
+    try:
+        return array.astype(dtype, copy=False)
+    except _REFUSED:
+        raise no_memory(name, array.shape) from None
+
+
+def reshaped(array: np.ndarray, shape: Tuple[int, ...], name: str) -> np.ndarray:
+    """The numbers in that shape: a view where there is one."""
+    try:
+        return array.reshape(shape)
+    except MemoryError:
+        raise no_memory(name, array.shape) from None
 
 
 def like(what: str, values: Any, shape: Tuple[int, ...], dtype: Any) -> np.ndarray:
@@ -507,7 +553,7 @@ def like(what: str, values: Any, shape: Tuple[int, ...], dtype: Any) -> np.ndarr
     made = array(values, what)
     real(made, what)
     try:
-        return np.broadcast_to(made.astype(dtype, copy=False), shape)
+        return np.broadcast_to(cast(made, dtype, what), shape)
     except ValueError:
         raise errors.ArgumentError.of(f"{what}'s shape", made.shape, str(tuple(shape))) from None
 
@@ -515,6 +561,10 @@ def like(what: str, values: Any, shape: Tuple[int, ...], dtype: Any) -> np.ndarr
 # DLPack's devices whose memory the processor reads, and names for some that it does not.
 _READABLE = (1, 3, 11, 13)
 _ELSEWHERE = {2: "cuda", 4: "opencl", 7: "vulkan", 8: "metal", 10: "rocm", 14: "oneapi", 15: "webgpu"}
+
+
+# What NumPy before 1.24 warns with of lists of uneven shape, which later ones refuse: raised, where warnings are.
+_UNEVEN = getattr(np, "VisibleDeprecationWarning", ValueError)
 
 
 def array(values: Any, name: str = "an array") -> np.ndarray:
@@ -527,7 +577,7 @@ def array(values: Any, name: str = "an array") -> np.ndarray:
     if not hasattr(values, "__dlpack_device__"):
         try:
             return np.asarray(values)
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, _UNEVEN):
             if hasattr(values, "aval"):  # of JAX's, within a transform
                 raise errors.ArgumentError.of(name, f"a {kind}, which has no numbers yet", "an array, or the function of deeppcr.jax") from None
             raise errors.ArgumentError.of(name, f"a {kind} of uneven shape", "numbers of one shape") from None
@@ -565,9 +615,9 @@ def whole(values: Any, dtype: Any, name: str = "an array") -> np.ndarray:
         real(made, name)
     try:
         made = np.asarray(made, dtype)
-        return made if made.flags.c_contiguous and made.flags.aligned else np.array(made, order="C")
-    except MemoryError:
+    except _REFUSED:
         raise no_memory(name, made.shape) from None
+    return made if made.flags.c_contiguous and made.flags.aligned else copied(made, name)
 
 
 def numbers(array: np.ndarray, contiguous: int) -> np.ndarray:

@@ -31,7 +31,7 @@ def common(names: Sequence[str], needed: int, given: Sequence[Any], **more: Any)
         refuse_complex(name, x.dtype)
     dtype = library.common(**there)
     dtype = np.dtype(np.float64) if dtype == np.uint32 else dtype
-    return [there[name].astype(dtype, copy=False) if name in there else None for name in named]
+    return [library.cast(there[name], dtype, name) if name in there else None for name in named]
 
 
 def _at(views: Sequence[Any]) -> List[Optional[int]]:
@@ -70,9 +70,9 @@ class Scan:
     def run(self, out: ARRAY, last: Optional[ARRAY], kept: int) -> None:
         """Fills out, last and, where that is not 0, what lies at `kept`."""
         error, error_ref = library.error_place()
-        views = _views((out, last))
+        views, owner = _views((out, last)), library.context.get()  # which another thread's set_threads may put another in the place of
         call = getattr(library.lib, f"dpcr_{self.CALL}_scan")
-        library.check(call(library.context.get().address, ctypes.byref(self.structure), *_at(views), kept or None, error_ref), error)
+        library.check(call(owner.address, ctypes.byref(self.structure), *_at(views), kept or None, error_ref), error)
 
     def back(self, gout: Optional[ARRAY], glast: Optional[ARRAY], kept: int, found: Sequence[Optional[ARRAY]]) -> None:
         """Fills the gradients that are wanted: those of `found`, which lie as what they belong to."""
@@ -82,10 +82,9 @@ class Scan:
         views = _views((gout, glast, *found))
         at = _at(views)
         gradients = self.GRADIENTS(size=ctypes.sizeof(self.GRADIENTS), **dict(zip(self.FIELDS, at[2:])))
-        error, error_ref = library.error_place()
+        (error, error_ref), owner = library.error_place(), library.context.get()
         call = getattr(library.lib, f"dpcr_{self.CALL}_adjoint")
-        library.check(call(library.context.get().address, ctypes.byref(self.structure), *at[:2], kept or None, ctypes.byref(gradients),
-                           error_ref), error)  # fmt: skip
+        library.check(call(owner.address, ctypes.byref(self.structure), *at[:2], kept or None, ctypes.byref(gradients), error_ref), error)
 
 
 class Kind(NamedTuple):

@@ -52,11 +52,18 @@ class NotConverged(RunError):
 Value = TypeVar("Value")
 
 
+_MOST_SHOWN = 80  # characters
+
+
 def shown(given: object) -> str:
-    """`given` in a message. Python itself refuses to write whole numbers of some thousands of digits."""
+    """`given` in a message, in one line. Python itself refuses to write whole numbers of some thousands of digits."""
     if isinstance(given, int) and given.bit_length() > 128:
         return f"a whole number of {given.bit_length()} bits"
-    return repr(given)
+    shape, dtype = getattr(given, "shape", ()), getattr(given, "dtype", None)
+    if isinstance(shape, tuple) and shape and dtype is not None:
+        return f"an array {tuple(shape)} of {dtype}"
+    line = " ".join(repr(given).split())
+    return line if len(line) <= _MOST_SHOWN else line[: _MOST_SHOWN - 3] + "..."
 
 
 def one_of(what: str, given: Value, known: Collection[object]) -> Value:

@@ -593,8 +593,7 @@ _DOC = """{0} over x [T][B][inputs] (or [T][inputs]), with PyTorch's formulas.
 
 
 def rnn(parameters: Dict[str, Array], x: Array, state: Any = None, *, nonlinearity: str = "tanh", method: str = "auto") -> Any:
-    if nonlinearity not in ("tanh", "relu"):
-        raise ArgumentError.of("nonlinearity", repr(nonlinearity), "'tanh' or 'relu'")
+    one_of("nonlinearity", nonlinearity, ("tanh", "relu"))
     return _call(f"rnn_{nonlinearity}", parameters, x, state, method)
 
 

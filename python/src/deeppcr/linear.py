@@ -202,9 +202,9 @@ def problem(A: Any, b: Any, z0: Any, transposed: bool, scheme: str, structure: O
     dtype = b.dtype
     if (counted is not None and a.dtype is not dtype) or dtype not in library.DTYPES or (z0 is not None and z0.dtype is not dtype):
         dtype = library.common(A=counted, b=b, z0=z0)
-        a = a if counted is None else a.astype(dtype, copy=False)
-        b = b.astype(dtype, copy=False)
-        z0 = None if z0 is None else z0.astype(dtype, copy=False)
+        a = a if counted is None else library.cast(a, dtype, "A")
+        b = library.cast(b, dtype, "b")
+        z0 = None if z0 is None else library.cast(z0, dtype, "z0")
     if b.ndim not in (2, 3):
         raise ArgumentError.of("b's shape", b.shape, "[length][width] or [length][batch][width]")
     if b.shape[-1] == 0:
@@ -457,17 +457,17 @@ class _Gradients:
         self.shape = _shape(p)
         if z.shape != self.shape:
             raise ArgumentError.of("z's shape", z.shape, f"g's, {g.shape}")
-        state = library.numbers(_grid(z.astype(self.dtype, copy=False)), 1)
+        state = library.numbers(_grid(library.cast(z, self.dtype, "z")), 1)
         self.given: Tuple[Optional[ARRAY], ...] = (p.a, p.z0, state, p.b)
         self.full = None if p.a is None else shape[:2] + p.a.shape[2:]  # of the gradient at every step and sequence
-        grid = None if self.full is None else np.empty(self.full, self.dtype)
+        grid = None if self.full is None else library.empty(self.full, self.dtype)
         self.direct = False  # whether dA takes it as it is
         if dA is not None and grid is not None and dA.size == grid.size:
             flat = dA.reshape(self.full)
             self.direct = _address(flat) == _address(dA)
             grid = flat if self.direct else grid
-        outs = (grid, np.empty(shape, self.dtype) if db is None else _grid(db),
-                None if z0 is None else np.empty(shape[1:], self.dtype) if dz0 is None else dz0.reshape(shape[1:]))  # fmt: skip
+        outs = (grid, library.empty(shape, self.dtype) if db is None else _grid(db),
+                None if z0 is None else library.empty(shape[1:], self.dtype) if dz0 is None else dz0.reshape(shape[1:]))  # fmt: skip
         self.call = _call(_vjp, p.plan, (*self.given, *outs))
         # Whether a new dA may be what the library fills.
         self.whole = dA is None and self.full is not None and A.size == math.prod(self.full)
@@ -477,13 +477,13 @@ class _Gradients:
         """`given` are the addresses of A, z0, z, g as the library takes them."""
         da: Optional[ARRAY] = dA if self.direct else None
         if self.whole:
-            dA = da = np.empty(A.shape, self.dtype)
+            dA = da = library.empty(A.shape, self.dtype)
         elif not self.direct and self.full is not None:
-            da = np.empty(self.full, self.dtype)
+            da = library.empty(self.full, self.dtype)
         if db is None:
-            db = np.empty(self.shape, self.dtype)
+            db = library.empty(self.shape, self.dtype)
         if z0 is not None and dz0 is None:
-            dz0 = np.empty(self.shape[1:], self.dtype)
+            dz0 = library.empty(self.shape[1:], self.dtype)
         self.call.run((*given, _address(da), _address_of(db), _address(dz0)))
         if not self.direct and not self.whole:
             found = np.zeros(A.shape, self.dtype) if da is None else _unbroadcast(da, A, self.dims)
@@ -572,7 +572,7 @@ def linear_chain_jvp(
         steps["db"] = library.numbers(library.like("db", db, z.shape, dtype).reshape(shape), 1)
     if dz0 is not None:
         steps["dz0"] = library.whole(library.like("dz0", dz0, z.shape[1:], dtype), dtype).reshape(shape[1:])
-    dz = np.empty(shape, dtype)
+    dz = library.empty(shape, dtype)
     (error, error_ref), size = library.error_place(), p.plan.workspace
     work = library.take(size)
     status = library.lib.dpcr_chain_jvp(p.plan.address, _ref(p.a), _ref(p.z0), _ref(p.b), _ref(steps["da"]), _ref(steps["db"]),

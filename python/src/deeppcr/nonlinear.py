@@ -15,7 +15,7 @@ import numpy as np
 from . import _abi
 from . import _library as library
 from ._plot import axes_or_new
-from .errors import ArgumentError, NotConverged, UnsupportedError, finite, flag, one_of, whole_number
+from .errors import ArgumentError, NotConverged, UnsupportedError, finite, flag, one_of, shown, whole_number
 from .linear import SCHEMES, STRUCTURES
 from .linear import _SCHEME_NAMES as SCHEME_NAMES
 from .linear import Plan as LinearPlan
@@ -348,7 +348,7 @@ class SolvePlan:
             raise ArgumentError.of("z0's shape", start.shape, "[width] or [batch][width]")
         for name, function in (("step", step), *([] if jacobian is None else [("jacobian", jacobian)])):
             if not callable(function):
-                raise ArgumentError.of(name, repr(function), "a function")
+                raise ArgumentError.of(name, shown(function), "a function")
         length = whole_number("length", length)
         one_of("method", method, METHODS)
         if jacobian is None and method in _LINEAR:
@@ -357,8 +357,8 @@ class SolvePlan:
         self.batched, self.dtype, self.length, self.width = start.ndim == 2, dtype, length, start.shape[-1]
         if structure == "block" and (block < 1 or self.width % block):
             raise ArgumentError.of("block", block, f"a divisor of the width, {self.width}")
-        first = library.whole(start.reshape(-1, self.width), dtype)
-        self._made_of = (step, start.astype(dtype), length, jacobian, method, structure, block, options)
+        first = library.whole(start.reshape(-1, self.width), dtype, "z0")
+        self._made_of = (step, library.copied(first, "z0").reshape(start.shape), length, jacobian, method, structure, block, options)
         self.batch = first.shape[0]
         self._steps = _Steps(step, jacobian, self.batched, dtype, self.width, structure, block)
         kind = _abi.CONSTANTS[f"DPCR_{structure.upper()}"]
@@ -439,7 +439,7 @@ class SolvePlan:
         first = library.whole(z0, self.dtype, "z0")
         if first.shape != ((self.batch, self.width) if self.batched else (self.width,)):
             raise ArgumentError.of("z0's shape", first.shape, "the plan's")
-        first = first.reshape(self.batch, self.width).copy()  # for vjp, whatever the caller's becomes
+        first = library.copied(first.reshape(self.batch, self.width), "z0")  # for vjp, whatever the caller's becomes
         shape = (self.length, self.batch, self.width)
         if self._given and guess is None:
             raise ArgumentError.of("guess", None, "an array of z's shape, as the plan's guess is 'given'")
@@ -449,9 +449,9 @@ class SolvePlan:
             z = library.empty(shape, self.dtype)
         else:
             own = shape if self.batched else (self.length, self.width)
-            z = np.array(library.like("guess", guess, own, self.dtype), order="C").reshape(shape)
+            z = library.copied(library.like("guess", guess, own, self.dtype)).reshape(shape)
         if not (progress is None or callable(progress)):
-            raise ArgumentError.of("progress", repr(progress), "a function")
+            raise ArgumentError.of("progress", shown(progress), "a function")
         place = _ReportPlace()
         work = library.take(self._workspace)
         try:
@@ -469,7 +469,7 @@ class SolvePlan:
         if direct.shape != at.z.shape:
             raise ArgumentError.of("g's shape", direct.shape, f"z's, {at.z.shape}")
         direct = direct.reshape(at._states.shape)
-        adjoint, dz0 = np.empty_like(direct), np.empty_like(at._z0)
+        adjoint, dz0 = (library.empty(x.shape, self.dtype) for x in (direct, at._z0))
         work = library.take(self._workspace)
         try:
             self._steps.run(library.lib.dpcr_solve_backward, self.handle.address,
@@ -601,9 +601,9 @@ def solve(
     arithmetic, chunks of it side by side may be a hundred times faster.
     """
     if not callable(step):
-        raise ArgumentError.of("step", repr(step), "a function of states and steps (linear chains: deeppcr.linear_chain)")
+        raise ArgumentError.of("step", shown(step), "a function of states and steps (linear chains: deeppcr.linear_chain)")
     if guess is None or isinstance(guess, str) and guess == "given":
-        raise ArgumentError.of("guess", repr(guess), "'zero', 'step', 'state' or an array of z's shape")
+        raise ArgumentError.of("guess", shown(guess), "'zero', 'step', 'state' or an array of z's shape")
     given = not isinstance(guess, str)
     made = plan(step, z0, length, jacobian, method, guess="given" if given else guess, **options)  # type: ignore[arg-type]
     assert isinstance(made, SolvePlan)

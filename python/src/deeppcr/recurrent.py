@@ -9,7 +9,7 @@ import numpy as np
 
 from . import _library as library
 from ._engine import Engine, Form, Pass, refuse_names
-from .errors import ArgumentError, flag, one_of
+from .errors import ArgumentError, flag, one_of, shown
 from .nonlinear import METHODS
 
 __all__ = ["GRU", "Gradients", "LSTM", "MinGRU", "ParaGRU", "ParaLSTM", "RNN", "RNNReLU"]
@@ -74,7 +74,7 @@ class _Recurrent(Generic[State]):
         try:
             rng = np.random.default_rng(seed)
         except (TypeError, ValueError):
-            raise ArgumentError.of("seed", repr(seed), "a whole number, 0 or more") from None
+            raise ArgumentError.of("seed", shown(seed), "a whole number, 0 or more") from None
         self._engine = Engine(form)
         self._keep(library.empty((sum(math.prod(shape) for _, shape in form.parameters()),), kind))
         for name, shape, bound in form.bounds():
@@ -85,8 +85,8 @@ class _Recurrent(Generic[State]):
         self._flat, self._places = flat, _places(self.form)
         self._parameters = self._parts(flat)
         self._at = self._addresses(flat)
-        # What waits for `backward`, its arrays, the addresses of x, h0, c0 and lengths, and whether it was of a single sequence.
-        self._pass: Optional[Tuple[Pass, Dict[str, Optional[ARRAY]], Tuple[int, int, int, int], bool]] = None
+        # The last pass with training=True; it keeps its arrays, the addresses of x, h0, c0 and lengths, and whether it was of a single sequence.
+        self._waiting: Optional[Pass] = None
 
     def _parts(self, flat: ARRAY) -> Dict[str, ARRAY]:
         """A vector's parts by name, as views."""
@@ -207,29 +207,32 @@ class _Recurrent(Generic[State]):
         if lengths is not None:
             given = library.array(lengths, "lengths")
             ends = library.whole(given, np.int64, "lengths")
-            if ends.shape != (B,) or (B and not (given.dtype.kind in "iu" and 0 <= ends.min() <= ends.max() <= T)):
-                raise ArgumentError.of("lengths", lengths, f"{B} whole numbers in 0..{T}")
+            if ends.shape != (B,) or B and given.dtype.kind not in "iu":
+                raise ArgumentError.of("lengths", shown(lengths), f"{B} whole numbers in 0..{T}")
+            library.refuse_first("lengths", (ends < 0) | (ends > T), given, f"a whole number in 0..{T}")
         if training:  # the way back reads them too, whatever the caller's become
-            x, h, c, ends = x.copy(), *(None if array is None else array.copy() for array in (h, c, ends))
+            x, h, c, ends = (None if array is None else library.copied(array, name) for name, array in (("x", x), ("h0", h), ("c0", c), ("lengths", ends)))
         y, ht = library.empty((T, B, f.directions * H), self.dtype), library.empty((N, B, H), self.dtype)
         if cell:
-            ct = np.empty((N, B, H), self.dtype)
-        if self._pass is not None:
-            self._drop()
+            ct = library.empty((N, B, H), self.dtype)
+        before, self._waiting = self._waiting, None
+        if before is not None:
+            before.end()
         at = (_address(x), _address(h), _address(c), _address(ends))
         waiting = self._engine.forward(self._at, T, B, *at, _address(y), _address(ht), _address(ct), training, self._method)
         if waiting is not None:
-            arrays = {"x": x, "h0": h, "c0": c, "lengths": ends, "y": y.copy(), "ht": ht.copy(), "ct": None if ct is None else ct.copy()}
-            self._pass = (waiting, arrays, at, single)
+            arrays = {"x": x, "h0": h, "c0": c, "lengths": ends, "y": library.copied(y), "ht": ht.copy(), "ct": None if ct is None else ct.copy()}
+            waiting.kept = (arrays, at, single)
+            self._waiting = waiting
         return (y[:, 0] if single else y), self._join(ht, ct, single)
 
-    def _drop(self) -> None:
-        if self._pass is not None:
-            self._pass[0].end()
-            self._pass = None
+    @staticmethod
+    def _no_pass() -> ArgumentError:
+        return ArgumentError("backward without a pass; wanted one with training=True before, once", "backward")
 
     def backward(self, dy: Any = None, dhT: Any = None) -> Gradients:
-        """The gradients of a loss, of the last pass, which was run with training=True. Once a pass.
+        """The gradients of a loss, of the last pass, which was run with training=True. Once a pass. Threads that train one network at once
+        share its last pass: each wants a copy of its own.
 
         Parameters
         ----------
@@ -245,9 +248,11 @@ class _Recurrent(Generic[State]):
         ArgumentError
             Without such a pass, or of other shapes.
         """
-        if self._pass is None:
-            raise ArgumentError("backward without a pass; wanted one with training=True before, once", "backward")
-        waiting, kept, at, single = self._pass
+        waiting = self._waiting
+        own: Optional[Tuple[Dict[str, Optional[ARRAY]], Tuple[int, int, int, int], bool]] = None if waiting is None else waiting.kept
+        if waiting is None or own is None:
+            raise self._no_pass()
+        kept, at, single = own
         x, ht = kept["x"], kept["ht"]
         assert x is not None and ht is not None and kept["y"] is not None
         B, lstm = x.shape[1], self.form.has_cell
@@ -259,13 +264,15 @@ class _Recurrent(Generic[State]):
                 raise ArgumentError.of("dy's shape", given.shape, str(wanted))
         first, cell = self._pair("dhT", dhT)
         dht, dct = self._state("dhT", first, B, single), self._state("dcT", cell, B, single)
-        dx, dh0, dc0 = np.empty_like(x), np.empty_like(ht), np.empty_like(ht) if lstm else None
-        flat = np.empty_like(self._flat)
+        dx, flat = library.empty(x.shape, self.dtype), library.empty(self._flat.shape, self.dtype)
+        dh0, dc0 = library.empty(ht.shape, self.dtype), library.empty(ht.shape, self.dtype) if lstm else None
+        if not waiting.claim():  # another thread has
+            raise self._no_pass()
         try:
             waiting.backward(*at, _address(kept["y"]), (_address(given), _address(dht), _address(dct)),
                              (_address(dx), _address(dh0), _address(dc0)), self._addresses(flat))  # fmt: skip
         finally:  # cancelled halfway, it has used up some of its tape
-            self._drop()
+            waiting.release()
         return Gradients(dx[:, 0] if single else dx, self._join(dh0, dc0, single), self._parts(flat))
 
 

@@ -20,10 +20,7 @@ _execute, _vjp = library.bare(library.lib.dpcr_filter_execute), library.bare(lib
 
 
 def _refuse_not_finite(name: str, coefficients: ARRAY) -> None:
-    wrong = np.flatnonzero(~np.isfinite(coefficients))
-    if wrong.size:
-        place = ", ".join(map(str, np.unravel_index(wrong[0], coefficients.shape)))
-        raise ArgumentError.of(f"{name}[{place}]", coefficients.flat[wrong[0]], "a finite number")
+    library.refuse_first(name, ~np.isfinite(coefficients), coefficients, "a finite number")
 
 
 def made(kind: str, *coefficients: ARRAY) -> Tuple[ctypes.c_void_p, library.Handle]:
@@ -32,8 +29,8 @@ def made(kind: str, *coefficients: ARRAY) -> Tuple[ctypes.c_void_p, library.Hand
     if kind == "sos":
         (sos,) = coefficients
         _refuse_not_finite("sos", sos)
-        if not np.all(sos[:, 3] == 1):  # which frontends that trace cannot see; gradients are of divided coefficients
-            raise ArgumentError.of("sos[:, 3]", sos[:, 3], "all ones")
+        # Which frontends that trace cannot see; gradients are of divided coefficients.
+        library.refuse_first("sos", (np.arange(6) == 3) & (sos != 1), sos, "1")
         status = library.lib.dpcr_filter_create_sos(owner.address, len(sos), sos.ctypes.data, ctypes.byref(place), error_ref)
     else:
         b, a = coefficients
@@ -68,7 +65,7 @@ class _Known:
 
     def __init__(self, handle: library.Handle, x: ARRAY, zi: Optional[ARRAY], sections: int, order: int) -> None:
         rows = x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
-        state = None if zi is None else np.empty((rows.shape[0], sections, order))
+        state = None if zi is None else library.empty((rows.shape[0], sections, order), np.float64)
         self.shape, self.dtype, self.last = x.shape, x.dtype, None if zi is None else zi.shape
         self.call = library.Call(_execute, handle, (rows, state, rows, state))
 
@@ -77,7 +74,7 @@ class _Known:
         if zi is None or self.last is None:
             self.call.run((library.address(x), 0, library.address(y)))
             return y
-        zf = np.empty(self.last)
+        zf = library.empty(self.last, np.float64)
         self.call.run((library.address(x), library.address(zi), library.address(y), library.address(zf)))
         return y, zf
 
@@ -118,14 +115,11 @@ def _knows(key: Any, handle: library.Handle, floats: np.dtype, x: ARRAY, zi: Opt
 def _run(handle: library.Handle, x: ARRAY, zi: Optional[ARRAY], sections: int, order: int) -> Tuple[ARRAY, Optional[ARRAY]]:
     """y like x, whose last axis is time, and the last states [channels][sections][order]."""
     length = x.shape[-1]
-    try:
-        y = np.empty_like(x)  # in x's own order
-    except MemoryError:
-        raise library.no_memory("the result", x.shape) from None
-    one = x[None] if x.ndim == 1 else x if x.ndim == 2 else x.reshape(int(np.prod(x.shape[:-1])), length)
-    out = y[None] if x.ndim == 1 else y if x.ndim == 2 else np.empty(one.shape, y.dtype)
+    y = library.empty_like(x)  # in x's own order
+    one = x[None] if x.ndim == 1 else x if x.ndim == 2 else library.reshaped(x, (math.prod(x.shape[:-1]), length), "x")
+    out = y[None] if x.ndim == 1 else y if x.ndim == 2 else library.empty(one.shape, y.dtype)
     one = library.numbers(one, 0)
-    zf = None if zi is None else np.empty((one.shape[0], sections, order))
+    zf = None if zi is None else library.empty((one.shape[0], sections, order), np.float64)
     error, error_ref = library.error_place()
     views = [None if v is None else ctypes.byref(library.of(v)) for v in (one, zi, out, zf)]
     library.check(library.lib.dpcr_filter_execute(handle.address, *views, error_ref), error)
@@ -134,7 +128,7 @@ def _run(handle: library.Handle, x: ARRAY, zi: Optional[ARRAY], sections: int, o
 
 def _complex(real: Any, imag: Any) -> ARRAY:
     """Part by part: 1j times a number that is not finite is NaN in the real part too."""
-    found = np.empty_like(real, np.result_type(real.dtype, np.complex64))
+    found = library.empty_like(real, np.result_type(real.dtype, np.complex64))
     found.real, found.imag = real, imag
     return found
 
@@ -185,7 +179,7 @@ def _apply(x: Any, axis: int, zi: Any, sections: int, order: int, handle: librar
             return _complex(real, imag)
         return _complex(real[0], imag[0]), _complex(real[1], imag[1])
     dtype = np.dtype(np.float32 if dtype in (np.float32, np.float16) else np.float64)
-    moved = np.moveaxis(x.astype(dtype, copy=False), axis, -1)
+    moved = np.moveaxis(library.cast(x, dtype, "x"), axis, -1)
     channels = int(np.prod(moved.shape[:-1])) if moved.ndim > 1 else 1
     given = None
     if state is not None:
@@ -310,7 +304,7 @@ def lfilter(b: Any, a: Any, x: Any, axis: int = -1, zi: Any = None) -> Union[ARR
 def _flat(x: ARRAY, axis: int) -> ARRAY:
     """[channels][L] along the axis, which every frontend of gradients has: a view where it can be one."""
     moved = np.moveaxis(x, axis, -1)
-    return library.numbers(moved.reshape(math.prod(moved.shape[:-1]), moved.shape[-1]), 0)
+    return library.numbers(library.reshaped(moved, (math.prod(moved.shape[:-1]), moved.shape[-1]), "x"), 0)
 
 
 def _gradient(kind: str, b: ARRAY, a: Optional[ARRAY], x: ARRAY, zi: Optional[ARRAY], gy: Optional[ARRAY], gzf: Optional[ARRAY],
@@ -319,10 +313,10 @@ def _gradient(kind: str, b: ARRAY, a: Optional[ARRAY], x: ARRAY, zi: Optional[AR
     handle = _filter(kind, *(library.whole(c, np.float64) for c in (b, a) if c is not None))
     sections, order = (len(b), 2) if a is None else (1, max(b.size, a.size) - 1)
     flat = _flat(x, axis)
-    wanted = np.empty(np.moveaxis(x, axis, -1).shape, x.dtype)
-    gx, gz = wanted.reshape(flat.shape), np.empty((flat.shape[0], sections, order))
-    back = np.zeros_like(gx) if gy is None else _flat(gy.astype(x.dtype, copy=False), axis)
-    back = back.copy() if np.may_share_memory(back, flat) else back
+    wanted = library.empty(np.moveaxis(x, axis, -1).shape, x.dtype)
+    gx, gz = wanted.reshape(flat.shape), library.empty((flat.shape[0], sections, order), np.float64)
+    back = np.broadcast_to(np.zeros(1, x.dtype), gx.shape) if gy is None else _flat(library.cast(gy, x.dtype, "gy"), axis)
+    back = library.copied(back) if np.may_share_memory(back, flat) else back
     start = None if zi is None else library.whole(zi, np.float64)
     end = None if gzf is None else library.whole(gzf, np.float64)
     gb, ga = np.zeros((sections, order + 1)), np.zeros((sections, order + 1))
@@ -408,7 +402,7 @@ def lfilter_vjp(b: Any, a: Any, x: Any, gy: Any, axis: int = -1) -> Tuple[ARRAY,
 
 
 def _real(x: ARRAY) -> ARRAY:
-    return x.astype(library.float_of(x.dtype), copy=False)
+    return library.cast(x, library.float_of(x.dtype), "x")
 
 
 def _checked(x: ARRAY, gy: ARRAY, axis: int) -> None:

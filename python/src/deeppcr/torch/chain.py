@@ -13,7 +13,7 @@ from torch.nn import functional
 
 from .. import _abi, _engine
 from .. import _library as library
-from ..errors import ArgumentError, UnsupportedError, finite, flag, one_of, whole_number
+from ..errors import ArgumentError, UnsupportedError, finite, flag, one_of, shown, whole_number
 from ..nonlinear import METHODS
 from ._others import send_home
 from ._registry import (
@@ -46,7 +46,7 @@ class _Form(NamedTuple):
         if finite("scale", self.scale) == 0 and self.kind == "resnet":  # the library's 0 is its default
             raise ArgumentError.of("scale", self.scale, "another number: with 0 the stack would do nothing")
         if self.branch == "two-layer" and self.kind == "mlp":
-            raise ArgumentError.of("branch", repr(self.branch), "'linear' with kind 'mlp'")
+            raise ArgumentError.of("branch", shown(self.branch), "'linear' with kind 'mlp'")
         return self
 
     def numbers(self) -> int:
@@ -133,27 +133,18 @@ class _Engine(_engine.Slots):
     make = _Slot
 
 
-class _Held:
-    """A slot, the states and the tape between a forward pass and its backward pass; dropped, it gives the slot back."""
+class _Held(_engine.Waiting):
+    """A slot, the states and the tape between a forward pass and its backward pass."""
 
-    __slots__ = ("engine", "slot", "plan", "states", "tape", "held")
+    __slots__ = ("plan", "states", "tape")
 
     def __init__(self, engine: _Engine, slot: _Slot, plan: _Plan) -> None:
-        self.engine, self.slot, self.plan = engine, slot, plan
-        self.states, self.tape = library.take(plan.states), library.take(plan.kept)
-        self.held = True
+        super().__init__(engine, slot)
+        self.plan, self.states, self.tape = plan, library.take(plan.states), library.take(plan.kept)
 
-    def end(self) -> None:
-        if self.held:
-            self.held = False
-            library.give(self.states)
-            library.give(self.tape)
-            self.engine.release(self.slot)
-
-    def __del__(self) -> None:
-        if self.held:  # no lock in a finaliser: the memory goes to the collector
-            self.held = False
-            self.engine.release(self.slot)
+    def put_away(self) -> None:
+        library.give(self.states)
+        library.give(self.tape)
 
 
 def _run(engine: _Engine, z0: Tensor, flat: Tensor, method: str, training: bool) -> Tuple[Tensor, _Held]:
@@ -189,19 +180,26 @@ def _eager(form: _Form, z: Tensor, flat: Tensor) -> Tensor:
     return z
 
 
+def _claimed(engine: _Engine, z0: Tensor, flat: Tensor, method: str) -> _Held:
+    """A pass for its way back at once."""
+    held = _run(engine, z0, flat, method, True)[1]
+    held.claim()
+    return held
+
+
 def _gradients(z0: Tensor, flat: Tensor, g: Tensor, held: _Held) -> Tuple[Tensor, Tensor]:
-    """The way back of a pass that `_run` left: gradients of z0 and flat."""
+    """The way back of a pass that `_run` left, and the caller has claimed: gradients of z0 and flat."""
     slot, plan = held.slot, held.plan
-    dz0, g = torch.empty_like(z0), plain(g)
-    send_home(4.0 * flat.numel() * z0.shape[0])
-    gradient = torch.empty_like(flat, memory_format=torch.contiguous_format)
     try:
+        dz0, g = torch.empty_like(z0), plain(g)
+        send_home(4.0 * flat.numel() * z0.shape[0])
+        gradient = torch.empty_like(flat, memory_format=torch.contiguous_format)
         library.lib.dpcr_model_zero_gradients(slot.model.address)
         plan.call(library.lib.dpcr_solve_backward, plan.back, z0.data_ptr(), library.aligned(held.states), library.aligned(held.tape),
                   g.data_ptr(), dz0.data_ptr())  # fmt: skip
         ctypes.memmove(gradient.data_ptr(), slot.gradient, slot.count * z0.element_size())
     finally:  # cancelled halfway, it has used up some of its tape
-        held.end()
+        held.release()
     return dz0, gradient
 
 
@@ -230,8 +228,8 @@ class _Chain(torch.autograd.Function):
         form, held = ctx.engine.form, ctx.held
         expect("flat", flat, (form.layers, form.numbers()), z0.dtype)  # whose memory may be another's since the pass
         flat = plain(flat)
-        if not held.held:  # the tape was used up
-            held = _run(ctx.engine, z0, flat, ctx.method, True)[1]
+        if not held.claim():  # the tape is used up, by another thread maybe
+            held = _claimed(ctx.engine, z0, flat, ctx.method)
         return (None, None, *_gradients(z0, flat, g, held))
 
 
@@ -271,7 +269,7 @@ def _operator_vjp(z0: Tensor, flat: Tensor, *rest: Any) -> Tuple[Tensor, Tensor]
     engine, method = _engine_for(z0, flat, *options)
     expect("g", g, z0.shape, z0.dtype)
     z0, flat = plain(z0), plain(flat)
-    return _gradients(z0, flat, g, _run(engine, z0, flat, method, True)[1])
+    return _gradients(z0, flat, g, _claimed(engine, z0, flat, method))
 
 
 @_operator_vjp.register_fake

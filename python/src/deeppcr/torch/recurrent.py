@@ -18,7 +18,7 @@ from torch.nn.utils.rnn import PackedSequence
 from .. import _engine
 from .._engine import MOST_HIDDEN, MOST_LAYERS
 from .._library import NAMES, empty
-from ..errors import ArgumentError, UnsupportedError, flag, number, one_of, whole_number
+from ..errors import ArgumentError, UnsupportedError, flag, number, one_of, shown, whole_number
 from ..nonlinear import METHODS
 from ._others import LONG, send_home
 from ._registry import (
@@ -130,8 +130,9 @@ class _Call:
             alike = None
             self.places(parameters, x.dtype)
         x, h0, c0, lengths = plain(x), _contiguous(h0), _contiguous(c0), _contiguous(lengths)
-        if y is None:
+        if y is None or not waiting.claim():  # by another thread, meanwhile
             y, _, _, waiting = self.forward(x, h0, c0, lengths, parameters, True)
+            waiting.claim()
         dy, dht, dct = map(_contiguous, given)
         dx = _new(x, T, B, x.shape[2]) if wants[0] else None
         dh0 = x.new_empty(self.chains, B, self.form.outputs) if wants[1] else None
@@ -148,7 +149,7 @@ class _Call:
                              (_address(dy), _address(dht), _address(dct) if self.cell else 0),
                              (_address(dx), _address(dh0), _address(dc0)), map(_data_ptr, gradients))  # fmt: skip
         finally:  # cancelled halfway, it has used up some of its tape
-            waiting.end()
+            waiting.release()
         return [dx, dh0, dc0, *gradients]
 
 
@@ -660,7 +661,7 @@ def _share(dropout: Any) -> float:
 
 def _refuse_projection(size: Any) -> None:
     if isinstance(size, bool) or size != 0:
-        raise ArgumentError.of("proj_size", repr(size), "0: projections are LSTM's")
+        raise ArgumentError.of("proj_size", shown(size), "0: projections are LSTM's")
 
 
 class RNN(_Module):
@@ -674,9 +675,7 @@ class RNN(_Module):
                  batch_first: bool = False, dropout: float = 0.0, bidirectional: bool = False, proj_size: int = 0, device: Any = None,
                  dtype: Any = None, *, method: str = "auto", fallback: bool = False) -> None:  # fmt: skip
         _refuse_projection(proj_size)
-        if nonlinearity not in ("tanh", "relu"):
-            raise ArgumentError.of("nonlinearity", repr(nonlinearity), "'tanh' or 'relu'")
-        self.nonlinearity = nonlinearity
+        self.nonlinearity = one_of("nonlinearity", nonlinearity, ("tanh", "relu"))
         super().__init__(f"RNN_{nonlinearity.upper()}", input_size, hidden_size, num_layers, bias, batch_first, dropout,
                          bidirectional, device=device, dtype=dtype, method=method, fallback=fallback)  # fmt: skip
 
