@@ -122,7 +122,8 @@ static int run_rows(parareal *p, int64_t first, int64_t lanes, int64_t steps, in
     const int64_t begin = first * p->n;
     dpcr_array in = dpcri_slice(&p->u, first, lanes, row, rows);
     int code = 0;
-    for (int64_t at = 0; at < steps && code >= 0 && !dpcri_looks_stopped(&p->looks); at += p->looks.steps) {
+    for (int64_t at = 0; at < steps && code >= 0; at += p->looks.steps) {
+        if (at > 0 && dpcri_looks_stopped(&p->looks)) return code;
         const int64_t count = steps - at < p->looks.steps ? steps - at : p->looks.steps;
         code = run_stretch(p, begin + at, &in, lanes, count, row, rows);
         in = dpcri_outputs(&p->run->t, begin + at + count - 1, lanes, row, rows);

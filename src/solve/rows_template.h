@@ -134,7 +134,6 @@ static void SUFFIX(update)(const dpcr_array *z, const dpcr_array *f, const dpcr_
             REAL *zl = SUFFIX(at)(z, l, b);
             const REAL *fl = SUFFIX(at)(f, l, b), *dl = SUFFIX(at)(delta, l, b);
             bool within = true, finite = true;
-            bool drowned = false;  // rounding of z takes more from the sum than is allowed
             double largest = 0, most = 1, square = 0;
             const double unit = scale ? scale[first + l] : 1, limit = unit * atol,
                          grown = SUFFIX(growth_at)(growth, l, b);
@@ -145,7 +144,6 @@ static void SUFFIX(update)(const dpcr_array *z, const dpcr_array *f, const dpcr_
                 if ((double)value > most) most = (double)value;
                 const double part = limit > 0 ? (double)size / limit : size == 0 ? 0 : HUGE_VAL;
                 square += part * part;
-                drowned = drowned || (sizeof(REAL) == 4 ? 0x1p-24 : 0x1p-53) * (double)value > limit;
                 finite = finite && (zl[i] + dl[i]) - (zl[i] + dl[i]) == 0;
             }
             const bool made = (mean || !finite) && SUFFIX(finite)(fl, w);
@@ -153,7 +151,7 @@ static void SUFFIX(update)(const dpcr_array *z, const dpcr_array *f, const dpcr_
             if (first + l < until[b] && largest / most > estimate[b]) estimate[b] = largest / most;
             if (hold && first + l < until[b]) {
                 // within tolerance as it is
-            } else if (first + l == front[b] || (made && (!finite || (mean && drowned && !within && good[b] == l)))) {
+            } else if (first + l == front[b] || (made && !finite)) {
                 memcpy(zl, fl, (size_t)w * sizeof(REAL));
             } else if (finite) {
                 for (int64_t i = 0; i < w; i++) zl[i] += dl[i];

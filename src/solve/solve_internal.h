@@ -144,9 +144,8 @@ typedef struct dpcri_row_ops {
                      int64_t *good, double *worst, unsigned char *front_bad);
     // z += delta (z = f at the front and where the sum is not finite, reset[row] where f is not either), for steps >=
     // front[row]; counts the leading steps whose correction is within tolerance (`mean`: whose mean square is within
-    // (scale[l] atol)^2; of the step behind them, z = f too where the sum is rounded by more), and gives the largest
-    // correction / max(1, |z|) before until[row]. With `hold`, steps before until[row] stay as their
-    // residual was measured. A correction counts growth times ([l][row] double; NULL: once).
+    // (scale[l] atol)^2), and gives the largest correction / max(1, |z|) before until[row]. With `hold`, steps before
+    // until[row] stay as their residual was measured. A correction counts growth times ([l][row] double; NULL: once).
     void (*update)(const dpcr_array *z, const dpcr_array *f, const dpcr_array *delta, int64_t first,
                    const int64_t *front, const void *const *reset, const int64_t *until, bool hold, bool mean,
                    double atol, double rtol, const double *scale, const dpcr_array *growth, int64_t *good,

@@ -346,11 +346,31 @@ static bool has_finite_value(const sweep *s, int64_t l, int64_t b) {
     return isfinite(s->ops->distance(value, value, s->plan->steps.width));
 }
 
+// Rounding took more than is allowed from the sum that step l's state is.
+static bool is_drowned(const sweep *s, int64_t l, int64_t b) {
+    const dpcr_steps *steps = &s->plan->steps;
+    const dpcr_array delta = buffer_view(s, s->space.r, steps->width, l, 1);
+    const void *z = dpcri_state_at(&s->run->t.z, l, b), *d = dpcri_state_at(&delta, 0, b - s->row);
+    const double *scale = s->plan->options.step_scale, limit = (scale ? scale[l] : 1) * s->plan->options.atol;
+    const double eps = steps->dtype == DPCR_F32 ? 0x1p-24 : 0x1p-53;
+    for (int64_t i = 0; i < steps->width; i++) {
+        const double sum = fabs(dpcri_state_get(steps->dtype, z, i)), part = fabs(dpcri_state_get(steps->dtype, d, i));
+        if (eps * fmax(sum, part) > limit) return true;
+    }
+    return false;
+}
+
 // ParaDiGMS: past the steps whose corrections were small, and the next, which those steps made: but for rounding, so
-// not where bits are asked for.
+// not where bits are asked for, and as its step made it where the sum is rounded by more than is allowed.
 static int64_t mean_lock(const sweep *s, int64_t b) {
     const int64_t small = s->lo + leading(s, s->space.delta_good, b);
-    return small < s->hi && s->plan->options.atol > 0 && has_finite_value(s, small, b) ? small + 1 : small;
+    if (small == s->hi || s->plan->options.atol == 0 || !has_finite_value(s, small, b)) return small;
+    if (is_drowned(s, small, b)) {
+        const dpcr_array f = buffer_view(s, s->space.f, s->plan->steps.width, small, 1);
+        memcpy(dpcri_state_at(&s->run->t.z, small, b), dpcri_state_at(&f, 0, b - s->row),
+               (size_t)s->plan->steps.width * dpcr_dtype_size(s->plan->steps.dtype));
+    }
+    return small + 1;
 }
 
 // Moves the fronts, after the update.

@@ -117,6 +117,19 @@ static void end_sweep(const dpcri_device_sweep *s, int64_t b, int64_t hi, dpcri_
     if (p->ended == DPCRI_DEVICE_NOT_FINITE || (p->ended == DPCRI_DEVICE_SPENT && !s->no_fallback)) p->front = p->exact;
 }
 
+// By mean squares: the step behind the small ones too, as it was made where its sum is rounded by more than is allowed.
+static int64_t lock_beyond(const dpcri_device_sweep *s, int64_t item, int64_t b, int64_t lo, int64_t hi,
+                           int64_t small) {
+    const int64_t w = s->width, at = ((small - lo) * s->window.count + item) * w;
+    if (small == hi || s->atol == 0 || !all_finite(s->f + at, w)) return small;
+    const double limit = (s->scale ? s->scale[small] : 1) * s->atol;
+    float *const z = state_at(s, small, b);
+    bool drowned = false;
+    for (int64_t k = 0; k < w; k++) drowned = drowned || 0x1p-24 * fmax(fabs(z[k]), fabs(s->r[at + k])) > limit;
+    if (drowned) memcpy(z, s->f + at, (size_t)w * sizeof(float));
+    return small + 1;
+}
+
 static void sweep_sequence(const dpcri_device_sweep *s, int64_t item) {
     const int64_t b = s->window.who[item], w = s->width, count = s->window.count;
     dpcri_device_progress *const p = (dpcri_device_progress *)(uintptr_t)&s->window.places[b];
@@ -150,11 +163,17 @@ static void sweep_sequence(const dpcri_device_sweep *s, int64_t item) {
         float *const z = state_at(s, l, b);
         const double limit = (s->scale ? s->scale[l] : 1) * s->atol;
         double square = 0;
-        for (int64_t k = 0; k < w; k++) square += (double)d[k] * (double)d[k];
-        if (square <= (double)w * limit * limit && small == l) small++;
-        for (int64_t k = 0; k < w && (s->mean || l >= good); k++) z[k] = l == lo ? f[k] : z[k] + d[k];
+        bool lost = false;
+        for (int64_t k = 0; k < w; k++) {
+            const double part = limit > 0 ? (double)d[k] / limit : d[k] == 0 ? 0 : HUGE_VAL;
+            square += part * part;
+            lost = lost || !isfinite(z[k] + d[k]);
+        }
+        if (square <= (double)w && !lost && all_finite(f, w) && small == l) small++;
+        const float *const from = l == lo || all_finite(f, w) ? f : state_at(s, lo - 1, b);
+        for (int64_t k = 0; k < w && (s->mean || l >= good); k++) z[k] = l == lo || lost ? from[k] : z[k] + d[k];
     }
-    if (s->mean) good = small < hi && s->atol > 0 ? small + 1 : small;
+    if (s->mean) good = lock_beyond(s, item, b, lo, hi, small);
     if (p->exact == p->front && (s->mean || good == lo)) p->exact++;
     p->front = good > lo ? good : lo + 1;
     if (s->atol == 0 && s->rtol == 0) p->exact = p->front;

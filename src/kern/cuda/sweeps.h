@@ -93,7 +93,7 @@ SIMT void step_in_order(simt::lane &me, const view &v) {
 struct picard {
     typedef dpcri_device_sweep arguments;
     static constexpr int most = threads;
-    enum : uint32_t { WITHIN = 1, FINITE = 2, DROWNED = 4 };  // drowned: rounding of z takes more than is allowed
+    enum : uint32_t { WITHIN = 1, FINITE = 2 };
 
     // r and what is to be said of each step; the first that is not within its tolerance, and the largest residual.
     SIMT static void residuals(simt::lane &me, const view &v, int64_t &open, double &worst) {
@@ -151,21 +151,32 @@ struct picard {
         for (int64_t j = me.warp(); j < v.hi - v.lo; j += warps) {
             float *z = v.z(v.lo + j);
             const float *d = v.r(j);
-            const double limit = unit_of(v.a, v.lo + j) * v.a.atol;
-            bool lost = false, drowned = false;
-            for (int64_t k = me.in_warp(); k < v.a.width; k += simt::warp_size) {
+            bool lost = false;
+            for (int64_t k = me.in_warp(); k < v.a.width; k += simt::warp_size)
                 lost = lost || !cells::finite(z[k] + d[k]);
-                drowned = drowned || 0x1p-24 * (double)cells::magnitude(z[k]) > limit;
-            }
             lost = me.any(lost);
-            drowned = me.any(drowned);
             const bool small = v.a.mean && is_small(me, v, j) && !lost && (v.a.flags[v.row(j)] & FINITE);
             if (!small && j < open) open = j;
             const float *from = j == 0 || (v.a.flags[v.row(j)] & FINITE) ? v.f(j) : v.z(v.lo - 1);
             for (int64_t k = me.in_warp(); (v.a.mean || j >= good) && k < v.a.width; k += simt::warp_size)
                 z[k] = j == 0 || lost ? from[k] : z[k] + d[k];
-            if (drowned && me.in_warp() == 0) v.a.flags[v.row(j)] |= DROWNED;
         }
+    }
+
+    // Locks the step behind those whose corrections were small too, as its step made it where the sum is rounded by
+    // more than is allowed. Returns the first that is not locked.
+    SIMT static int64_t lock_beyond(simt::lane &me, const view &v, int64_t small) {
+        if (small == v.hi - v.lo || v.a.atol == 0 || !(v.a.flags[v.row(small)] & FINITE)) return small;
+        const double limit = unit_of(v.a, v.lo + small) * v.a.atol;
+        float *z = v.z(v.lo + small);
+        bool drowned = false;
+        for (int64_t k = 0; k < v.a.width; k++)
+            drowned = drowned || 0x1p-24 * (double)cells::magnitude(z[k]) > limit ||
+                      0x1p-24 * (double)cells::magnitude(v.r(small)[k]) > limit;
+        me.barrier();
+        for (int64_t k = me.thread(); drowned && k < v.a.width; k += threads) z[k] = v.f(small)[k];
+        me.barrier();
+        return small + 1;
     }
 
     SIMT static void run(simt::lane &me, const arguments &a) {
@@ -193,10 +204,7 @@ struct picard {
         me.barrier();
         update(me, v, good, small);
         gather(me, small, unread);
-        const uint32_t beyond = FINITE | DROWNED;
-        const bool made_anew = a.mean && small < n && (a.flags[v.row(small)] & beyond) == beyond;
-        for (int64_t k = me.thread(); made_anew && k < a.width; k += threads) v.z(v.lo + small)[k] = v.f(small)[k];
-        if (a.mean) good = small < n && a.atol > 0 && (a.flags[v.row(small)] & FINITE) ? small + 1 : small;
+        if (a.mean) good = lock_beyond(me, v, small);
         if (p.exact == p.front && (a.mean || good == 0)) p.exact++;  // f of a state with the loop's bits
         p.front += good > 0 ? good : 1;
         if (exact) p.exact = p.front;
