@@ -220,6 +220,8 @@ size_t cli_memory_budget(void);
 
 void cli_signals_install(void);
 int cli_signal(void);  // the signal that asked to stop, or 0
+// Between two looks for it: it may come just before a call that waits.
+enum { CLI_WAIT_MS = 50 };
 // From now on a signal ends the program (true; one noted before, now), or is only noted (false). True is for computing
 // that does not ask by itself, and of which nothing is kept. Returns what held before. cli_write_file ends its file.
 bool cli_signals_at_once(bool on);

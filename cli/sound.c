@@ -1,10 +1,14 @@
 // SPDX-License-Identifier: MIT
 // Sound files by libsndfile, where the program was built with it: read whole, written whole through memory.
+#include <errno.h>
+#include <fcntl.h>
 #include <math.h>
+#include <poll.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "cli.h"
 
@@ -65,12 +69,35 @@ static bool is_cut_short(const char *path) {
     return cut;
 }
 
+// A pipe whose writer has begun, or gone; -1: errno says why not, or a signal came first.
+static int open_pipe(const char *path) {
+    struct pollfd p = {.fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK), .events = POLLIN};
+    while (p.fd >= 0 && !cli_signal() && poll(&p, 1, CLI_WAIT_MS) <= 0) continue;
+    if (p.fd < 0 || (!cli_signal() && fcntl(p.fd, F_SETFL, 0) == 0)) return p.fd;
+    const int code = errno;
+    close(p.fd);
+    errno = code;
+    return -1;
+}
+
+// A pipe that nobody writes into yet is waited for, but not past a signal.
+static int open_sound(const char *path, SNDFILE **file, SF_INFO *info) {
+    struct stat is;
+    const bool pipe = stat(path, &is) == 0 && S_ISFIFO(is.st_mode);
+    const int fd = pipe ? open_pipe(path) : -1;
+    if (pipe && fd < 0 && !cli_signal())
+        return cli_fail(CLI_INPUT, "cannot read the sound '%s': %s", path, strerror(errno));
+    *file = fd >= 0 ? sf_open_fd(fd, SFM_READ, info, 1) : pipe ? NULL : sf_open(path, SFM_READ, info);
+    if (*file) return CLI_DONE;
+    return cli_signal() ? cli_fail_stopped() : cli_fail(CLI_INPUT, "'%s' is no sound: %s", path, sf_strerror(NULL));
+}
+
 int cli_sound_read(const char *path, dpcr_array *x, int *rate) {
     SF_INFO info = {0};
+    SNDFILE *file = NULL;
     if (!cli_readable("the sound", path)) return CLI_INPUT;
-    SNDFILE *file = sf_open(path, SFM_READ, &info);
-    if (!file && cli_signal()) return cli_fail_stopped();  // it waited for a pipe's writer
-    if (!file) return cli_fail(CLI_INPUT, "'%s' is no sound: %s", path, sf_strerror(NULL));
+    const int opened = open_sound(path, &file, &info);
+    if (opened) return opened;
     const int64_t shape[] = {info.frames, info.channels};
     int status = info.frames < 0 || info.frames > INT64_MAX / 8 || info.channels < 1
                      ? cli_fail(CLI_INPUT, "'%s' does not say how long it is", path)

@@ -90,8 +90,6 @@ static int fail(const cli_log *log) {
     return cli_fail(CLI_RESOURCES, "cannot write the log '%s': %s", log->path, strerror(errno));
 }
 
-enum { WAIT_MS = 50 };  // between two looks for a signal, which may come just before a call that waits
-
 static bool is_pipe(const char *path) {
     struct stat info;
     return stat(path, &info) == 0 && S_ISFIFO(info.st_mode);
@@ -116,12 +114,11 @@ static int log_open(cli_log *log, const char *path) {
     }
     log->fd = open_to_append(path);
     while (log->fd < 0 && errno == ENXIO && is_pipe(path) && !cli_signal()) {
-        poll(NULL, 0, WAIT_MS);
+        poll(NULL, 0, CLI_WAIT_MS);
         log->fd = open_to_append(path);
     }
     if (log->fd < 0) return cli_signal() ? cli_fail_stopped() : fail(log);
-    const int flags = fcntl(log->fd, F_GETFL);
-    return flags < 0 || fcntl(log->fd, F_SETFL, flags & ~O_NONBLOCK) != 0 ? fail(log) : CLI_DONE;
+    return CLI_DONE;  // nobody shares this opening, as they may standard output's: it stays without blocking
 }
 
 static void log_close(cli_log *log) {
@@ -154,12 +151,36 @@ static int log_rewind(cli_log *log, int64_t step) {
     return ftruncate(log->fd, keep) == 0 ? CLI_DONE : fail(log);
 }
 
-// A reader that is slow is waited for, but not past a signal.
-static bool has_room(int fd) {
+// A reader that is slow is waited for, but not past a signal; what finds room at once is written after one too.
+static bool has_room(int fd, bool again) {
     struct pollfd p = {.fd = fd, .events = POLLOUT};
-    int ready = poll(&p, 1, 0);
-    while (ready <= 0 && !cli_signal()) ready = poll(&p, 1, WAIT_MS);
+    int ready = again ? 0 : poll(&p, 1, 0);
+    while (ready <= 0 && !cli_signal()) ready = poll(&p, 1, CLI_WAIT_MS);
     return ready > 0;
+}
+
+// How many bytes are written. Less than all: there was no *room before a signal came, or errno says why.
+static size_t write_all(int fd, const char *line, size_t bytes, bool *room) {
+    size_t done = 0;
+    bool again = false;
+    for (; done < bytes && (*room = has_room(fd, again)); again = true) {
+        errno = ENOSPC;
+        const ssize_t written = write(fd, line + done, bytes - done);
+        if (written > 0)
+            done += (size_t)written;
+        else if (errno == EAGAIN)  // less room than the line takes at once
+            poll(NULL, 0, CLI_WAIT_MS);
+        else if (errno != EINTR)
+            break;
+    }
+    return done;
+}
+
+// Of a file nothing is left of a line that is not whole.
+static bool take_back(const cli_log *log, size_t done) {
+    struct stat info;
+    if (done == 0 || log->stream || fstat(log->fd, &info) != 0 || !S_ISREG(info.st_mode)) return true;
+    return info.st_size < (off_t)done || ftruncate(log->fd, info.st_size - (off_t)done) == 0;
 }
 
 static int log_write(cli_log *log, json_t *object) {
@@ -172,21 +193,15 @@ static int log_write(cli_log *log, json_t *object) {
     const int bytes = text ? asprintf(&line, "%s\n", text) : -1;
     free(text);
     if (bytes < 0) return cli_fail_memory("a line of the log");
-    ssize_t written = -1;
-    bool room;
-    do room = has_room(log->fd);
-    while (room && (written = write(log->fd, line, (size_t)bytes)) < 0 && errno == EINTR);
+    bool room = true;
+    const size_t done = write_all(log->fd, line, (size_t)bytes, &room);
+    const int code = errno;
     free(line);
-    log->missed = !room;  // who stopped the run is told so by what stops it
-    if (!room || written == bytes) return CLI_DONE;
-    if (written >= 0) {
-        struct stat info;  // of a file nothing is left of a line that has no room
-        if (written > 0 && !log->stream && fstat(log->fd, &info) == 0 && S_ISREG(info.st_mode) &&
-            info.st_size >= written && ftruncate(log->fd, info.st_size - written) != 0)
-            return fail(log);
-        errno = ENOSPC;
-    }
-    return fail(log);
+    if (done == (size_t)bytes) return CLI_DONE;
+    log->missed |= !room;  // who stopped the run is told so by what stops it
+    if (!take_back(log, done)) return fail(log);
+    errno = code;
+    return room ? fail(log) : CLI_DONE;
 }
 
 // ---- what all training tells ----
@@ -312,11 +327,15 @@ int cli_report_step(cli_report *r, const dpcr_train_state *state) {
     r->state = s;
     if (!r->status) r->status = log_step(&r->log, r->log_every, before, &s, r->unit);
     cli_progress_draw(&r->progress, &s, state->epoch_ended != 0);
-    if (!r->status && state->epoch_ended) r->status = end_epoch(r, &s);
-    return r->status ? -1 : cli_signal();
+    if (!r->status && !r->log.missed && state->epoch_ended) r->status = end_epoch(r, &s);
+    return r->status || r->log.missed ? -1 : cli_signal();
 }
 
 int cli_report_final(cli_report *r, const dpcr_train_state *last, dpcr_train_state *final) {
+    const char *save = r->train->save;
+    if (r->log.missed)
+        return cli_fail(128 + cli_signal(), "stopped as asked before the log had all of the last step%s%s",
+                        save ? "; to go on, resume from " : "", save ? save : "");
     *final = r->begun ? r->state : *last;
     if (!r->begun) final->seconds = 0;  // it was complete already
     return r->begun && r->tested_step == final->step ? CLI_DONE : cli_report_test(r, final->step);

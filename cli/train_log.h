@@ -9,7 +9,7 @@
 typedef struct cli_log {
     int fd;       // -1: no log
     bool stream;  // standard output: nothing before it can be taken back
-    bool missed;  // the last line: a signal came while it waited for a reader
+    bool missed;  // a line: a signal came while it waited for a reader
     const char *path;
 } cli_log;
 

@@ -9,7 +9,7 @@ find_numpy
 import json, os, signal, struct, subprocess, sys, threading, time, wave
 import numpy as np
 
-from program import answer, content, ended, is_one_line, path, put, refused, run, words
+from program import answer, content, ended, is_one_line, path, put, refused, run, until_asleep, words
 
 rng = np.random.default_rng(7)
 RATE = 8000
@@ -152,10 +152,7 @@ subprocess.run(["rm", "-r", path("linked", "up", "d" * 250)], check=True)
 os.mkfifo(path("linked", "down", "pipe.wav"))
 for number in (signal.SIGINT, signal.SIGTERM):
     child = subprocess.Popen(words("train", "gru", "--data", path("linked"), "--threads", 1), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    asleep = 0
-    while asleep < 5:
-        time.sleep(0.1)
-        asleep = asleep + 1 if open("/proc/%d/stat" % child.pid).read().rsplit(")", 1)[1].split()[0] == "S" else 0
+    until_asleep(child)
     child.send_signal(number)
     out, told = child.communicate(timeout=60)
     assert child.returncode == 128 + number and told.endswith(b": stopped as asked\n") and is_one_line(told), (child.returncode, told)

@@ -7,7 +7,7 @@ set -u
 python3 - "$program" "$folder" <<'PYTHON'
 import fcntl, gzip, json, os, resource, signal, subprocess, termios, time
 
-from program import answer, content, is_one_line, path, put, put_safetensors, refused, run, safetensors, words
+from program import answer, content, is_one_line, path, put, put_safetensors, refused, run, safetensors, until_asleep, words
 
 # ---- streams: they are learnt, and every method gives the same losses ----
 streams = ["--data", "bitstream", "--limit", 480, "--length", 60, "--epochs", 3, "--rate", "5e-3", "--threads", 2]
@@ -122,6 +122,16 @@ def ends(child, status, text):
     assert child.returncode == status and is_one_line(told) and text in told, (child.returncode, told)
 
 
+def until_written(child, file):
+    while not any(fcntl.ioctl(file, termios.FIONREAD, bytes(4))):
+        assert child.poll() is None, child.returncode
+        time.sleep(0.1)
+
+
+def saved(name):
+    return int(safetensors(name)[0]["deeppcr.train.step"])
+
+
 # Its reader goes away; it reads no further; there is none.
 child = begin()
 with open(pipe) as file:
@@ -129,13 +139,34 @@ with open(pipe) as file:
 ends(child, 4, b"Broken pipe")
 child = begin()
 with open(pipe, "rb", buffering=0) as file:
-    held, before = 1, 0
-    while held != before:
-        before = held
-        time.sleep(0.3)
-        held = int.from_bytes(fcntl.ioctl(file, termios.FIONREAD, bytes(4)), "little")
+    until_written(child, file)
+    until_asleep(child)
     child.send_signal(signal.SIGTERM)
     ends(child, 143, b"; to go on, resume from")
+    lines = b"".join(iter(lambda: file.read(1 << 16), b"")).split(b"\n")
+assert saved("piped.st") <= json.loads(lines[-2])["step"], "a step whose line is nowhere is saved"
+# A terminal that nobody reads: what it takes of a line is no error of a disk.
+master, slave = os.openpty()
+child = subprocess.Popen(words(*short, "--epochs", 1000, "--save", path("shown.st"), "--log", os.ttyname(slave)), stderr=subprocess.PIPE)
+until_written(child, master)
+until_asleep(child)
+child.send_signal(signal.SIGTERM)
+ends(child, 143, b"; to go on, resume from")
+os.close(slave)
+os.close(master)
+# Into a pipe of one line: the last step's is missed, or its epoch's; then it is done again.
+for read in (6, 7):
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    fcntl.fcntl(reader, 1031, 4096)  # F_SETPIPE_SZ
+    child = subprocess.Popen(words(*short, "--epochs", 1, "--save", path("last.st"), "--log", pipe), stderr=subprocess.PIPE)
+    for _ in range(read):
+        until_written(child, reader)
+        os.read(reader, 1 << 16)
+    until_asleep(child)
+    child.send_signal(signal.SIGTERM)
+    ends(child, 143, b": stopped as asked before the log had all of the last step; to go on, resume from")
+    assert [line["step"] for line in logged(os.read(reader, 1 << 16))] == [read + 1] and saved("last.st") == 0
+    os.close(reader)
 for delay in (0.5, 1, 2, 4):
     child = begin()
     time.sleep(delay)

@@ -49,6 +49,15 @@ typedef struct stopper {
 } stopper;
 
 static inline int stop_at(void *user, const dpcr_train_state *state) { return state->step >= ((stopper *)user)->at; }
+static inline int note_but(void *user, const dpcr_train_state *state) { return -stop_at(user, state); }
+
+// The words of a run that stopped at a step that no note was taken of.
+static inline void assert_told(const dpcr_error *told, int step, int steps, const char *path, int held) {
+    char says[512];
+    snprintf(says, sizeof says, "stopped as asked after step %d of %d; to go on, resume from %s, which holds step %d",
+             step, steps, path, held);
+    if (!strstr(told->text, says)) fail_msg("'%s' does not say '%s'", told->text, says);
+}
 
 static inline void *numbers(dpcr_dtype dtype, int64_t count) {
     return calloc((size_t)count + 1, dpcr_dtype_size(dtype));

@@ -8,6 +8,7 @@ import os
 import struct
 import subprocess
 import sys
+import time
 import zipfile
 
 program, folder = sys.argv[1:3]
@@ -36,6 +37,18 @@ def ended(status, *arguments, data=None, timeout=600, **more):
 
 def calls():
     return counted
+
+
+def until_asleep(child):
+    """Waits until a process of one thread only waits itself: at five looks one after the other."""
+    asleep = 0
+    for _ in range(6000):
+        assert child.poll() is None, child.returncode
+        with open("/proc/%d/stat" % child.pid) as file:
+            asleep = asleep + 1 if file.read().rsplit(")", 1)[1].split()[0] == "S" else 0
+        if asleep == 5: return
+        time.sleep(0.1)
+    raise AssertionError("it never waits")
 
 
 def run(*arguments, **more):

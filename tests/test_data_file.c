@@ -335,8 +335,10 @@ static bool ends_with(const char *text, const char *end) {
 
 static bool is_utf8(const char *text) {
     for (const unsigned char *c = (const unsigned char *)text; *c; c++) {
-        if (*c >= 0x80 && (*c < 0xc0 || (c[1] & 0xc0) != 0x80)) return false;
-        c += *c >= 0x80;
+        int more = *c < 0x80 ? 0 : *c < 0xc0 ? -1 : *c < 0xe0 ? 1 : *c < 0xf0 ? 2 : 3;
+        if (more < 0) return false;
+        for (; more > 0; more--)
+            if ((*++c & 0xc0) != 0x80) return false;
     }
     return true;
 }
@@ -360,8 +362,17 @@ static void errors_are_one_line(void **state) {
     dpcri_fail(&s->error, DPCR_ERROR_ARGUMENT, "resume from %s: got 1, wanted 2", path);
     assert_true(ends_with(s->error.text, ": got 1, wanted 2"));
     // Longer than any path; and texts of two bytes a letter, cut anywhere.
-    dpcri_fail(&s->error, DPCR_ERROR_ARGUMENT, "%09000d", 1);
-    assert_int_equal(strlen(s->error.text), sizeof s->error.text - 1);
+    char letters[9001];
+    static const char *const each[] = {"a", "\xc3\xb6", "\xe2\x82\xac", "\xf0\x9f\x8e\xb5"};
+    for (size_t width = 1; width <= 4; width++)
+        for (size_t n = 0; n < 4; n++) {  // the last letter ends at 8191, or 1 to 3 bytes beyond
+            for (size_t at = n; at + width < sizeof letters; at += width) memcpy(letters + at, each[width - 1], width);
+            memset(letters, 'a', n);
+            letters[n + (9000 - n) / width * width] = 0;
+            dpcri_fail(&s->error, DPCR_ERROR_ARGUMENT, "%s", letters);
+            assert_true(is_utf8(s->error.text) && strlen(s->error.text) >= sizeof s->error.text - 7);
+            assert_true(ends_with(s->error.text, each[width - 1]));
+        }
     for (size_t n = 0; n < 8; n++) {
         for (size_t k = 0; k < 600; k++) memcpy(path + n + 2 * k, "\xc3\xb6", 3);
         memset(path, 'a', n);

@@ -255,6 +255,12 @@ static void a_run_goes_on_from_its_checkpoint(void **state) {
         assert_int_equal(status, k == 3 ? DPCR_OK : DPCR_ERROR_CANCELLED);
         assert_int_equal(last.step, ends[k]);
         options.resume = f.file;
+        if (k) continue;
+        options.progress = note_but;
+        assert_int_equal(dpcr_train_layerwise(context, model, from, &options, &layerwise, NULL, NULL, &told),
+                         DPCR_ERROR_CANCELLED);
+        assert_told(&told, 10, 36, f.file, 5);
+        options.progress = stop_at;
     }
     assert_memory_equal(dpcr_model_vector(model, NULL), dpcr_model_vector(whole, NULL), vector_bytes(whole));
     must(dpcr_train_layerwise(context, model, from, &options, &layerwise, &last, NULL, error));  // complete already

@@ -496,6 +496,8 @@ static void save_and_load_keep_everything(void **state) {
         assert_int_equal(dpcr_model_set_metadata(m, "deeppcr.width", "9", NULL), DPCR_ERROR_ARGUMENT);
         assert_int_equal(dpcr_model_set_metadata(m, "pixel_mean", "caf\xe9", NULL), DPCR_ERROR_ARGUMENT);
         assert_int_equal(dpcr_model_set_metadata(m, "caf\xe9", "0.5", NULL), DPCR_ERROR_ARGUMENT);
+        assert_int_equal(dpcr_model_set_metadata(m, "deeppcr.\xe9", "0.5", &error), DPCR_ERROR_ARGUMENT);
+        assert_string_equal(error.text, "model_set_metadata: the key 'deeppcr.\xe9' is not UTF-8");
         if (dpcr_model_save(m, path, &error) != DPCR_OK) fail_msg("%s", error.text);
         dpcr_model *read = NULL;
         if (dpcr_model_load(context, path, &read, &error) != DPCR_OK) fail_msg("%s", error.text);

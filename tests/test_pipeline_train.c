@@ -174,6 +174,12 @@ static void any_number_of_ranks_goes_on_from_a_checkpoint(void **state) {
     assert_true(last.step == 4 && strstr(told.text, "to go on, resume from"));
 
     options.resume = f.file;
+    stop.at = 6;
+    options.progress = note_but;
+    assert_int_equal(dpcr_train_pipeline(context, model, set, &options, &schedule, NULL, &last, NULL, &told),
+                     DPCR_ERROR_CANCELLED);
+    assert_told(&told, 6, 21, f.file, 4);
+    options.progress = stop_at;
     stop.at = 11;  // in the second epoch
     schedule = schedule_options(DPCR_SCHEDULE_DUALPIPEV, 2, 6);
     assert_int_equal(dpcr_train_pipeline(context, model, set, &options, &schedule, NULL, &last, NULL, &told),
@@ -239,7 +245,10 @@ static void a_loss_that_is_not_finite_ends_all_ranks(void **state) {
     dpcr_train_options once = train_options(1, 100);  // its loss is that of the weights before the step
     once.optimiser = (dpcr_optimiser_options){.kind = DPCR_SGD, .rate = 1e300};
     static const dpcr_schedule_kind kinds[] = {DPCR_SCHEDULE_ZB_H1, DPCR_SCHEDULE_PIPEDREAM};
-    for (int k = 0; k < 3; k++) {
+    stopper stop = {.at = 1};
+    once.progress_user = &stop;
+    for (int k = 0; k < 4; k++) {
+        if (k == 3) once.progress = note_but;  // the last step, of which nothing is saved
         dpcr_error told = {0};
         dpcr_model *model = make_model(context, &o);
         const dpcr_schedule_options schedule = schedule_options(kinds[k % 2], 3, 2);

@@ -438,6 +438,16 @@ static void check_strings(dpcr_sequence *model) {
         assert_int_equal(dpcr_sequence_set_metadata(model, bad[i], "x", &error), DPCR_ERROR_ARGUMENT);
         assert_non_null(strstr(error.text, "the key '"));
     }
+    // A long key of the library's own is cut between two letters, and one that is no text is told as that.
+    assert_int_equal(dpcr_sequence_set_metadata(model, "onnx.\xff", "x", &error), DPCR_ERROR_ARGUMENT);
+    assert_string_equal(error.text, "sequence_set_metadata: the key 'onnx.\xff' is not UTF-8");
+    for (size_t n = 8; n < 10; n++) {
+        char key[160];
+        for (size_t at = n; at + 2 < sizeof key; at += 2) memcpy(key + at, "\xc3\xb6", 3);
+        memcpy(key, "deeppcr.x", n);
+        assert_int_equal(dpcr_sequence_set_metadata(model, key, "x", &error), DPCR_ERROR_ARGUMENT);
+        assert_non_null(strstr(error.text, "\xc3\xb6...' is the library's"));
+    }
     assert_string_equal(dpcr_sequence_metadata(model, "good"), "\x7f\n");
 }
 
@@ -481,6 +491,11 @@ static void check_refused(dpcr_sequence *model, const dpcr_sequence_data *data,
     if (!strstr(error.text, words)) fail_msg("'%s' lacks '%s'", error.text, words);
 }
 
+static int take_no_note(void *user, const dpcr_train_state *state) {
+    (void)user, (void)state;
+    return -1;
+}
+
 static void refusals(void **state) {
     (void)state;
     dpcr_context *context = make_context(1);
@@ -503,6 +518,10 @@ static void refusals(void **state) {
     const dpcr_sequence_data all = labelled(true);
     options.train.optimiser.rate = 1e300;  // one step, whose loss is that of the weights before it
     options.train.batch = SEQUENCES;
+    check_refused(other, &all, &options, DPCR_ERROR_UNSUPPORTED, "after step 1 parameter 0 is not finite");
+    dpcr_sequence_destroy(other);
+    other = make_sequence(context, model_options(DPCR_GRU, DPCR_READOUT_LAST, DPCR_F32));
+    options.train.progress = take_no_note;
     check_refused(other, &all, &options, DPCR_ERROR_UNSUPPORTED, "after step 1 parameter 0 is not finite");
     dpcr_sequence_destroy(other);
     options = run_options(1);

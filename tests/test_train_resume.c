@@ -168,6 +168,11 @@ static void a_step_that_no_note_was_taken_of_is_done_again(void **state) {
         assert_int_equal(dpcr_train(context, model, &data.set, &options, &last, &error),
                          whole ? DPCR_OK : DPCR_ERROR_CANCELLED);
         assert_int_equal(n.noted, at - 1);
+        char says[512];
+        snprintf(says, sizeof says,
+                 "stopped as asked after step %d of %d; to go on, resume from %s, which holds step %d", (int)at,
+                 2 * BATCHES, f.file, at <= BATCHES ? 0 : BATCHES);
+        if (!whole && !strstr(error.text, says)) fail_msg("'%s' does not say '%s'", error.text, says);
         n = (noter){0};
         options.resume = f.file;
         if (dpcr_train(context, model, &data.set, &options, &last, &error) != DPCR_OK) fail_msg("%s", error.text);
@@ -178,6 +183,27 @@ static void a_step_that_no_note_was_taken_of_is_done_again(void **state) {
         remove_folder(&f);
     }
     free_reference(&wanted);
+}
+
+// Of the last step nothing is saved either, and the call is complete; but not with parameters that are no numbers.
+static void what_no_note_was_taken_of_is_finite(void **state) {
+    (void)state;
+    const dpcr_model_options o = tiny();
+    make_data(&data, COUNT, 1);
+    dpcr_context *context = make_context(1);
+    for (int k = 0; k < 2; k++) {
+        dpcr_model *model = make_model(context, &o);
+        dpcr_error error = {0};
+        noter n = {.at = 1};
+        dpcr_train_options options = train_options(1, k ? COUNT : ROWS);  // k: its last step, or with steps left
+        options.optimiser = (dpcr_optimiser_options){.kind = DPCR_SGD, .rate = 1e300};
+        options.progress = note_but;
+        options.progress_user = &n;
+        assert_int_equal(dpcr_train(context, model, &data.set, &options, NULL, &error), DPCR_ERROR_UNSUPPORTED);
+        assert_non_null(strstr(error.text, "after step 1 parameter 0 is not finite"));
+        dpcr_model_destroy(model);
+    }
+    dpcr_context_destroy(context);
 }
 
 // A run by `solve` that is stopped and gone on with by `other`, which leaves out what shows in the numbers, takes what
@@ -644,6 +670,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_run_stopped_anywhere_resumes_to_the_same_bits),
         cmocka_unit_test(a_step_that_no_note_was_taken_of_is_done_again),
+        cmocka_unit_test(what_no_note_was_taken_of_is_finite),
         cmocka_unit_test(chunks_of_the_way_back_are_kept),
         cmocka_unit_test(run_ups_of_the_way_back_are_kept),
         cmocka_unit_test(joins_are_kept),

@@ -118,7 +118,8 @@ typedef struct dpcr_train_options {
                                 // Every epoch's end writes one too
     // Called after every step, the last of an epoch with epoch_ended set; non-zero: write a checkpoint and stop with
     // DPCR_ERROR_CANCELLED if steps are left. The context's cancel function does the same. Negative: stop so without
-    // one, as who could take no note of the step wants it: a run that goes on does the step again. May be NULL.
+    // one, as who could take no note of the step wants it: a run that goes on does the step again. That may be the last
+    // one: the call gives DPCR_OK then, and the file holds an earlier step. May be NULL.
     int (*progress)(void *user, const struct dpcr_train_state *state);
     void *progress_user;
     double clip;  // norm of all gradients together (of tied steps once) at most, as dpcr_gradients_clip_norm, finite;
@@ -193,8 +194,9 @@ typedef struct dpcr_train_state {
 //   DPCR_ERROR_FORMAT       the checkpoint is none, or damaged; neither model nor file is changed
 //   DPCR_ERROR_UNSUPPORTED  a solve did not converge and `no_fallback` was set; last->reason tells
 //                           also: the loss is no longer finite, where the text names step, loss and rate; or, where an
-//                           epoch ends or a checkpoint is due, a parameter, with `save` or without
-//   DPCR_ERROR_CANCELLED    stopped as asked, after a checkpoint
+//                           epoch ends, a checkpoint is due or it stops as asked, a parameter, with `save` or without
+//   DPCR_ERROR_CANCELLED    stopped as asked with steps left, after a checkpoint, or where `progress` was negative
+//                           without one; with `save` the text names it and, if it is an earlier one, the step it holds
 DPCR_API dpcr_status dpcr_train(dpcr_context *context, dpcr_model *model, const dpcr_dataset *data,
                                 const dpcr_train_options *options, dpcr_train_state *last, dpcr_error *error);
 

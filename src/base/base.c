@@ -2,6 +2,7 @@
 #include "base/base.h"
 
 #include <assert.h>
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -41,11 +42,22 @@ static void cut_middle(char *text, size_t bytes, const char *whole, size_t lengt
     snprintf(text, bytes, "%.*s%s%s", (int)head, whole, mark, whole + length - tail);
 }
 
+// How much of the text is left without a UTF-8 sequence that its end has cut.
+static size_t without_cut_letter(const char *text, size_t length) {
+    size_t lead = length;
+    while (lead > 0 && length - lead < 3 && ((unsigned char)text[lead - 1] & 0xc0) == 0x80) lead--;
+    if (lead == 0) return length;
+    const unsigned char c = (unsigned char)text[--lead];
+    const size_t bytes = c >= 0xf0 ? 4 : c >= 0xe0 ? 3 : c >= 0xc0 ? 2 : 1;
+    return length - lead < bytes ? lead : length;
+}
+
 void dpcri_line_print(char *text, size_t bytes, const char *format, va_list arguments) {
     char whole[1 << 13];  // a path and what is said of it; an error has no memory to ask for
     const int printed = vsnprintf(whole, sizeof whole, format, arguments);
-    const size_t length = printed < 0 ? 0 : printed < (int)sizeof whole ? (size_t)printed : sizeof whole - 1;
-    if (printed < 0) whole[0] = 0;
+    size_t length = printed < 0 ? 0 : (size_t)printed;
+    if (length >= sizeof whole) length = without_cut_letter(whole, sizeof whole - 1);
+    whole[length] = 0;
     for (char *c = whole; *c; c++)
         if ((unsigned char)*c < 0x20 || *c == 0x7f) *c = '?';
     if (length < bytes)
@@ -280,6 +292,14 @@ dpcr_status dpcri_check_start(const char *call, const dpcr_array *z0, const dpcr
     if (!rows_shared(z0, z)) return DPCR_OK;
     return dpcri_fail(error, DPCR_ERROR_ARGUMENT,
                       "%s: z0 shares memory with z, which is written; wanted it elsewhere: a copy, say", call);
+}
+
+dpcr_status dpcri_check_reserved(const char *options, const uint64_t *reserved, size_t bytes, dpcr_error *error) {
+    for (size_t i = 0; i < bytes / sizeof *reserved; i++)
+        if (reserved[i])
+            return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "%s: reserved[%zu] is %" PRIu64 ", wanted 0", options, i,
+                              reserved[i]);
+    return DPCR_OK;
 }
 
 void dpcri_copy_out(void *to, const void *from, size_t size) {

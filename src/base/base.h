@@ -31,9 +31,12 @@ dpcr_status dpcri_fail_code(dpcr_error *error, dpcr_status status, int code, con
     DPCRI_PRINTF(4, 5);
 // DPCR_ERROR_CANCELLED: "CALL: stopped by the caller's cancel function".
 dpcr_status dpcri_fail_stopped(dpcr_error *error, const char *call);
+// DPCR_ERROR_ARGUMENT where room of fields to come is not 0: of a newer header, or garbage.
+dpcr_status dpcri_check_reserved(const char *options, const uint64_t *reserved, size_t bytes, dpcr_error *error);
 
 // One line for an error: control characters become '?', and what is longer is cut in the middle, where paths are; the
-// end stays, which says what was wrong. `bytes`: 32 or more; what it says may quote `text`.
+// end stays, which says what was wrong, of texts of up to 8191 bytes; of longer ones, that of those. No UTF-8 sequence
+// is cut. `bytes`: 32 or more; what it says may quote `text`.
 void dpcri_line_print(char *text, size_t bytes, const char *format, va_list arguments);
 
 // Checked arithmetic on extents (>= 0): false when the result does not fit.

@@ -312,10 +312,12 @@ dpcr_status dpcr_model_set_metadata(dpcr_model *model, const char *key, const ch
     if (!model || !key || !*key)
         return dpcri_fail(error, DPCR_ERROR_ARGUMENT,
                           "model_set_metadata: a model and a key that is not empty are wanted");
-    if (strncmp(key, "deeppcr.", 8) == 0)
-        return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "model_set_metadata: key '%.80s' is the library's own", key);
     const dpcr_status status = dpcri_metadata_check("model_set_metadata", key, value ? value : "", error);
     if (status != DPCR_OK) return status;
+    dpcri_quoted quoted;
+    if (strncmp(key, "deeppcr.", 8) == 0)
+        return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "model_set_metadata: key '%s' is the library's own",
+                          dpcri_quote(key, &quoted));
     dpcri_metadata **at = &model->metadata;
     while (*at && strcmp((*at)->key, key) != 0) at = &(*at)->next;
     if (!value) {
@@ -331,7 +333,8 @@ dpcr_status dpcr_model_set_metadata(dpcr_model *model, const char *key, const ch
     if (!copy || !item || !item->key) {
         dpcri_free(model->context, copy);
         if (item && !*at) free_metadata(model->context, item);
-        return dpcri_fail(error, DPCR_ERROR_MEMORY, "model_set_metadata: no memory for '%.80s'", key);
+        return dpcri_fail(error, DPCR_ERROR_MEMORY, "model_set_metadata: no memory for '%s'",
+                          dpcri_quote(key, &quoted));
     }
     dpcri_free(model->context, item->value);
     item->value = copy;

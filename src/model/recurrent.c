@@ -196,6 +196,8 @@ dpcr_status dpcr_recurrent_create(dpcr_context *context, const dpcr_recurrent_op
     dpcr_recurrent_options given = {0};
     DPCRI_COPY_IN(given, options);
     given.size = sizeof given;
+    const dpcr_status room = dpcri_check_reserved("recurrent_create", given.reserved, sizeof given.reserved, error);
+    if (room != DPCR_OK) return room;
     if (!given.dtype) given.dtype = DPCR_F32;
     if (!given.layers) given.layers = 1;
     given.bidirectional = given.bidirectional != 0;

@@ -237,7 +237,7 @@ static dpcr_status run_epochs(worker *w, dpcr_error *error) {
         DPCR_TRY(run_epoch(w, &p, &stopped, error));
     }
     DPCR_TRY(gather(w, error));
-    if (stopped && w->comm->rank == 0) DPCR_TRY(dpcri_ledger_stopped(&t->ledger, error));
+    if (w->comm->rank == 0) DPCR_TRY(dpcri_ledger_end(&t->ledger, error));
 done:
     return status;
 }

@@ -101,6 +101,8 @@ static bool stays_inside(const dpcr_noise_options *filled) {
 dpcr_status dpcri_noise_options_fill(const dpcr_noise_options *options, dpcr_noise_options *filled, dpcr_error *error) {
     *filled = *options;
     filled->size = sizeof *filled;
+    const dpcr_status room = dpcri_check_reserved("noise schedule", filled->reserved, sizeof filled->reserved, error);
+    if (room != DPCR_OK) return room;
     if (filled->steps == 0) filled->steps = 1000;
     if (filled->beta_first == 0) filled->beta_first = 1e-4;
     if (filled->beta_last == 0) filled->beta_last = 0.02;

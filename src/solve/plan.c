@@ -411,6 +411,7 @@ dpcr_status dpcr_solve_plan_create(dpcr_context *context, const dpcr_steps *step
         DPCRI_COPY_IN(made->options, options);
     }
     const bool on_device = dpcri_solve_on_device(&made->options);
+    DPCR_TRY(dpcri_check_reserved("solve: options", made->options.reserved, sizeof made->options.reserved, error));
     DPCR_TRY(check_steps(&made->steps, on_device, error));
     if (on_device) {
         DPCR_TRY(dpcri_solve_plan_device(made, error));

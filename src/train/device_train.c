@@ -224,6 +224,12 @@ static dpcr_status save(void *run, dpcr_error *error) {
     return status == DPCR_OK ? dpcri_ledger_write(t->ledger, error) : status;
 }
 
+static dpcr_status check(void *run, dpcr_error *error) {
+    there *t = run;
+    const dpcr_status status = bring_home(t, error);
+    return status == DPCR_OK ? dpcri_ledger_check(t->ledger, error) : status;
+}
+
 static void begin_epoch(void *run, bool first) {
     (void)run;
     (void)first;  // its first step shuffles
@@ -234,7 +240,7 @@ dpcr_status dpcri_train_on_device(dpcri_ledger *l, dpcr_train_state *last, dpcr_
     there t = {.ledger = l};
     DPCR_TRY(set_up(&t, error));
     status = dpcri_loop_run(&(dpcri_loop){&t, l->context, &l->options, &l->position, &t.threads, l->batches,
-                                          l->state.steps, begin_epoch, one_step, report_step, save},
+                                          l->state.steps, begin_epoch, one_step, report_step, save, check},
                             error);
     describe(&t);
     l->state.sentence = NULL;  // its plan goes now

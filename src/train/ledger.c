@@ -48,9 +48,13 @@ dpcr_status dpcri_position_refuse_loss(const char *call, const dpcri_position *p
                       call, (long long)step, (long long)p->epoch + 1, loss, dpcri_schedule_rate(optimiser, step));
 }
 
-dpcr_status dpcri_position_stopped(const dpcri_position *p, int64_t steps, const char *save, dpcr_error *error) {
-    return dpcri_fail(error, DPCR_ERROR_CANCELLED, "train: stopped as asked after step %lld of %lld%s%s",
-                      (long long)p->step, (long long)steps, save ? "; to go on, resume from " : "", save ? save : "");
+dpcr_status dpcri_position_stopped(const dpcri_position *p, int64_t steps, const char *save, int64_t saved,
+                                   dpcr_error *error) {
+    char held[48] = "";
+    if (save && saved != p->step) snprintf(held, sizeof held, ", which holds step %lld", (long long)saved);
+    return dpcri_fail(error, DPCR_ERROR_CANCELLED, "train: stopped as asked after step %lld of %lld%s%s%s",
+                      (long long)p->step, (long long)steps, save ? "; to go on, resume from " : "", save ? save : "",
+                      held);
 }
 
 bool dpcri_goes_on_in_place(const dpcr_train_options *o) {
@@ -76,24 +80,39 @@ static dpcr_status timed_step(const dpcri_loop *l, dpcri_trial *trial, dpcr_erro
     return status;
 }
 
-static dpcr_status run_epoch(const dpcri_loop *l, dpcri_trial *trial, double *saved, dpcr_error *error) {
+// The last checkpoint: of which step, and when.
+typedef struct kept {
+    int64_t step;
+    double at;
+} kept;
+
+static dpcr_status save(const dpcri_loop *l, kept *saved, dpcr_error *error) {
+    const dpcr_status status = l->save(l->run, error);
+    *saved = (kept){l->position->step, dpcri_seconds()};
+    return status;
+}
+
+static dpcr_status stopped(const dpcri_loop *l, const kept *saved, dpcr_error *error) {
+    return dpcri_position_stopped(l->position, l->steps, l->options->save, saved->step, error);
+}
+
+static dpcr_status run_epoch(const dpcri_loop *l, dpcri_trial *trial, kept *saved, dpcr_error *error) {
     dpcr_status status = DPCR_OK;
     const dpcri_position *p = l->position;
     while (p->batch < l->batches) {
         status = timed_step(l, trial, error);
         if (status == DPCR_ERROR_CANCELLED) {  // inside a solve: the position is the last step's still
-            DPCR_TRY(l->save(l->run, error));
-            DPCR_TRY(dpcri_position_stopped(p, l->steps, l->options->save, error));
+            DPCR_TRY(save(l, saved, error));
+            DPCR_TRY(stopped(l, saved, error));
         }
         if (status != DPCR_OK) goto done;
         const int64_t said = l->report(l->run);
         const bool last = p->step == l->steps, ended = p->batch == l->batches;
-        if (said == DPCRI_STOP) return last ? DPCR_OK : dpcri_position_stopped(p, l->steps, NULL, error);
-        if (said || ended || dpcri_seconds() - *saved >= l->options->checkpoint_seconds) {
-            DPCR_TRY(l->save(l->run, error));
-            *saved = dpcri_seconds();
-        }
-        if (said && !last) DPCR_TRY(dpcri_position_stopped(p, l->steps, l->options->save, error));
+        if (said == DPCRI_STOP)
+            DPCR_TRY(l->check(l->run, error));
+        else if (said || ended || dpcri_seconds() - saved->at >= l->options->checkpoint_seconds)
+            DPCR_TRY(save(l, saved, error));
+        if (said && !last) DPCR_TRY(stopped(l, saved, error));
     }
 done:
     return status;
@@ -102,8 +121,8 @@ done:
 dpcr_status dpcri_loop_run(const dpcri_loop *l, dpcr_error *error) {
     dpcr_status status = DPCR_OK;
     dpcri_position *p = l->position;
-    if (!dpcri_goes_on_in_place(l->options)) DPCR_TRY(l->save(l->run, error));
-    double saved = dpcri_seconds();
+    kept saved = {p->step, dpcri_seconds()};
+    if (!dpcri_goes_on_in_place(l->options)) DPCR_TRY(save(l, &saved, error));
     const int threads = dpcr_context_threads(l->context);
     dpcri_trial trial = {.all = threads, .now = threads};
     while (p->step < l->steps) {
@@ -222,6 +241,7 @@ dpcr_status dpcri_ledger_take(dpcri_ledger *l, dpcr_error *error) {
     dpcri_saved_free(&l->from);
     if (!l->planned) add_choices(&l->fixed);
     l->position = l->start;
+    l->held = l->start.step;
 done:
     return status;
 }
@@ -301,13 +321,26 @@ dpcr_status dpcri_ledger_write(dpcri_ledger *l, dpcr_error *error) {
     if (l->options.save)
         DPCR_TRY(dpcri_checkpoint_write(l->options.save, l->model, l->optimiser, &l->fixed, &l->position, error));
     else
-        DPCR_TRY(dpcri_parameters_check(l->model, &l->position, error));
+        DPCR_TRY(dpcri_ledger_check(l, error));
     dpcri_phase_end(&l->state.phases.checkpoint, &mark);
     l->saved = mark;
+    l->held = l->position.step;
 done:
     return status;
 }
 
+dpcr_status dpcri_ledger_check(const dpcri_ledger *l, dpcr_error *error) {
+    return dpcri_parameters_check(l->model, &l->position, error);
+}
+
 dpcr_status dpcri_ledger_stopped(const dpcri_ledger *l, dpcr_error *error) {
-    return dpcri_position_stopped(&l->position, l->state.steps, l->options.save, error);
+    return dpcri_position_stopped(&l->position, l->state.steps, l->options.save, l->held, error);
+}
+
+dpcr_status dpcri_ledger_end(const dpcri_ledger *l, dpcr_error *error) {
+    dpcr_status status = DPCR_OK;
+    if (l->held != l->position.step) DPCR_TRY(dpcri_ledger_check(l, error));
+    if (!dpcri_ledger_ended(l, &l->position)) DPCR_TRY(dpcri_ledger_stopped(l, error));
+done:
+    return status;
 }

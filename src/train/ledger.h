@@ -17,8 +17,9 @@ void dpcri_position_describe(const dpcri_position *position, int64_t epochs, int
 // DPCR_ERROR_UNSUPPORTED for a loss that is not finite, of step `step`.
 dpcr_status dpcri_position_refuse_loss(const char *call, const dpcri_position *position, int64_t step, double loss,
                                        const dpcr_optimiser_options *optimiser, dpcr_error *error);
-// DPCR_ERROR_CANCELLED, with the file to go on from.
-dpcr_status dpcri_position_stopped(const dpcri_position *position, int64_t steps, const char *save, dpcr_error *error);
+// DPCR_ERROR_CANCELLED, with the file to go on from (NULL: none) and, where it is an earlier one, the step it holds.
+dpcr_status dpcri_position_stopped(const dpcri_position *position, int64_t steps, const char *save, int64_t saved,
+                                   dpcr_error *error);
 // The run goes on in the same file, which holds its checkpoint already.
 bool dpcri_goes_on_in_place(const dpcr_train_options *options);
 
@@ -40,6 +41,8 @@ typedef struct dpcri_loop {
     dpcr_status (*step)(void *run, dpcr_error *error);  // takes the position along
     int64_t (*report)(void *run);                       // as dpcri_heed
     dpcr_status (*save)(void *run, dpcr_error *error);
+    // Where nothing is saved of the last step: its parameters are the caller's, and refused if they are not finite.
+    dpcr_status (*check)(void *run, dpcr_error *error);
 } dpcri_loop;
 dpcr_status dpcri_loop_run(const dpcri_loop *loop, dpcr_error *error);
 
@@ -62,6 +65,7 @@ typedef struct dpcri_ledger {
     dpcri_position position;
     dpcr_train_state state;
     double began, saved;  // when the call, and when the last checkpoint was
+    int64_t held;         // the step of that, or of where the call begins
     int64_t images;       // of this call
 } dpcri_ledger;
 
@@ -92,7 +96,11 @@ int64_t dpcri_ledger_report(const dpcri_ledger *ledger);
 int64_t dpcri_ledger_decide(dpcri_ledger *ledger, const char *sentence);
 // Refuses parameters that are not finite; then writes the model and the optimiser as they stand, where there is a file.
 dpcr_status dpcri_ledger_write(dpcri_ledger *ledger, dpcr_error *error);
+dpcr_status dpcri_ledger_check(const dpcri_ledger *ledger, dpcr_error *error);  // the first of that
 // DPCR_ERROR_CANCELLED in words.
 dpcr_status dpcri_ledger_stopped(const dpcri_ledger *ledger, dpcr_error *error);
+// Of a run whose parameters are the books' again: those of a step that nothing was saved of are checked, and one that
+// was stopped before its last step is DPCR_ERROR_CANCELLED.
+dpcr_status dpcri_ledger_end(const dpcri_ledger *ledger, dpcr_error *error);
 
 #endif

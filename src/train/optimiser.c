@@ -49,8 +49,13 @@ dpcr_status dpcri_optimiser_options_fill(const dpcr_optimiser_options *options, 
         return dpcri_fail(error, DPCR_ERROR_ARGUMENT,
                           "optimiser options: size is %zu, wanted sizeof(dpcr_optimiser_options), %zu", options->size,
                           sizeof *options);
-    DPCRI_COPY_IN(*filled, options);
+    dpcr_optimiser_options given = {0};
+    DPCRI_COPY_IN(given, options);
+    *filled = given;
     filled->size = sizeof *filled;
+    const dpcr_status room =
+        dpcri_check_reserved("optimiser options", filled->reserved, sizeof filled->reserved, error);
+    if (room != DPCR_OK) return room;
     if (filled->beta1 == 0) filled->beta1 = 0.9;
     if (filled->beta2 == 0) filled->beta2 = 0.999;
     if (filled->epsilon == 0) filled->epsilon = 1e-8;

@@ -164,17 +164,20 @@ static bool is_ours(const char *key) { return strncmp(key, "deeppcr.", 8) == 0 |
 
 dpcr_status dpcr_sequence_set_metadata(dpcr_sequence *m, const char *key, const char *value, dpcr_error *error) {
     dpcr_status status;
+    dpcri_quoted quoted;
     if (!m || !key || !value)
         return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "sequence_set_metadata: model, key or value is NULL");
-    if (is_ours(key))
-        return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "sequence_set_metadata: the key '%.40s' is the library's", key);
     DPCR_TRY(dpcri_metadata_check("sequence_set_metadata", key, value, error));
+    if (is_ours(key))
+        DPCR_TRY(dpcri_fail(error, DPCR_ERROR_ARGUMENT, "sequence_set_metadata: the key '%s' is the library's",
+                            dpcri_quote(key, &quoted)));
     dpcri_sequence_string *made = dpcri_alloc_zero(m->context, sizeof *made), **at = &m->strings;
     if (made) made->key = dpcri_strdup(m->context, key);
     if (made) made->value = dpcri_strdup(m->context, value);
     if (!made || !made->key || !made->value) {
         free_string(m->context, made);
-        return dpcri_fail(error, DPCR_ERROR_MEMORY, "sequence_set_metadata: no memory for '%.40s'", key);
+        return dpcri_fail(error, DPCR_ERROR_MEMORY, "sequence_set_metadata: no memory for '%s'",
+                          dpcri_quote(key, &quoted));
     }
     while (*at && strcmp((*at)->key, key) != 0) at = &(*at)->next;
     if (*at) {

@@ -394,7 +394,7 @@ static dpcr_tensor state_tensor(const training *t, const char *name, void *data,
                          .array = dpcr_array_make(data, dpcri_sequence_dtype(t->model), 1, &count)};
 }
 
-static dpcr_status check_parameters(const training *t, dpcr_error *error) {
+static dpcr_status refuse_not_finite(const training *t, dpcr_error *error) {
     const dpcr_dtype dtype = dpcri_sequence_dtype(t->model);
     int64_t bad = dpcri_first_not_finite(dtype, dpcr_recurrent_vector(t->model->network, NULL), t->network_count);
     if (bad < 0) {
@@ -412,13 +412,18 @@ static dpcr_status bring_home(training *t, dpcr_error *error) {
     return status;
 }
 
+static dpcr_status check(void *run, dpcr_error *error) {
+    training *t = run;
+    const dpcr_status status = bring_home(t, error);
+    return status == DPCR_OK ? refuse_not_finite(t, error) : status;
+}
+
 static dpcr_status save(void *run, dpcr_error *error) {
     dpcr_status status;
     training *t = run;
     double mark = dpcri_seconds();
     dpcri_checkpoint checkpoint;
-    DPCR_TRY(bring_home(t, error));
-    DPCR_TRY(check_parameters(t, error));
+    DPCR_TRY(check(t, error));
     if (!t->options.train.save) return DPCR_OK;
     dpcri_checkpoint_start(&checkpoint, &t->fixed, &t->position);
     dpcri_checkpoint_optimiser(&checkpoint, t->network, "optimiser.first", "optimiser.second");
@@ -562,7 +567,7 @@ dpcr_status dpcr_sequence_train(dpcr_context *context, dpcr_sequence *model, con
     int *const threads = t->on_device ? &untold : &t->state.threads;
     status =
         dpcri_loop_run(&(dpcri_loop){t, context, &t->options.train, &t->position, threads, t->batches, t->state.steps,
-                                     begin_epoch, t->on_device ? one_step_there : one_step, report_step, save},
+                                     begin_epoch, t->on_device ? one_step_there : one_step, report_step, save, check},
                        error);
     if (status != DPCR_OK) clear_gradients(model);  // a step may have ended half way
     describe_position(t);

@@ -107,6 +107,7 @@ static int64_t report_step(void *run) {
 }
 
 static dpcr_status save(void *run, dpcr_error *error) { return dpcri_ledger_write(&((training *)run)->ledger, error); }
+static dpcr_status check(void *run, dpcr_error *error) { return dpcri_ledger_check(&((training *)run)->ledger, error); }
 
 static void begin_epoch(void *run, bool first) {
     (void)first;
@@ -135,7 +136,7 @@ dpcr_status dpcr_train(dpcr_context *context, dpcr_model *model, const dpcr_data
     }
     DPCR_TRY(set_up(t, error));
     status = dpcri_loop_run(&(dpcri_loop){t, context, &l->options, &l->position, &l->state.threads, l->batches,
-                                          l->state.steps, begin_epoch, one_step, report_step, save},
+                                          l->state.steps, begin_epoch, one_step, report_step, save, check},
                             error);
     if (status != DPCR_OK) dpcr_model_zero_gradients(model);  // a step may have ended half way
     describe(t);

@@ -298,7 +298,7 @@ dpcr_status dpcri_member_train(dpcri_member *m, dpcri_position *p, dpcr_error *e
     if (m->comm->rank) return DPCR_OK;
     m->crew->reached = (decided & ENOUGH) != 0;
     dpcri_member_hand_in(m);
-    if (m->stopped && !dpcri_ledger_ended(l, p)) DPCR_TRY(dpcri_ledger_stopped(l, error));
+    if (m->stopped) DPCR_TRY(dpcri_ledger_end(l, error));
 done:
     return status;
 }

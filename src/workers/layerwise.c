@@ -320,7 +320,7 @@ static dpcr_status run_thread(void *argument, dpcri_comm *comm, dpcr_error *erro
         p.step += updates;
         DPCR_TRY(agree(&th, &now, &decided, error));
     }
-    if (comm->rank == 0 && !dpcri_ledger_ended(books, &p)) DPCR_TRY(dpcri_ledger_stopped(books, error));
+    if (comm->rank == 0) DPCR_TRY(dpcri_ledger_end(books, error));
 done:
     if (status != DPCR_OK) atomic_store(&l->failed, true);
     destroy_thread(&th);

@@ -22,6 +22,8 @@ static int note(void *user, const struct dpcr_train_state *state) {
     return ++r->steps == r->stop;
 }
 
+static int take_no_note(void *user, const struct dpcr_train_state *state) { return -note(user, state); }
+
 static dpcr_train_options options_of(run *r, const dpcr_train_options *given, dpcr_device device) {
     dpcr_train_options o = *given;
     o.progress = note;
@@ -126,7 +128,7 @@ void training_goes_on(void **state) {
         const folder f = make_folder();
         m.tie = stop / 2 % 3;
         dpcr_train_options o = train_options(3, 6);
-        run whole = {0}, first = {.stop = stop}, second = {0}, host = {0};
+        run whole = {0}, first = {.stop = stop}, unnoted = {.stop = stop}, second = {0}, host = {0};
         o.optimiser.kind = kinds[stop / 2 % 3];
         o.optimiser.momentum = stop == 7 ? 0.9 : 0;
         o.solve.method = DPCR_METHOD_SEQUENTIAL;
@@ -135,11 +137,20 @@ void training_goes_on(void **state) {
         o.save = f.file;
         train_on(&first, &m, &data.set, &o, there, DPCR_ERROR_CANCELLED);
         assert_int_equal(first.last.step, stop);
+        dpcr_error error = {0};
+        dpcr_train_options unsaved = options_of(&unnoted, &o, there);
+        unsaved.save = NULL;
+        unsaved.progress = take_no_note;
+        unnoted.model = make_model(context, &m);
+        assert_int_equal(dpcr_train(context, unnoted.model, &data.set, &unsaved, &unnoted.last, &error),
+                         DPCR_ERROR_CANCELLED);
+        assert_int_equal(unnoted.last.step, stop);
+        assert_same_bits(&first, &unnoted);
+        dpcr_model_destroy(unnoted.model);
         o.resume = f.file;
         o.save = NULL;
         train_on(&second, &m, &data.set, &o, there, DPCR_OK);
         assert_same_bits(&whole, &second);
-        dpcr_error error = {0};
         run *const r = &host;
         dpcr_train_options on_host = options_of(r, &o, there);
         on_host.solve.device = here;

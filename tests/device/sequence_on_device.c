@@ -92,6 +92,8 @@ static int note(void *user, const struct dpcr_train_state *state) {
     return ++r->steps == r->stop;
 }
 
+static int take_no_note(void *user, const struct dpcr_train_state *state) { return -note(user, state); }
+
 static dpcr_sequence_train_options options_on(run *r, const dpcr_sequence_train_options *given, dpcr_device device) {
     dpcr_sequence_train_options o = *given;
     o.train.progress = note;
@@ -294,7 +296,7 @@ static void go_on_with(dpcr_recurrent_kind kind, dpcr_readout readout, int64_t s
     static const dpcr_optimiser_kind kinds[] = {DPCR_SGD, DPCR_ADAM, DPCR_ADAMW};
     const folder f = make_folder();
     dpcr_sequence_train_options o = options_of_run(each ? 2 : 3);
-    run whole = {0}, first = {.stop = stop}, second = {0}, host = {0};
+    run whole = {0}, first = {.stop = stop}, unnoted = {.stop = stop}, second = {0}, host = {0};
     o.dropout = dropout, o.segment = segment;
     if (dropout > 0) m.network.layers = 2;
     o.train.optimiser.kind = kinds[stop % 3];
@@ -303,12 +305,21 @@ static void go_on_with(dpcr_recurrent_kind kind, dpcr_readout readout, int64_t s
     o.train.save = f.file;
     train_on(&first, &m, &data, &o, there, DPCR_ERROR_CANCELLED);
     assert_int_equal(first.last.step, stop);
+    dpcr_error error = {0};
+    dpcr_sequence_train_options unsaved = options_on(&unnoted, &o, there);
+    unsaved.train.save = NULL;
+    unsaved.train.progress = take_no_note;
+    unnoted.model = make_sequence(m);
+    assert_int_equal(dpcr_sequence_train(context, unnoted.model, &data, &unsaved, &unnoted.last, &error),
+                     DPCR_ERROR_CANCELLED);
+    assert_int_equal(unnoted.last.step, stop);
+    assert_parameters(first.model, unnoted.model, 0);
+    destroy(&unnoted);
     o.train.resume = f.file;
     o.train.save = NULL;
     train_on(&second, &m, &data, &o, there, DPCR_OK);
     assert_int_equal(second.last.step, whole.last.step);
     assert_parameters(whole.model, second.model, 0);
-    dpcr_error error = {0};
     dpcr_sequence_train_options on_host = options_on(&host, &o, there);
     on_host.train.solve.device = here;
     host.model = make_sequence(m);
