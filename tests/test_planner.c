@@ -439,7 +439,8 @@ static void predict(dpcr_context *context, const dpcr_steps *steps, predicted to
 }
 
 // 64 cores read no faster than the memory gives, one no faster than it can alone; a chunk's run-up is read once more.
-// Weights that the caches hold are counted by what steps tell of themselves, as if none were told.
+// Weights that the caches hold, on the way back with as large gradients, are counted by what steps tell of themselves,
+// as if none were told.
 static void weights_come_from_memory(void **state) {
     (void)state;
     enum { LENGTH = 65536, CACHE = 32 << 20 };
@@ -462,16 +463,19 @@ static void weights_come_from_memory(void **state) {
     assert_non_null(steps.gradient);
     steps.lanes = 16, steps.latency = 400e-9, steps.lane_seconds = 300e-9;
     steps.adjoint_latency = 500e-9, steps.adjoint_lane_seconds = 400e-9;
-    predicted none[2], near[2], far[2], twice[2];
+    predicted none[2], near[2], between[2], far[2], twice[2];
     predict(context, &steps, none);
-    steps.weight_bytes = CACHE / LENGTH;
+    steps.weight_bytes = CACHE / LENGTH / 2;
     predict(context, &steps, near);
+    steps.weight_bytes = CACHE / LENGTH;
+    predict(context, &steps, between);
     steps.weight_bytes = 16384;
     predict(context, &steps, far);
     steps.weight_bytes = 32768;
     predict(context, &steps, twice);
     for (int back = 0; back < 2; back++) {
         assert_true(near[back].least == none[back].least && near[back].loop == none[back].loop);
+        assert_true((between[back].least > none[back].least) == back);
         assert_true(none[back].loop > 10 * none[back].least);
         const double bytes = (back ? 3 : 1) * (double)LENGTH * 16384;  // gradients are read and written
         if (!(far[back].least >= bytes / 2e10 && far[back].least < 1.1 * bytes / 2e10 + none[back].least))

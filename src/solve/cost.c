@@ -51,18 +51,21 @@ static double memory_seconds(const dpcri_outlook *o, double bytes, double thread
     return bytes / far_bandwidth(m, threads);
 }
 
-// The weights of so many steps, from beyond the caches; 0 where the caches hold those of all: what steps tell of
-// themselves counts them there.
-static double weight_seconds(const dpcri_outlook *o, double steps, double threads) {
-    const double each = o->steps->weight_bytes;
-    if (!(each > 0) || length_of(o) * each <= o->machine.cache_bytes[2]) return 0;
+// A pass over the chain: forward, or back, where gradients as large as the weights are added to as well.
+typedef enum direction { FORWARD, BACK } direction;
+
+// The weights of so many steps, or their gradients, from beyond the caches; 0 where the caches hold all of them: what
+// steps tell of themselves counts them there.
+static double weight_seconds(const dpcri_outlook *o, direction way, double steps, double threads) {
+    const double each = o->steps->weight_bytes, held = way == BACK && o->steps->gradient ? 2 * each : each;
+    if (!(each > 0) || length_of(o) * held <= o->machine.cache_bytes[2]) return 0;
     return steps * each / far_bandwidth(&o->machine, threads);
 }
 
-// A pass of `numbers` states a state of the chain, and over the weights of so many steps.
-static double pass_seconds(const dpcri_outlook *o, double numbers, double steps, double threads) {
-    const double bytes = length_of(o) * batch_of(o) * numbers * state_bytes(o);
-    return memory_seconds(o, bytes, threads) + weight_seconds(o, steps, threads);
+// Of a state of the chain, or of it and its adjoint, and over the weights of so many steps.
+static double pass_seconds(const dpcri_outlook *o, direction way, double steps, double threads) {
+    const double bytes = length_of(o) * batch_of(o) * (way == BACK ? 2 : 1) * state_bytes(o);
+    return memory_seconds(o, bytes, threads) + weight_seconds(o, way, steps, threads);
 }
 
 static double block_rows(const dpcri_outlook *o) { return less(batch_of(o), (double)dpcri_row_block(o->steps)); }
@@ -97,21 +100,21 @@ static double rows_step(const dpcri_outlook *o, double timed, double latency, do
 
 // The bytes of a loop that goes so many rows at a time, every block of them past all weights, and what it takes to hand
 // those out.
-static double rows_floor(const dpcri_outlook *o, double compute, double block, double numbers) {
+static double rows_floor(const dpcri_outlook *o, double compute, double block, direction way) {
     const double blocks = ceil(batch_of(o) / more(1, block)), threads = less(threads_of(o), more(1, blocks));
-    return more(compute, pass_seconds(o, numbers, blocks * length_of(o), threads)) + region_of_tasks(o, blocks) +
+    return more(compute, pass_seconds(o, way, blocks * length_of(o), threads)) + region_of_tasks(o, blocks) +
            solve_seconds;
 }
 
 double dpcri_cost_loop(const dpcri_outlook *o) {
     const double compute = length_of(o) * rows_step(o, o->costs.block, dpcri_cost_step(o), row_seconds(o));
-    return rows_floor(o, compute, block_rows(o), 1);
+    return rows_floor(o, compute, block_rows(o), FORWARD);
 }
 
 // K = L/n chunks, L + (K - 1) m steps of work side by side, n + m of them one after another. Of a call's lanes threads
 // that would have none take a part.
 static double overlap_seconds(const dpcri_outlook *o, double threads, double chunk, double warm_up, double latency,
-                              double lane, double numbers) {
+                              double lane, direction way) {
     const double chunks = more(1, floor(length_of(o) / chunk)), full = more(1, (double)o->steps->lanes);
     const double width = full > 1 ? (double)dpcri_overlap_lanes(o->steps, (int64_t)chunks, (int64_t)threads) : full;
     const double calls = ceil(chunks / width);
@@ -131,12 +134,12 @@ static double overlap_seconds(const dpcri_outlook *o, double threads, double chu
         rounds * (chunk + warm_up) * (vectors ? all : more(alone, width < full ? all : batch_of(o) * lane));
     const double checks = chunks * (check_seconds + (batch_of(o) - 1) * row_check_seconds);
     const double side = less(threads, calls);
-    const double memory = pass_seconds(o, numbers, length_of(o) + (chunks - 1) * warm_up, side);
+    const double memory = pass_seconds(o, way, length_of(o) + (chunks - 1) * warm_up, side);
     return more(more(work, depth), memory) + checks + rounds * 2 * lanes_seconds + region_of_tasks(o, side);
 }
 
 static double overlap_by(const dpcri_outlook *o, double threads, int64_t chunk, int64_t warm_up) {
-    return overlap_seconds(o, threads, (double)chunk, (double)warm_up, dpcri_cost_step(o), dpcri_cost_lane(o), 1);
+    return overlap_seconds(o, threads, (double)chunk, (double)warm_up, dpcri_cost_step(o), dpcri_cost_lane(o), FORWARD);
 }
 
 double dpcri_cost_overlap(const dpcri_outlook *o, int64_t chunk, int64_t warm_up) {
@@ -181,7 +184,7 @@ static double evaluation_seconds(const dpcri_outlook *o, double lane) {
     const double each = beside ? lane + jacobian : more(2 * lane, lane + jacobian);
     const double values = (double)dpcr_transition_values(&s->jacobian) + 4 * (double)s->width;
     const double memory = 2 * memory_seconds(o, states * values * real, threads_of(o));
-    return more(states * each / threads_of(o), weight_seconds(o, length_of(o), threads_of(o))) + memory +
+    return more(states * each / threads_of(o), weight_seconds(o, FORWARD, length_of(o), threads_of(o))) + memory +
            dpcri_cost_step(o) + region_seconds(o);
 }
 
@@ -271,14 +274,15 @@ double dpcri_cost_window(const dpcri_outlook *o, dpcr_method method, double step
     const double pieces = (double)dpcri_window_pieces(o->steps), all = length_of(o) * batch_of(o);
     if (goes_in_pieces(o)) {
         const double rounds = ceil(pieces / less(threads_of(o), pieces));
-        return more(rounds / pieces * step * all, pass_seconds(o, 1, all, less(threads_of(o), pieces))) +
+        return more(rounds / pieces * step * all, pass_seconds(o, FORWARD, all, less(threads_of(o), pieces))) +
                rounds * window_seconds + region_seconds(o);
     }
     const double gain = team_gain(o, method), rows = busiest_rows(o);
     if (gain > 1)
-        return more(step * all / gain, pass_seconds(o, 1, all, threads_of(o))) +
+        return more(step * all / gain, pass_seconds(o, FORWARD, all, threads_of(o))) +
                batch_of(o) * (window_seconds + region_seconds(o));
-    return more(rows * step * length_of(o), pass_seconds(o, 1, all, ceil(batch_of(o) / rows))) + rows * window_seconds;
+    return more(rows * step * length_of(o), pass_seconds(o, FORWARD, all, ceil(batch_of(o) / rows))) +
+           rows * window_seconds;
 }
 
 // ---- backward ----
@@ -301,9 +305,9 @@ static double backward_by(const dpcri_outlook *o, dpcr_scheme scheme) {
                      gain = dpcri_backward_team_gain(o->steps, (int64_t)threads_of(o));
         const double all = length_of(o) * batch_of(o), rows = busiest_rows(o);
         if (gain > 1)
-            return more(step * length_of(o) / gain, pass_seconds(o, 2, all, threads_of(o))) + window_seconds +
+            return more(step * length_of(o) / gain, pass_seconds(o, BACK, all, threads_of(o))) + window_seconds +
                    region_seconds(o);
-        return more(rows * (step + apart) * length_of(o), pass_seconds(o, 2, all, ceil(batch_of(o) / rows))) +
+        return more(rows * (step + apart) * length_of(o), pass_seconds(o, BACK, all, ceil(batch_of(o) / rows))) +
                rows * window_seconds;
     }
     return evaluation_seconds(o, dpcri_cost_lane(o)) + linear_seconds(o, scheme) +
@@ -315,14 +319,14 @@ static double gradient_seconds(const dpcri_outlook *o) {
     const dpcr_steps *s = o->steps;
     if (!s->gradient || s->gradient_whole) return 0;
     return more(length_of(o) * more(s->gradient_latency, batch_of(o) * s->gradient_lane_seconds),
-                weight_seconds(o, 2 * length_of(o), 1));
+                weight_seconds(o, BACK, 2 * length_of(o), 1));
 }
 
 // By tasks of a size (gradient_steps of backward.c): few small ones are no matter of many threads.
 double dpcri_cost_shared_gradients(const dpcri_outlook *o) {
     const double tasks = floor(length_of(o) * batch_of(o) * o->steps->flops / 30000);
     const double side = more(1, less(threads_of(o), tasks)), all = gradient_seconds(o);
-    return all > 0 ? more(all / side, weight_seconds(o, 2 * length_of(o), side)) : 0;
+    return all > 0 ? more(all / side, weight_seconds(o, BACK, 2 * length_of(o), side)) : 0;
 }
 
 double dpcri_cost_with_gradients(const dpcri_outlook *o, bool loop, double seconds) {
@@ -331,7 +335,7 @@ double dpcri_cost_with_gradients(const dpcri_outlook *o, bool loop, double secon
     switch (dpcri_gradients_go(o->steps, dpcri_loop_back_window(o->steps), (int64_t)threads)) {
         case DPCRI_GRADIENTS_ALONE: return seconds + all;
         case DPCRI_GRADIENTS_BESIDE:
-            return more(more(seconds, (seconds + all) / threads), pass_seconds(o, 2, 3 * length_of(o), threads));
+            return more(more(seconds, (seconds + all) / threads), pass_seconds(o, BACK, 3 * length_of(o), threads));
         default: return seconds + shared;
     }
 }
@@ -344,7 +348,7 @@ static double adjoint_loop(const dpcri_outlook *o) {
     const double block = less(batch_of(o), (double)dpcri_back_block(o->steps)), blocks = ceil(batch_of(o) / block);
     const double share = ceil(blocks / less(blocks, threads_of(o))) * block / batch_of(o);
     const double compute = block < block_rows(o) && block_rows(o) >= batch_of(o) ? timed * less(1, share) : timed;
-    return rows_floor(o, compute, block, 2);
+    return rows_floor(o, compute, block, BACK);
 }
 
 double dpcri_cost_adjoint_loop(const dpcri_outlook *o) { return dpcri_cost_with_gradients(o, true, adjoint_loop(o)); }
@@ -353,7 +357,7 @@ static double adjoint_overlap_by(const dpcri_outlook *o, double threads, int64_t
     const double lane = o->steps->lanes > 1 || o->costs.adjoint_lane > 0
                             ? less(adjoint_step(o), adjoint_row(o))
                             : more(adjoint_step(o) / batch_of(o), adjoint_row(o));
-    return overlap_seconds(o, threads, (double)chunk, (double)warm_up, adjoint_step(o), lane, 2);
+    return overlap_seconds(o, threads, (double)chunk, (double)warm_up, adjoint_step(o), lane, BACK);
 }
 
 double dpcri_cost_adjoint_overlap(const dpcri_outlook *o, int64_t chunk, int64_t warm_up) {
