@@ -39,7 +39,7 @@ double dpcri_vector_passes(void) {
 // as large as the second cache (128 layers of width 64) come from the third. On a Zen 1: lanes 1.4 to 2.6 times as
 // long, of 8 components 3 to 5, adjoint windows 1.1 to 2.9, weights from the third cache 1.5 to 3, from beyond it 3.5
 // to 4.5, loops of tanh 1.2 to 1.7, of ReLU 1 to 1.7, of 8 and more components 1.5 to 2.9, back 1.1 to 1.8 (of 3, whose
-// gradients permute vectors, 3 to 4.5).
+// gradients permuted vectors a step at a time, 3 to 4.5).
 dpcri_slower dpcri_kernels_slower(void) {
     // lanes, weights, nearer, windows, loop, relu, wide, lanes_of_8, loop_back_of_8, vectors, sums, reach
     static const dpcri_slower by_core[] = {
