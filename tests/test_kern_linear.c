@@ -570,13 +570,16 @@ static void check_order(dpcri_isa level, dpcr_dtype dtype, dpcri_operation opera
 static void narrow_products_keep_the_order(void **state) {
     (void)state;
     static const dpcri_operation operations[] = {DPCRI_COMPOSE, DPCRI_PRODUCT, DPCRI_PRODUCT_T};
-    for (int level = 0; level <= (int)dpcri_isa_level(); level++)
+    for (int level = 0; level <= (int)dpcri_isa_level(); level++) {
+        const dpcri_kernels *const kernels = dpcri_kernels_at((dpcri_isa)level, DPCR_F32);
+        if (level > 0 && kernels == dpcri_kernels_at((dpcri_isa)(level - 1), DPCR_F32)) continue;  // not built
         for (int dtype = DPCR_F32; dtype <= DPCR_F64; dtype++)
             for (int o = 0; o < 3; o++)
                 for (int64_t w = 2; w <= 4; w++)
                     for (int64_t chains = 1; chains <= 9; chains++)
                         for (int blocks = 0; blocks < 1 + (chains > 1); blocks++)
                             check_order((dpcri_isa)level, (dpcr_dtype)dtype, operations[o], w, chains, blocks);
+    }
 }
 
 int main(void) {
