@@ -32,10 +32,7 @@ static dpcr_solve_options options_of(const dpcri_outlook *o, const dpcr_candidat
     options.start = NULL;
     options.consume_tape = 0;  // the same tape serves every round
     options.method = backward ? DPCR_METHOD_SEQUENTIAL : c->method;
-    dpcri_settle_tolerances(&options, o->unconfirmed);
-    // As the options of a plan say it: here 0 means none, in a call the default.
-    if (options.atol == 0) options.atol = -1;
-    if (options.rtol == 0) options.rtol = -1;
+    options.atol = o->given[0], options.rtol = o->given[1];
     if (!backward) options.join_tolerance = dpcri_join_tolerance(o, c);
     options.scheme = backward ? DPCR_SCHEME_AUTO : c->scheme;
     options.backward = backward ? c->scheme : DPCR_SCHEME_SEQUENTIAL;

@@ -239,10 +239,13 @@ static bool has_estimate(dpcr_method method) {
            method == DPCR_METHOD_OVERLAP || method == DPCR_METHOD_SHOOTING;
 }
 
-void dpcri_settle_tolerances(dpcr_solve_options *options, const double unconfirmed[2]) {
-    if (has_estimate(options->method)) return;
-    options->atol *= unconfirmed[0];
-    options->rtol *= unconfirmed[1];
+// Of the method that the options name, from what the caller gave.
+static void fill_tolerances(dpcr_solve_options *o, const double given[2], dpcr_dtype dtype) {
+    const double full = dtype == DPCR_F64 ? DPCR_TOLERANCE_F64 : DPCR_TOLERANCE_F32;
+    const double tolerance = has_estimate(o->method) ? full : DPCR_UNCONFIRMED * full;
+    const double open[2] = {given[1] < 0 ? 0 : tolerance, given[0] < 0 ? 0 : tolerance};
+    o->atol = given[0] == 0 ? open[0] : fmax(given[0], 0);
+    o->rtol = given[1] == 0 ? open[1] : fmax(given[1], 0);
 }
 
 dpcr_status dpcri_check_step_scale(const dpcr_solve_options *o, int64_t length, dpcr_error *error) {
@@ -255,8 +258,6 @@ dpcr_status dpcri_check_step_scale(const dpcr_solve_options *o, int64_t length, 
 
 static dpcr_status set_defaults(dpcr_solve_plan *plan, dpcr_error *error) {
     dpcr_solve_options *o = &plan->options;
-    const double full = plan->steps.dtype == DPCR_F64 ? DPCR_TOLERANCE_F64 : DPCR_TOLERANCE_F32;
-    const double tolerance = has_estimate(o->method) ? full : DPCR_UNCONFIRMED * full;
     if ((unsigned)o->method >= DPCR_METHOD_COUNT || (unsigned)o->scheme >= DPCR_SCHEME_COUNT ||
         (unsigned)o->backward >= DPCR_SCHEME_COUNT || (unsigned)o->guess >= DPCR_GUESS_COUNT)
         return dpcri_fail(error, DPCR_ERROR_ARGUMENT,
@@ -299,13 +300,8 @@ static dpcr_status set_defaults(dpcr_solve_plan *plan, dpcr_error *error) {
                           dpcr_method_name(o->method));
     if (!(o->damping >= 0 && o->damping <= 1))
         return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "solve: damping is %g, wanted 0..1", o->damping);
-    const bool open = o->method == DPCR_METHOD_AUTO;
-    plan->unconfirmed[0] = open && o->atol == 0 && o->rtol >= 0 ? DPCR_UNCONFIRMED : 1;
-    plan->unconfirmed[1] = open && o->rtol == 0 && o->atol >= 0 ? DPCR_UNCONFIRMED : 1;
-    if (o->atol == 0) o->atol = o->rtol < 0 ? -1 : tolerance;
-    if (o->rtol == 0) o->rtol = o->atol < 0 ? -1 : tolerance;
-    if (o->atol < 0) o->atol = 0;
-    if (o->rtol < 0) o->rtol = 0;
+    plan->given[0] = o->atol, plan->given[1] = o->rtol;
+    fill_tolerances(o, plan->given, plan->steps.dtype);
     if (o->step_scale &&
         (o->method == DPCR_METHOD_OVERLAP || o->method == DPCR_METHOD_SHOOTING || o->method == DPCR_METHOD_PARAREAL))
         return dpcri_fail(error, DPCR_ERROR_UNSUPPORTED,
@@ -324,8 +320,8 @@ static dpcr_status set_defaults(dpcr_solve_plan *plan, dpcr_error *error) {
     if (o->order == 0 || o->order > length) o->order = length;
     const dpcr_status chosen = dpcri_planner_choose(plan, error);
     if (chosen != DPCR_OK) return chosen;
-    dpcri_settle_tolerances(o, plan->unconfirmed);
-    o->start = NULL;  // the caller's, and read
+    fill_tolerances(o, plan->given, plan->steps.dtype);  // of AUTO's choice
+    o->start = NULL;                                     // the caller's, and read
     if (o->warm_up == 0) o->warm_up = 64;
     o->warm_up = clamp(o->warm_up, 1, length);
     o->backward_warm_up = clamp(o->backward_warm_up ? o->backward_warm_up : o->warm_up, 1, length);

@@ -664,7 +664,7 @@ dpcr_status dpcri_planner_choose(dpcr_solve_plan *plan, dpcr_error *error) {
     dpcri_outlook o = {.context = plan->context,
                        .steps = &plan->steps,
                        .options = &asked,
-                       .unconfirmed = plan->unconfirmed,
+                       .given = plan->given,
                        .watch = dpcri_watch_begin(&watch, plan->context, HUGE_VAL)};
     const double began = dpcri_seconds();
     dpcri_known known;

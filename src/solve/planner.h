@@ -27,7 +27,7 @@ typedef struct dpcri_outlook {
     dpcr_context *context;
     const dpcr_steps *steps;
     const dpcr_solve_options *options;  // as asked for
-    const double *unconfirmed;          // the plan's
+    const double *given;                // atol and rtol, whose defaults hang on the method
     dpcr_machine machine;
     dpcri_contraction contraction;
     dpcri_costs costs;

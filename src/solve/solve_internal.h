@@ -36,7 +36,7 @@ struct dpcr_solve_plan {
     const double *growth;           // [steps + 1][batch]: how many times a correction of the state that a step takes
                                     // counts (1 or more), of the last the one it gives; NULL: once
     bool windows;                   // newton or shooting by the callback `window`
-    double unconfirmed[2];          // factors of atol and rtol, where AUTO takes a method without an error estimate
+    double given[2];                // atol and rtol, as the caller gave them
     size_t workspace;
     char sentence[DPCRI_SENTENCE];
     dpcr_candidate candidates[DPCRI_CANDIDATES];  // forward, then backward, each the best first
@@ -296,9 +296,6 @@ dpcr_status dpcri_check_reports(const char *call, const dpcr_solve_report *repor
 // The transition of a sweep for this method over this exact Jacobian; DPCR_ERROR_UNSUPPORTED when it cannot be had.
 dpcr_status dpcri_method_transition(const dpcr_steps *steps, const dpcr_solve_options *options,
                                     dpcr_transition *transition, dpcr_error *error);
-
-// Puts the tolerances of AUTO's choice in the place of AUTO's own.
-void dpcri_settle_tolerances(dpcr_solve_options *options, const double unconfirmed[2]);
 
 // Chooses method, scheme and backward for the plan's AUTO fields; writes the sentence and the candidates.
 dpcr_status dpcri_planner_choose(dpcr_solve_plan *plan, dpcr_error *error);

@@ -48,10 +48,7 @@ static dpcr_solve_options options_of(const dpcri_outlook *o, dpcr_method method,
     options.max_sweeps = (int)fmin(fmax(ceil(most), 1), MOST_SWEEPS);
     options.no_fallback = 1;
     if (options.guess == DPCR_GUESS_GIVEN) options.guess = DPCR_GUESS_STATE;
-    dpcri_settle_tolerances(&options, o->unconfirmed);
-    // As the options of a plan say it: here 0 means none, in a call the default.
-    if (options.atol == 0) options.atol = -1;
-    if (options.rtol == 0) options.rtol = -1;
+    options.atol = o->given[0], options.rtol = o->given[1];
     return options;
 }
 
