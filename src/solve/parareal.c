@@ -222,7 +222,7 @@ static dpcr_status foresee_end(parareal *p) {
     const dpcr_array before = lanes_of(&p->g, p->chunks - 1, 1);
     bool any = false;
     for (int64_t b = 0; b < p->steps->batch; b++) any = any || (p->active[b] && !has_seen(p, b));
-    if (!any || !p->steps->coarse) return DPCR_OK;
+    if (!any || !p->steps->coarse || p->chunks == 1) return DPCR_OK;
     const dpcr_status status = coarse(p, p->chunks - 1, 1, &p->fresh);
     for (int64_t b = 0; b < p->steps->batch; b++)
         if (p->active[b] && !has_seen(p, b))
@@ -326,7 +326,7 @@ static dpcr_status start(parareal *p, bool given) {
     }
     const dpcr_array all = lanes_of(&p->g, 0, p->chunks - 1), end = lanes_of(&p->g, p->chunks - 1, 1);
     if (given && p->chunks > 1) DPCR_TRY(coarse(p, 0, p->chunks - 1, &all));
-    if (p->steps->coarse) DPCR_TRY(coarse(p, p->chunks - 1, 1, &end));
+    if (p->steps->coarse && p->chunks > 1) DPCR_TRY(coarse(p, p->chunks - 1, 1, &end));
 done:
     return status;
 }
