@@ -175,7 +175,7 @@ static double linear_seconds(const dpcri_outlook *o, dpcr_scheme scheme) {
 
 // Values and Jacobians of all steps, written and read once. A chain whose lanes do not run side by side takes no less
 // than the loop for the values and as much again for the Jacobians.
-static double evaluation_seconds(const dpcri_outlook *o, double lane) {
+static double evaluation_seconds(const dpcri_outlook *o, direction way, double lane) {
     const dpcr_steps *s = o->steps;
     const double states = length_of(o) * batch_of(o), real = (double)dpcr_dtype_size(s->dtype);
     const double guessed = more(span_seconds, s->jacobian_flops / (jacobian_efficiency * o->machine.flops));
@@ -184,13 +184,13 @@ static double evaluation_seconds(const dpcri_outlook *o, double lane) {
     const double each = beside ? lane + jacobian : more(2 * lane, lane + jacobian);
     const double values = (double)dpcr_transition_values(&s->jacobian) + 4 * (double)s->width;
     const double memory = 2 * memory_seconds(o, states * values * real, threads_of(o));
-    return more(states * each / threads_of(o), weight_seconds(o, FORWARD, length_of(o), threads_of(o))) + memory +
+    return more(states * each / threads_of(o), weight_seconds(o, way, length_of(o), threads_of(o))) + memory +
            dpcri_cost_step(o) + region_seconds(o);
 }
 
 double dpcri_cost_newton(const dpcri_outlook *o, dpcr_scheme scheme) {
     const double lane = dpcri_cost_lane(o), pieces = more(1, length_of(o) / 256);
-    const double one = evaluation_seconds(o, lane) + linear_seconds(o, scheme) + region_seconds(o) +
+    const double one = evaluation_seconds(o, FORWARD, lane) + linear_seconds(o, scheme) + region_seconds(o) +
                        2 * call_seconds * ceil(pieces / threads_of(o));
     return o->sweeps * one + length_of(o) * batch_of(o) * lane / threads_of(o);  // and the guess
 }
@@ -201,7 +201,7 @@ double dpcri_cost_shooting(const dpcri_outlook *o, int64_t chunk) {
     const double compose = compose_flops(&o->steps->jacobian) / (jacobian_efficiency * o->machine.flops);
     const double apply = dpcr_transition_apply_flops(&o->steps->jacobian) / (jacobian_efficiency * o->machine.flops);
     const double chunks = length_of(o) / n, side = less(threads_of(o), chunks);
-    const double one = evaluation_seconds(o, lane) + states * compose / side +
+    const double one = evaluation_seconds(o, FORWARD, lane) + states * compose / side +
                        chunks * more(o->machine.latency * (1 + (double)o->steps->width), batch_of(o) * apply) +
                        3 * call_seconds * ceil(chunks / threads_of(o)) + region_seconds(o);
     return o->sweeps * one + states * lane / side;
@@ -310,7 +310,7 @@ static double backward_by(const dpcri_outlook *o, dpcr_scheme scheme) {
         return more(rows * (step + apart) * length_of(o), pass_seconds(o, BACK, all, ceil(batch_of(o) / rows))) +
                rows * window_seconds;
     }
-    return evaluation_seconds(o, dpcri_cost_lane(o)) + linear_seconds(o, scheme) +
+    return evaluation_seconds(o, BACK, dpcri_cost_lane(o)) + linear_seconds(o, scheme) +
            2 * call_seconds * ceil(more(1, length_of(o) / 256) / threads_of(o));
 }
 
