@@ -443,7 +443,10 @@ static void refuses_what_cannot_be_written(void **state) {
     t.metadata_values = values;
     assert_refused(s, dpcr_safetensors_write(path, &t, &s->error), DPCR_ERROR_ARGUMENT, "stands twice");
     keys[1] = "l";
-    assert_refused(s, dpcr_safetensors_write(path, &t, &s->error), DPCR_ERROR_ARGUMENT, "not UTF-8");
+    assert_refused(s, dpcr_safetensors_write(path, &t, &s->error), DPCR_ERROR_ARGUMENT,
+                   "the value of 'l' is not UTF-8");
+    keys[1] = "\xc3";
+    assert_refused(s, dpcr_safetensors_write(path, &t, &s->error), DPCR_ERROR_ARGUMENT, "the key '\xc3' is not UTF-8");
     assert_refused(s, dpcr_safetensors_write(NULL, &t, &s->error), DPCR_ERROR_ARGUMENT, "NULL");
     assert_refused(s, dpcr_safetensors_write(path, NULL, &s->error), DPCR_ERROR_ARGUMENT, "none");
     assert_int_equal(scratch_files(s, 0), 0);

@@ -344,6 +344,21 @@ static int compare_tensors(const void *a, const void *b) {
     return strcmp(p->name, q->name);
 }
 
+static bool is_utf8(const char *text) {
+    json_t *const made = json_string(text);
+    json_decref(made);
+    return made != NULL;
+}
+
+dpcr_status dpcri_metadata_check(const char *call, const char *key, const char *value, dpcr_error *error) {
+    dpcri_quoted quoted;
+    if (!is_utf8(key))
+        return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "%s: the key '%s' is not UTF-8", call, dpcri_quote(key, &quoted));
+    if (is_utf8(value)) return DPCR_OK;
+    return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "%s: the value of '%s' is not UTF-8", call,
+                      dpcri_quote(key, &quoted));
+}
+
 static dpcr_status add_metadata(json_t *header, const dpcr_tensors *tensors, bool summed, dpcr_error *error) {
     if (tensors->metadata_count <= 0 && !summed) return DPCR_OK;
     if (tensors->metadata_count > 0 && (!tensors->metadata_keys || !tensors->metadata_values))
@@ -358,9 +373,9 @@ static dpcr_status add_metadata(json_t *header, const dpcr_tensors *tensors, boo
             return dpcri_fail(error, DPCR_ERROR_ARGUMENT,
                               "safetensors_write: metadata key or value %lld is NULL, or the key stands twice",
                               (long long)i);
-        if (json_object_set_new(metadata, key, json_string(text)) != 0)
-            return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "safetensors_write: metadata key or value %lld is not UTF-8",
-                              (long long)i);
+        const dpcr_status status = dpcri_metadata_check("safetensors_write", key, text, error);
+        if (status != DPCR_OK) return status;
+        if (json_object_set_new(metadata, key, json_string(text)) != 0) return no_memory(error, "the header");
     }
     if (!summed) return DPCR_OK;
     char sum[DPCRI_SUM_BYTES];

@@ -54,33 +54,6 @@ const char *dpcri_tensor_text(const dpcr_tensors *tensors, const char *name, cha
     return buffer;
 }
 
-// By RFC 3629: in the shortest form, no surrogates, at most U+10FFFF.
-static bool is_utf8(const char *text) {
-    static const uint32_t least[] = {0, 0x80, 0x800, 0x10000};
-    const unsigned char *c = (const unsigned char *)text;
-    while (*c) {
-        const int more = *c < 0x80 ? 0 : *c < 0xc2 ? -1 : *c < 0xe0 ? 1 : *c < 0xf0 ? 2 : *c < 0xf5 ? 3 : -1;
-        if (more < 0) return false;
-        uint32_t code = more ? *c & (0x3fu >> more) : *c;
-        for (int i = 1; i <= more; i++) {
-            if ((c[i] & 0xc0) != 0x80) return false;
-            code = code << 6 | (c[i] & 0x3fu);
-        }
-        if (code < least[more] || code > 0x10ffff || (code >= 0xd800 && code < 0xe000)) return false;
-        c += more + 1;
-    }
-    return true;
-}
-
-dpcr_status dpcri_metadata_check(const char *call, const char *key, const char *value, dpcr_error *error) {
-    dpcri_quoted quoted;
-    if (!is_utf8(key))
-        return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "%s: the key '%s' is not UTF-8", call, dpcri_quote(key, &quoted));
-    if (is_utf8(value)) return DPCR_OK;
-    return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "%s: the value of '%s' is not UTF-8", call,
-                      dpcri_quote(key, &quoted));
-}
-
 bool dpcri_shape_bytes(dpcr_dtype dtype, int32_t ndim, const int64_t *shape, int64_t *count, int64_t *bytes) {
     return dpcri_shape_size((int64_t)dpcr_dtype_size(dtype), ndim, shape, count, bytes);
 }

@@ -15,7 +15,7 @@ bool dpcri_shape_size(int64_t element_bytes, int32_t ndim, const int64_t *shape,
 // What there is of that name, for messages: shape and dtype, the dtype that it was not loaded for, or "absent".
 const char *dpcri_tensor_text(const dpcr_tensors *tensors, const char *name, char *buffer, size_t bytes);
 
-// Files keep strings in UTF-8: DPCR_ERROR_ARGUMENT, naming the call and the key, for others.
+// safetensors files keep strings in UTF-8: DPCR_ERROR_ARGUMENT, naming the call and the key, for others.
 dpcr_status dpcri_metadata_check(const char *call, const char *key, const char *value, dpcr_error *error);
 
 // DPCR_OK for an array that can be written: host memory, known dtype, 0..DPCR_MAX_DIMS extents >= 0, data unless empty.
