@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: MIT
 // The way back of the loop on one thread with the parameters' gradients beside it: the sums of one thread bit for bit,
 // with adjoint states kept by the caller, in a ring and in the tape, whoever of the threads is late; a callback that
-// fails and a caller who stops it end it.
+// fails and a caller who stops it end it. Passes find out whether other threads are worth it.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
 // cmocka needs the four above
 #include <cmocka.h>
+#include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdlib.h>
@@ -130,14 +131,19 @@ typedef struct late {
     int64_t slow_adjoint, slow_gradient;  // every so many calls are late; 0: none
     int64_t failing;                      // the step whose gradient or adjoint fails; -1: none
     bool in_adjoint;
+    int64_t step_us;                        // that a step's gradient takes
+    bool far;                               // only on threads other than the loop's
+    pthread_t caller;                       // of the loop
+    int passes;                             // 0: one
+    int elsewhere[30];                      // of each pass
     double flops;                           // told: how long the windows and the tasks are
     _Atomic int adjoints, gradients_after;  // calls; of gradient, after it failed
-    _Atomic int failed;
+    _Atomic int failed, others;             // others: calls of gradient on other threads, in this pass
     double theta[LENGTH * WIDTH];
     _Atomic int made[LENGTH];
 } late;
 
-static void nap(void) { nanosleep(&(struct timespec){.tv_nsec = 300000}, NULL); }
+static void nap(int64_t us) { nanosleep(&(struct timespec){.tv_nsec = 1000 * us}, NULL); }
 
 static double *at(const dpcr_array *x, int64_t lane, int64_t step) {
     return (double *)x->data + lane * x->strides[0] + step * x->strides[1];
@@ -161,7 +167,7 @@ static int adjoint(void *user, const dpcr_span *span, const dpcr_array *in, cons
     late *l = user;
     (void)in, (void)tape;
     const int calls = ++l->adjoints;
-    if (l->slow_adjoint && calls % l->slow_adjoint == 0) nap();
+    if (l->slow_adjoint && calls % l->slow_adjoint == 0) nap(300);
     for (int64_t i = 0; i < WIDTH; i++) {
         double g = ((double *)last->data)[i];
         for (int64_t k = span->steps - 1; k >= 0; k--) {
@@ -179,7 +185,10 @@ static int gradient(void *user, const dpcr_span *span, const dpcr_array *in, con
     late *l = user;
     (void)in, (void)tape;
     if (l->failed) l->gradients_after++;
-    if (l->slow_gradient && span->first / 3 % l->slow_gradient == 0) nap();
+    if (l->slow_gradient && span->first / 3 % l->slow_gradient == 0) nap(300);
+    const bool elsewhere = !pthread_equal(pthread_self(), l->caller);
+    if (elsewhere) l->others++;
+    if (l->step_us && (elsewhere || !l->far)) nap(span->lanes * l->step_us);
     for (int64_t c = 0; c < span->lanes; c++) {
         l->made[span->first + c]++;
         for (int64_t i = 0; i < WIDTH; i++)
@@ -193,6 +202,19 @@ static int gradient(void *user, const dpcr_span *span, const dpcr_array *in, con
 }
 
 static double lambda[LENGTH * WIDTH], z[LENGTH * WIDTH], direct[LENGTH * WIDTH], z0[WIDTH], dz0[WIDTH];
+
+static void check_sums(const late *l) {
+    double g[WIDTH] = {0};
+    for (int64_t step = LENGTH - 1; step >= 0; step--) {
+        assert_int_equal(l->made[step], 1);
+        for (int64_t i = 0; i < WIDTH; i++) {
+            g[i] += direct[step * WIDTH + i];
+            if (l->theta[step * WIDTH + i] != g[i])
+                fail_msg("step %d: %g, wanted %g", (int)step, l->theta[step * WIDTH + i], g[i]);
+        }
+    }
+    assert_memory_equal(dz0, g, sizeof g);
+}
 
 static dpcr_status late_back(late *l, int threads, size_t memory_limit, int (*cancel)(void *), void *cancel_user,
                              bool kept, dpcr_error *error) {
@@ -222,24 +244,20 @@ static dpcr_status late_back(late *l, int threads, size_t memory_limit, int (*ca
                      out = dpcr_array_make(dz0, DPCR_F64, 2, all + 1), path = dpcr_array_make(z, DPCR_F64, 3, all),
                      in = dpcr_array_make(direct, DPCR_F64, 3, all), states = dpcr_array_make(lambda, DPCR_F64, 3, all);
     assert_int_equal(dpcr_solve_execute(plan, &starts, &path, NULL, workspace, bytes, NULL, error), DPCR_OK);
-    const dpcr_status status = dpcr_solve_backward(plan, &starts, &path, NULL, &in, NULL, kept ? &states : NULL, &out,
-                                                   workspace, bytes, NULL, error);
+    dpcr_status status = DPCR_OK;
+    l->caller = pthread_self();
+    for (int pass = 0; pass == 0 || pass < l->passes; pass++) {
+        l->others = 0;
+        memset(l->theta, 0, sizeof l->theta);
+        for (int64_t step = 0; step < LENGTH; step++) l->made[step] = 0;
+        status = dpcr_solve_backward(plan, &starts, &path, NULL, &in, NULL, kept ? &states : NULL, &out, workspace,
+                                     bytes, NULL, error);
+        l->elsewhere[pass] = l->others;
+        if (l->passes) check_sums(l);
+    }
     free(workspace);
     dpcr_solve_plan_destroy(plan), dpcr_context_destroy(context);
     return status;
-}
-
-static void check_sums(const late *l) {
-    double g[WIDTH] = {0};
-    for (int64_t step = LENGTH - 1; step >= 0; step--) {
-        assert_int_equal(l->made[step], 1);
-        for (int64_t i = 0; i < WIDTH; i++) {
-            g[i] += direct[step * WIDTH + i];
-            if (l->theta[step * WIDTH + i] != g[i])
-                fail_msg("step %d: %g, wanted %g", (int)step, l->theta[step * WIDTH + i], g[i]);
-        }
-    }
-    assert_memory_equal(dz0, g, sizeof g);
 }
 
 static void whoever_is_late(void **state) {
@@ -258,6 +276,22 @@ static void whoever_is_late(void **state) {
                 if (late_back(&l, threads, limits[m], NULL, NULL, s % 2, &error) != DPCR_OK) fail_msg("%s", error.text);
                 check_sums(&l);
             }
+}
+
+// Where other threads' gradients come late the loop's own thread makes them, after some passes; where they are as quick
+// the others go on.
+static void passes_find_the_threads(void **state) {
+    (void)state;
+    for (int far = 0; far < 2; far++)
+        for (int threads = 2; threads <= 4 - 2 * far; threads += 2) {
+            late l = {.slow_adjoint = 1, .far = far, .step_us = 40, .failing = -1, .passes = 30, .flops = 10000};
+            dpcr_error error = {0};
+            if (late_back(&l, threads, 0, NULL, NULL, threads == 2, &error) != DPCR_OK) fail_msg("%s", error.text);
+            int tried = 0;
+            for (int pass = 0; pass < 5; pass++) tried += l.elsewhere[pass];
+            assert_true(tried > 0);
+            for (int pass = 26; pass < 30; pass++) assert_int_equal(l.elsewhere[pass] == 0, far);
+        }
 }
 
 // ---- ends before its time ----
@@ -309,8 +343,9 @@ static void a_caller_who_stops_the_gradients(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(threads_agree), cmocka_unit_test(whoever_is_late),
-                                       cmocka_unit_test(a_callback_that_fails), cmocka_unit_test(a_caller_who_stops_it),
-                                       cmocka_unit_test(a_caller_who_stops_the_gradients)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(threads_agree),           cmocka_unit_test(whoever_is_late),
+        cmocka_unit_test(passes_find_the_threads), cmocka_unit_test(a_callback_that_fails),
+        cmocka_unit_test(a_caller_who_stops_it),   cmocka_unit_test(a_caller_who_stops_the_gradients)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -643,7 +643,7 @@ static void a_run_takes_the_threads_it_gains_from(void **state) {
     assert_in_range(taken[8], 9900, 10000);
     assert_int_equal(taken[8] + taken[4], 10000);  // half as many were slower: fewer are not tried
     try_threads(8, loses, 10000, taken);
-    assert_in_range(taken[1], 9600, 10000);
+    assert_in_range(taken[1], 9550, 10000);
     try_threads(8, between, 10000, taken);
     assert_in_range(taken[4], 9700, 10000);
     try_threads(2, hardly, 10000, taken);  // one in a hundred is no reason
@@ -652,6 +652,23 @@ static void a_run_takes_the_threads_it_gains_from(void **state) {
     assert_int_equal(taken[2], 60);
     try_threads(1, loses, 1000, taken);
     assert_int_equal(taken[1], 1000);
+}
+
+// One step of a trial, whichever, that lasts ten times as long is no reason either.
+static void a_trial_stands_a_disturbance(void **state) {
+    (void)state;
+    const double seconds[2][9] = {{0, 1, 2}, {0, 2, 1.1}};
+    for (int faster = 0; faster < 2; faster++)
+        for (int64_t disturbed = 0; disturbed < 12; disturbed++) {
+            dpcri_trial trial = {.all = 2, .now = 2};
+            for (int64_t step = 0; step < 20; step++)
+                dpcri_trial_note(&trial, seconds[faster][trial.now] * (step == disturbed ? 10 : 1), 10, 5000);
+            if (trial.now != 1 + faster) fail_msg("step %d was disturbed: %d threads", (int)disturbed, trial.now);
+        }
+    dpcri_trial trial = {.all = 2, .now = 2};  // nor a slow beginning
+    for (int64_t step = 0; step < 20; step++)
+        dpcri_trial_note(&trial, seconds[1][trial.now] * (step < 6 ? 3 : 1), 10, 5000);
+    assert_int_equal(trial.now, 2);
 }
 
 // Where the machine changes under the run, the next trial sees it; steps without rows or time say nothing.
@@ -746,6 +763,7 @@ int main(void) {
         cmocka_unit_test(models_of_any_shape_train),
         cmocka_unit_test(threads_change_no_bit),
         cmocka_unit_test(a_run_takes_the_threads_it_gains_from),
+        cmocka_unit_test(a_trial_stands_a_disturbance),
         cmocka_unit_test(a_trial_is_held_again),
         cmocka_unit_test(a_loop_keeps_to_the_threads_it_tells),
         cmocka_unit_test(gradients_of_newton_agree_at_every_step),

@@ -83,15 +83,16 @@ static int64_t bytes_of(const dpcri_recurrent *c, int64_t strands, const int64_t
 
 // What is tried together: weights of a power of two, so many strands, a direction.
 typedef struct kind {
-    int number, most;  // most: parts that the least of these weights are worth
+    uint64_t number;
+    int most;  // parts that the least of these weights are worth
 } kind;
 
 static kind kind_of(int64_t bytes, int64_t strands, bool back) {
-    enum { POWERS = DPCRI_TRIALS / (2 * DPCRI_GATES_FEW) };
+    enum { POWERS = 12 };
     int power = 0;
     while (power < POWERS - 1 && bytes >> (power + 1) > STEP_BYTES) power++;
-    const int number = (2 * power + back) * DPCRI_GATES_FEW + (int)strands - 1;
-    return (kind){number, (int)least(MOST_PARTS, (int64_t)(STEP_BYTES / PART_BYTES) << power)};
+    const int64_t number = (2 * power + back) * DPCRI_GATES_FEW + strands - 1;
+    return (kind){(uint64_t)number, (int)least(MOST_PARTS, (int64_t)(STEP_BYTES / PART_BYTES) << power)};
 }
 
 // Parts for so many threads: of units, a multiple of what fills vectors and lines.

@@ -30,6 +30,7 @@ struct dpcr_context {
     unsigned pool_forks;  // a pool does not survive fork: rebuilt when the process has forked off since
     pthread_mutex_t trials_lock;
     dpcri_trial trials[DPCRI_TRIALS];
+    uint64_t kinds[DPCRI_TRIALS];  // of which they are
     int64_t trials_told;
 };
 
@@ -208,7 +209,11 @@ typedef struct region {
 static _Thread_local bool inside_task = false;
 static _Thread_local int limit = 0;
 
-void dpcri_threads_limit(int threads) { limit = threads; }
+int dpcri_threads_limit(int threads) {
+    const int before = limit;
+    limit = threads;
+    return before;
+}
 
 static void run_task(void *argument, int64_t i) {
     region *r = argument;
@@ -250,20 +255,25 @@ void dpcri_parallel(dpcr_context *context, int64_t n, void (*task)(void *argumen
 
 bool dpcri_inside_task(void) { return inside_task; }
 
-int dpcri_trial_threads(dpcr_context *context, int kind, int most) {
+int dpcri_trial_threads(dpcr_context *context, uint64_t kind, int most) {
     pthread_mutex_lock(&context->trials_lock);
-    dpcri_trial *t = &context->trials[kind];
-    if (t->all == 0) t->all = t->now = context->threads < most ? context->threads : most;
+    dpcri_trial *t = &context->trials[kind % DPCRI_TRIALS];
+    if (t->all == 0 || context->kinds[kind % DPCRI_TRIALS] != kind) {
+        context->kinds[kind % DPCRI_TRIALS] = kind;
+        *t = (dpcri_trial){0};
+        t->all = t->now = context->threads < most ? context->threads : most;
+    }
     const int threads = t->now;
     pthread_mutex_unlock(&context->trials_lock);
     return threads;
 }
 
-void dpcri_trial_took(dpcr_context *context, int kind, int threads, double seconds, int64_t rows) {
+void dpcri_trial_took(dpcr_context *context, uint64_t kind, int threads, double seconds, int64_t rows) {
     pthread_mutex_lock(&context->trials_lock);
-    dpcri_trial *t = &context->trials[kind];
+    dpcri_trial *t = &context->trials[kind % DPCRI_TRIALS];
+    const bool same = context->kinds[kind % DPCRI_TRIALS] == kind;
     // Else another caller has gone on, or the threads were not there.
-    if (t->now == threads && threads <= dpcri_threads_at_hand(context)) {
+    if (same && t->now == threads && threads <= dpcri_threads_at_hand(context)) {
         dpcri_trial_note(t, seconds, rows, INT64_MAX);
         context->trials_told++;
     }

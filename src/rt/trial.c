@@ -2,25 +2,38 @@
 #include "rt/trial.h"
 
 enum {
-    SAMPLES = 4,  // after a first one, in which the data move to the threads that are left
-    REST = 512,   // steps between two trials: they cost less than one in a hundred
-    FEWEST = 64   // no trial where fewer steps are left to gain from it
+    REST = 512,  // steps between two trials
+    FEWEST = 64  // no trial where fewer steps are left to gain from it
 };
 static const double WORTH = 0.97, HOPELESS = 1.25;
 
 static void try_next(dpcri_trial *t, int threads) {
     t->now = threads;
     t->taken = 0;
-    t->least = t->sum = 0;
 }
 
 static void end(dpcri_trial *t) {
-    t->now = t->best;
-    t->taken = -REST;
+    t->again = t->best < t->all && !t->again;
+    if (t->again) {
+        try_next(t, t->all);
+    } else {
+        t->now = t->best;
+        t->taken = -REST;
+    }
 }
 
-// Least and mean have both to be less: the least alone may be a short sequence's, the mean a disturbance.
-static bool faster(const dpcri_trial *t) { return t->least < WORTH * t->best_least && t->sum < WORTH * t->best_sum; }
+static void sort(double *x, int count) {
+    for (int i = 1; i < count; i++)
+        for (int k = i; k > 0 && x[k] < x[k - 1]; k--) {
+            const double swapped = x[k];
+            x[k] = x[k - 1], x[k - 1] = swapped;
+        }
+}
+
+// Least and middle have both to be less: the least alone may be a short sequence's.
+static bool faster(double least, double middle, double than_least, double than_middle) {
+    return least < WORTH * than_least && middle < WORTH * than_middle;
+}
 
 void dpcri_trial_note(dpcri_trial *t, double seconds, int64_t rows, int64_t steps_left) {
     if (t->all == 1 || rows < 1 || !(seconds > 0)) return;
@@ -28,24 +41,29 @@ void dpcri_trial_note(dpcri_trial *t, double seconds, int64_t rows, int64_t step
         if (++t->taken == 0) try_next(t, t->all);
         return;
     }
-    const bool first = t->now == t->all;
+    const bool first = t->now == t->all && !t->again, fewer = t->now < t->all;
     if (first && t->taken == 0 && steps_left < FEWEST) return;
-    if (t->taken++ == 0) return;
-    const double each = seconds / (double)rows;
-    if (t->taken == 2 || each < t->least) t->least = each;
-    t->sum += each;
-    if (!first && each > HOPELESS * t->best_least) {
+    const double each = seconds / (double)rows, before = t->before;
+    const int64_t taken = t->taken++;
+    t->before = each;
+    if (taken == 0) return;
+    t->each[taken - 1] = each;
+    // Two in a row: one may be a disturbance.
+    if (!first && each > HOPELESS * t->best_least && before > HOPELESS * t->best_least) {
         end(t);
         return;
     }
-    if (t->taken <= SAMPLES) return;
-    const bool better = first || faster(t);
+    if (taken < DPCRI_TRIAL_STEPS) return;
+    sort(t->each, DPCRI_TRIAL_STEPS);
+    const double least = t->each[0], middle = t->each[DPCRI_TRIAL_STEPS / 2 - 1] + t->each[DPCRI_TRIAL_STEPS / 2];
+    const bool better = first || (fewer ? faster(least, middle, t->best_least, t->best_middle)
+                                        : !faster(t->best_least, t->best_middle, least, middle));
     if (better) {
         t->best = t->now;
-        t->best_least = t->least;
-        t->best_sum = t->sum;
+        t->best_least = least;
+        t->best_middle = middle;
     }
-    if (better && t->now > 1)
+    if (better && t->now > 1 && !t->again)
         try_next(t, t->now / 2);
     else
         end(t);

@@ -7,26 +7,31 @@
 
 #include "base/base.h"
 
-// All threads, then half as many, and so on while that is faster by 3 % at least; the best number then runs for some
-// hundred steps until the next trial. A step: the piece once; of a training run over some rows. {.all = threads of the
-// context, .now = the same} to begin with.
+// All threads, then half as many, and so on while that is faster by 3 % at least, and all once more where fewer were,
+// for first steps may be slow of themselves; the best number then runs for some hundred steps until the next trial. A
+// step: the piece once; of a training run over some rows. {.all = threads of the context, .now = the same} to begin
+// with.
+enum { DPCRI_TRIAL_STEPS = 4 };  // that count, of one number of threads
 typedef struct dpcri_trial {
-    int all, now;                 // threads: the context's, and of the next step
-    int best;                     // the best number of this trial so far
-    int64_t taken;                // steps with `now`; < 0: steps left until the next trial
-    double least, sum;            // seconds a row with `now`, the first step left out
-    double best_least, best_sum;  // with `best`
+    int all, now;   // threads: the context's, and of the next step
+    int best;       // the best number of this trial so far
+    int64_t taken;  // steps with `now`; < 0: steps left until the next trial
+    bool again;     // all once more
+    double each[DPCRI_TRIAL_STEPS],
+        before;                      // seconds a row with `now`: of steps, the first left out; and of the last step
+    double best_least, best_middle;  // with `best`
 } dpcri_trial;
 
 // A step over `rows` rows took that long with trial->now threads; so many steps are left.
 void dpcri_trial_note(dpcri_trial *trial, double seconds, int64_t rows, int64_t steps_left);
 
-// Trials that a context keeps, by kinds of work: threads for the next piece of that kind, of which `most` are worth
-// trying; and how long it took with as many over `rows` of whatever it has, which tells nothing where they were not
-// there (dpcri_threads_limit). Any thread may call.
-enum { DPCRI_TRIALS = 96 };
-int dpcri_trial_threads(dpcr_context *context, int kind, int most);
-void dpcri_trial_took(dpcr_context *context, int kind, int threads, double seconds, int64_t rows);
+// Trials that a context keeps, by kinds of work, any numbers (their remainders by DPCRI_TRIALS tell places: who comes
+// to a place begins anew there): threads for the next piece of that kind, of which `most` are worth trying; and how
+// long it took with as many over `rows` of whatever it has, which tells nothing where they were not there
+// (dpcri_threads_limit). Any thread may call.
+enum { DPCRI_TRIALS = 128 };
+int dpcri_trial_threads(dpcr_context *context, uint64_t kind, int most);
+void dpcri_trial_took(dpcr_context *context, uint64_t kind, int threads, double seconds, int64_t rows);
 // Pieces that have told something, of all kinds: for tests.
 int64_t dpcri_trials_told(dpcr_context *context);
 
