@@ -20,9 +20,13 @@ void cli_silence(bool on) { silent = on; }
 void cli_hold(bool on) { held = on; }
 
 // What is too long is cut in the middle, where a path is: the reason stands at the end.
+static bool goes_on(char c) { return ((unsigned char)c & 0xc0) == 0x80; }  // a letter of UTF-8 that began before
+
 static void shorten(char *text, size_t bytes, const char *whole, size_t length) {
     static const char mark[] = " [...] ";
-    const size_t tail = bytes / 3, head = bytes - tail - sizeof mark;
+    size_t tail = bytes / 3, head = bytes - tail - sizeof mark;
+    for (int n = 0; n < 3 && goes_on(whole[head]); n++) head--;
+    for (int n = 0; n < 3 && goes_on(whole[length - tail]); n++) tail--;
     snprintf(text, bytes, "%.*s%s%s", (int)head, whole, mark, whole + length - tail);
 }
 

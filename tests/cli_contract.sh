@@ -118,6 +118,12 @@ for words in "solve linear --A $long --b b.npy --output z.npy" "eval $long"; do
     refused 5 ': No such file or directory' $words
     [ "$(wc -c <"$folder/stderr")" -lt 2100 ] && grep -q ' \[\.\.\.\] ' "$folder/stderr" || complain "a long name: $(cat "$folder/stderr")"
 done
+# A letter is not cut in two.
+name=$(printf '€%.0s' {1..80})
+for before in '' x xx; do
+    refused 5 ': No such file or directory' solve linear --A "/$before$(printf "$name/%.0s" {1..10})A.npy" --b b.npy --output z.npy
+    iconv -f UTF-8 -t UTF-8 "$folder/stderr" >/dev/null 2>&1 || complain "a long name, '$before': no UTF-8"
+done
 done_with plan resnet --layers 4 --tolerance +.5
 done_with plan resnet --layers 4 --tolerance 0e-400
 for verb in 'check resnet' 'train resnet' 'plan mlp' 'gradcheck mlp' 'eval x' 'bench mlp'; do
