@@ -222,11 +222,43 @@ static void parts_add_one_after_the_other(void **state) {
     }
 }
 
+// Where the tape is kept, or not even there: adjoint states lie in the workspace, or with the caller.
+static void parts_beside_the_tape(void **state) {
+    (void)state;
+    for (size_t i = TESTS_SANITIZED; i < sizeof shared / sizeof *shared; i += 1 + TESTS_SANITIZED) {
+        fixture *one = make_shared(i, 0, 1, -1), *many = make_shared(i, 0, shared[i].threads, -1);
+        const size_t bytes = (size_t)one->count * sizeof(float),
+                     states = (size_t)(one->batch * one->width) * sizeof(float);
+        dpcr_array lambda[2];
+        for (int k = 0; k < 2; k++) {
+            fixture *f = k ? many : one;
+            lambda[k] = numbers(3, LAYERS, f->batch, f->width, 0);
+            dpcr_model_zero_gradients(f->model);
+            assert_int_equal(dpcr_solve_backward(f->plan, &f->z0, &f->z, &f->tape, NULL, &f->last, &lambda[k], &f->dz0,
+                                                 f->workspace, f->bytes, NULL, NULL),
+                             DPCR_OK);
+        }
+        assert_memory_equal(lambda[0].data, lambda[1].data, LAYERS * states);
+        assert_memory_equal(dpcr_model_gradient_vector(one->model), dpcr_model_gradient_vector(many->model), bytes);
+        assert_true(one->watch.in_parts == 0 && many->watch.in_parts > 0);
+        for (int with_tape = 0; with_tape < 2; with_tape++) {
+            many->watch.in_parts = 0;
+            float *alone = gradients(one, with_tape), *parts = gradients(many, with_tape);
+            assert_memory_equal(alone, parts, bytes);
+            assert_memory_equal(one->dz0.data, many->dz0.data, states);
+            assert_true(many->watch.in_parts > 0);
+            free(alone), free(parts);
+        }
+        free(lambda[0].data), free(lambda[1].data);
+        drop(one), drop(many);
+    }
+}
+
 static void one_that_fails_ends_all(void **state) {
     (void)state;
     static const int64_t steps[] = {0, 1, 60, LAYERS - 1};
-    for (size_t i = 0; i < sizeof steps / sizeof *steps; i++) {
-        fixture *f = make_shared(2, 1, shared[2].threads, steps[i]);
+    for (size_t i = 0; i < 2 * sizeof steps / sizeof *steps; i++) {
+        fixture *f = make_shared(2, i % 2, shared[2].threads, steps[i / 2]);
         dpcr_error error;
         assert_int_equal(dpcr_solve_backward(f->plan, &f->z0, &f->z, &f->tape, NULL, &f->last, NULL, &f->dz0,
                                              f->workspace, f->bytes, NULL, &error),
@@ -250,7 +282,7 @@ static void parts_follow_the_limit(void **state) {
     for (size_t i = TESTS_SANITIZED; i < sizeof shared / sizeof *shared; i += 1 + TESTS_SANITIZED) {
         float *first = NULL;
         for (int limit = 0; limit <= shared[i].threads; limit++) {
-            fixture *f = make_shared(i, 1, shared[i].threads, -1);
+            fixture *f = make_shared(i, limit % 2, shared[i].threads, -1);
             const dpcr_array direct = numbers(3, LAYERS, f->batch, f->width, 1e-2);
             dpcri_threads_limit(limit);
             dpcr_model_zero_gradients(f->model);
@@ -284,8 +316,9 @@ static void a_caller_who_says_stop_ends_all(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(backward_may_be_repeated),      cmocka_unit_test(chunks_use_it_up_as_the_loop_does),
-        cmocka_unit_test(parts_add_one_after_the_other), cmocka_unit_test(one_that_fails_ends_all),
-        cmocka_unit_test(parts_follow_the_limit),        cmocka_unit_test(a_caller_who_says_stop_ends_all)};
+        cmocka_unit_test(backward_may_be_repeated),       cmocka_unit_test(chunks_use_it_up_as_the_loop_does),
+        cmocka_unit_test(parts_add_one_after_the_other),  cmocka_unit_test(parts_beside_the_tape),
+        cmocka_unit_test(one_that_fails_ends_all),        cmocka_unit_test(parts_follow_the_limit),
+        cmocka_unit_test(a_caller_who_says_stop_ends_all)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

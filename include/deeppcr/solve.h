@@ -229,10 +229,11 @@ typedef struct dpcr_steps {
     // Non-zero: launch serves picard and parataa too, for which it waits for its stream once a sweep.
     int launch_sweeps;
 
-    // With gradient_from_tape, without gradient_whole: gradient may be called for some of a step's rows, in row order,
-    // one call after the other, each adding to what is there, so that the sums are those of one call; at once for
-    // different steps. Threads then take about as many rows each back through many windows, where the batch has so many
-    // a thread. 0: all rows at once, which a gradient of your own wants unless it adds like that.
+    // Without gradient_whole: gradient may be called for some of a step's rows, in row order, one call after the other,
+    // each adding to what is there, so that the sums are those of one call; at once for different steps. Threads then
+    // take about as many rows each back through many windows, where the batch has so many a thread (half as many where
+    // gradient does not go by the tape). 0: all rows at once, which a gradient of your own wants unless it adds like
+    // that.
     int64_t gradient_rows;
 
     // Seconds of gradient a step on one thread: however few rows it has, and a row where there are many (the larger of

@@ -57,8 +57,7 @@ void dpcri_backward_gradient(dpcri_backward *b, int64_t first, int64_t count, in
 // By the loop on one thread, the parameters' gradients beside it by the others (dpcri_gradients_go).
 dpcr_status dpcri_backward_beside(dpcri_backward *b, dpcr_error *error);
 
-// By the loop, where the gradients are taken from the tape: a thread takes its sequences through many windows, each
-// window's gradients right after its adjoint loop.
+// By the loop: a thread takes its sequences through many windows, each window's gradients right after its adjoint loop.
 bool dpcri_backward_goes_by_rows(const dpcri_backward *b);
 dpcr_status dpcri_backward_rows(dpcri_backward *b, dpcr_error *error);
 
