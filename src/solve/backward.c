@@ -366,11 +366,14 @@ static dpcr_status run_windows(dpcri_backward *b, dpcr_error *error) {
     return DPCR_OK;
 }
 
-// Passes of one shape.
+// Passes of one shape, that write and read alike.
 static uint64_t kind_of(const dpcri_backward *b) {
     const dpcr_steps *s = &b->plan->steps;
-    const double shape[] = {(double)s->length, (double)s->batch, (double)s->width,     (double)s->dtype,
-                            s->flops,          b->from_tape,     b->lambda_out != NULL};
+    const double shape[] = {(double)s->length, (double)s->batch,
+                            (double)s->width,  (double)s->dtype,
+                            s->flops,          (double)b->plan->backward_window,
+                            b->from_tape,      b->lambda_out != NULL,
+                            b->tape != NULL,   b->direct != NULL};
     return dpcri_checksum(DPCRI_CHECKSUM, shape, sizeof shape);
 }
 
