@@ -284,6 +284,34 @@ static void choice_has_its_own_tolerances(void **state) {
     dpcr_context_destroy(context);
 }
 
+// A negative tolerance is none, and so is the other where it is left 0; so a plan's options tell, to be asked for
+// again.
+static void none_is_none_of_both(void **state) {
+    (void)state;
+    dpcr_context *context = solving_context(1);
+    static const dpcr_method methods[] = {DPCR_METHOD_AUTO, DPCR_METHOD_PICARD, DPCR_METHOD_JACOBI,
+                                          DPCR_METHOD_OVERLAP};
+    static const double cases[][4] = {{-1, 0, -1, -1},
+                                      {0, -1, -1, -1},
+                                      {-2, -3, -1, -1},
+                                      {-1, 1e-3, -1, 1e-3},
+                                      {0.5, -1, 0.5, -1}};  // asked for, told
+    scalars s = {.step = drifting, .length = 50, .batch = 1, .dtype = DPCR_F64};
+    const dpcr_steps steps = steps_of(&s);
+    for (int k = 0; k < 20; k++) {
+        const double *c = cases[k / 4];
+        const dpcr_solve_options options = {
+            .size = sizeof options, .method = methods[k % 4], .atol = c[0], .rtol = c[1]};
+        dpcr_solve_plan *plan = NULL;
+        assert_int_equal(dpcr_solve_plan_create(context, &steps, &options, &plan, NULL), DPCR_OK);
+        const dpcr_solve_options *told = dpcr_solve_plan_options(plan);
+        if (told->atol != c[2] || told->rtol != c[3])
+            fail_msg("%s, %g and %g: %g and %g", dpcr_method_name(options.method), c[0], c[1], told->atol, told->rtol);
+        dpcr_solve_plan_destroy(plan);
+    }
+    dpcr_context_destroy(context);
+}
+
 // ---- evaluations ----
 
 static double settling(int64_t l, double z) { return 0.6 * z + 0.1 * sin(z) + 0.01 * (double)(l % 7); }
@@ -341,7 +369,8 @@ int main(void) {
         cmocka_unit_test(mean_locks_a_step_that_was_made), cmocka_unit_test(mean_locks_alone_as_among_others),
         cmocka_unit_test(mean_of_small_numbers),           cmocka_unit_test(nothing_is_estimated_by_the_identity),
         cmocka_unit_test(first_sweep_sees_the_last_chunk), cmocka_unit_test(estimate_alone_wants_no_limit),
-        cmocka_unit_test(choice_has_its_own_tolerances),   cmocka_unit_test(evaluations_are_those_made),
+        cmocka_unit_test(choice_has_its_own_tolerances),   cmocka_unit_test(none_is_none_of_both),
+        cmocka_unit_test(evaluations_are_those_made),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
