@@ -99,8 +99,10 @@ static double SUFFIX(growth_at)(const dpcr_array *growth, int64_t step, int64_t 
 static void SUFFIX(size)(const dpcr_array *z, double *most) {
     for (int64_t b = 0; b < z->shape[1]; b++) {
         const REAL *row = SUFFIX(at)(z, 0, b);
-        most[b] = 1;
-        for (int64_t i = 0; i < z->shape[2]; i++) most[b] = fmax(most[b], fabs((double)row[i]));
+        double largest = 1;
+        for (int64_t i = 0; i < z->shape[2]; i++)
+            if (fabs((double)row[i]) > largest) largest = fabs((double)row[i]);
+        most[b] = largest;
     }
 }
 
