@@ -78,13 +78,14 @@ static const struct argp_option generate_options[] = {
      "(default 0.01); 0: until the bits repeat",
      0},
     {"step-tolerance", KEY_STEP_TOLERANCE, "T", 0,
-     "Of each step's residual (default a tenth of the other); alone, nothing is said of the pictures, as ParaDiGMS and "
-     "ParaTAA have it",
+     "Of each step's residual (default a tenth of --tolerance); alone, nothing is said of the pictures, as ParaDiGMS "
+     "and ParaTAA have it",
      0},
     {"scaled", KEY_SCALED, NULL, 0,
      "The tolerance is of each step's residual in units of its noise; the reason is then 'scaled'", 0},
     {"paradigms", KEY_PARADIGMS, NULL, 0,
-     "picard: the same, but steps are locked as ParaDiGMS has it, by the mean square of their corrections (there 0.1)",
+     "picard: as --scaled, but steps are locked as ParaDiGMS has it, by the mean square of their corrections (its "
+     "authors take a --tolerance of 0.1)",
      0},
     {"guess", KEY_GUESS, "NAME|FILE", 0,
      "Where the steps start: state (default), zero, step, or the paths that --path-out wrote, of one sample for all or "

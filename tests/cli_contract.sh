@@ -39,6 +39,8 @@ help_in_order() {
         within && !/^$/ && !/^ [A-Z].*:$/ && !/^      --[a-zA-Z]/ && !/^  -[a-z], --/ && !(substr($0, 1, 29) ~ /^ +$/ && substr($0, 30, 1) ~ /[^ ]/) { print }
         /--usage / { exit }' "$folder/stdout" | head -n 1)
     [ -z "$wrong" ] || complain "$1 --help is out of order: $wrong"
+    # Options are sorted, so that a text cannot mean the option before it.
+    ! grep -nE 'The same of|the same names|: the same, but|of the other' "$folder/stdout" || complain "$1 --help means another option by its place"
 }
 
 # Verbs, help, version.

@@ -65,11 +65,11 @@ holds "copy_bandwidth" "$(field devices info)"
 holds "cuda:1" "$(field devices info --device cuda:1)"
 "$program" info | grep -q 'compute_capability 9.0' || complain "info's text lists no device"
 unset DEEPPCR_FAKE_DEVICES
-refused 2 "'gradcheck' does not run on devices yet; 'solve' (linear, recurrent networks), 'check', 'plan', 'eval', 'generate' and 'train' (mlp, resnet, recurrent networks) do" gradcheck --device cuda
-refused 2 "'train' does not run on devices yet" train vae --device cuda
-refused 2 "'solve' does not run on devices yet" solve biquads --device cuda
-refused 2 "'solve' does not run on devices yet" solve selective --device cuda
-refused 2 "'solve' does not run on devices yet" solve attention --device cuda
+refused 2 "'gradcheck' as given does not run on devices yet; 'solve' (linear, recurrent networks), 'check', 'plan', 'eval', 'generate' and 'train' (mlp, resnet, recurrent networks) do" gradcheck --device cuda
+refused 2 "'train' as given does not run on devices yet" train vae --device cuda
+refused 2 "'solve' as given does not run on devices yet" solve biquads --device cuda
+refused 2 "'solve' as given does not run on devices yet" solve selective --device cuda
+refused 2 "'solve' as given does not run on devices yet" solve attention --device cuda
 holds "cpu: 'gradcheck' does not run on devices yet" "$(field device gradcheck mlp --layers 2 --width 2 --device auto)"
 holds 'is not measured' "$(field device check mlp --layers 4 --width 2 --device auto)"
 holds "cpu: asked for" "$(field device check mlp --layers 4 --width 2 --device cpu)"

@@ -173,7 +173,7 @@ refused(2, "go by the loop", *there[:2], *small[:2], "--layers", "6", "--width",
 refused(2, "two-layer branches are dense there, and go by the loop", *there, "--branch", "two-layer", "--method", "newton")
 refused(2, "a backward scheme on a device", *there, "--backward", "pcr")
 refused(2, "auto, sequential, overlap and newton work there", *there, "--method", "picard")
-refused(2, "'train' does not run on devices yet", "train", "vae", "--device", "cuda")
+refused(2, "'train' as given does not run on devices yet", "train", "vae", "--device", "cuda")
 assert not os.path.exists(path("none"))
 for setting, words_of in (("MEMORY=8192", "bytes were refused"), ("LAUNCH=1", "too many resources"), ("WAIT=1", "illegal memory access")):
     name, value = setting.split("=")

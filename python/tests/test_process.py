@@ -42,8 +42,10 @@ def test_number_of_threads_changes_no_bit(rng):
         deeppcr.set_threads(0)
     assert deeppcr.threads() == before
     assert np.array_equal(results[0], results[1]) and np.array_equal(results[0], results[2])
-    with pytest.raises(deeppcr.ArgumentError):
-        deeppcr.set_threads(-1)
+    for count in (-1, 4097):
+        with pytest.raises(deeppcr.ArgumentError, match="4096"):
+            deeppcr.set_threads(count)
+        assert deeppcr.threads() == before  # and calls go on
 
 
 @pytest.mark.parametrize("scheme", ["sequential", "chunked", "overlap"])

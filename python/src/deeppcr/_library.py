@@ -294,9 +294,9 @@ def set_threads(count: int) -> None:
     Raises
     ------
     ArgumentError
-        Of what is no whole number from 0 to 32768.
+        Of what is no whole number from 0 to 4096.
     """
-    count = errors.whole_number("threads", count, 0, 1 << 15)
+    count = errors.whole_number("threads", count, 0, 4096)
     with context.lock:
         context.threads = count
         context.renew()
