@@ -69,8 +69,9 @@ int cli_fail_training(const dpcr_error *error);
 // A line like that of what does not end the program.
 void cli_warn(const char *format, ...) __attribute__((format(printf, 1, 2)));
 void cli_silence(bool on);  // another process of the same job tells it
-void cli_hold(bool on);     // told later, when all processes have agreed on it
-int cli_failed(void);       // the status of the last one told, or 0
+bool cli_silent(void);
+void cli_hold(bool on);  // told later, when all processes have agreed on it
+int cli_failed(void);    // the status of the last one told, or 0
 const char *cli_failed_text(void);
 int cli_fail_memory(const char *what);
 // What there is to say of a solve that gave up, as it was told not to fall back.

@@ -17,6 +17,7 @@ const char *cli_get_verb(void) { return verb_name; }
 int cli_failed(void) { return failed; }
 const char *cli_failed_text(void) { return last; }
 void cli_silence(bool on) { silent = on; }
+bool cli_silent(void) { return silent; }
 void cli_hold(bool on) { held = on; }
 
 // What is too long is cut in the middle, where a path is: the reason stands at the end.
@@ -102,8 +103,10 @@ int cli_fail_in_words(int status, const char *text) {
 
 static int fail_with(const dpcr_error *error, const char *text, cli_doing doing) {
     // Who asked us to stop knows of no function; other texts tell how far it came.
-    if (error->status == DPCR_ERROR_CANCELLED && cli_signal() && strstr(text, "cancel function"))
-        return cli_fail_stopped();
+    const bool asked = error->status == DPCR_ERROR_CANCELLED && strstr(text, "cancel function");
+    if (asked && cli_signal()) return cli_fail_stopped();
+    if (asked && !strncmp(text, "rank ", 5))  // another one was
+        return cli_fail(status_of(error->status, doing), "%.*s: stopped as asked", (int)strcspn(text, ":"), text);
     // A signal ended the wait for a pipe's other end, or for another rank.
     const bool waited = error->status == DPCR_ERROR_IO || error->status == DPCR_ERROR_SYSTEM;
     if (waited && error->code == EINTR && cli_signal()) return cli_fail_stopped();

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "cli.h"
+#include "ranks.h"
 #include "world.h"
 
 static const cli_verb verbs[] = {
@@ -98,6 +99,7 @@ int main(int argc, char **argv) {
     cli_signals_install();
     dpcr_flush_denormals(1);  // --denormals keep takes it back
     const int status = run(argc, argv);
+    if (!cli_world_asked()) cli_ranks_tell_alone();
     // A full disk shows itself only here, when the buffer is written.
     const bool failed = ferror(stdout) != 0;
     if ((fclose(stdout) != 0 || failed) && status == CLI_DONE)

@@ -102,6 +102,13 @@ int cli_ranks_run(const cli_common *common, int64_t ranks, double deadline, cli_
     return cli_world_size() > 1 ? run_process(&r) : run_threads(&r, ranks);
 }
 
+void cli_ranks_tell_alone(void) {
+    const int64_t rank = cli_world_rank();
+    if (rank == 0 || !cli_silent() || !cli_failed() || !give_way(rank)) return;
+    cli_silence(false);
+    cli_fail(cli_failed(), "rank %lld: %s", (long long)rank, cli_failed_text());
+}
+
 // ---- one file of all ranks' rows ----
 
 bool cli_ranks_flows(const char *path) {

@@ -560,12 +560,21 @@ static int read_all(const recurrent *r, work *w) {
     return CLI_DONE;
 }
 
+// Launchers may give processes options of their own: who is not to write --output would leave its steps out of it.
+static dpcr_status agree_on_options(cli_ranks *rank, const recurrent *r, dpcr_error *error) {
+    char options[CLI_RANKS_OPTIONS];
+    snprintf(options, sizeof options, "%s%s%s%s", r->output ? " --output" : "", r->final ? " --final" : "",
+             r->final_c ? " --final-c" : "", r->grads ? " --grads" : "");
+    return cli_ranks_agree_on_options(rank, options + 1, error);  // one there is
+}
+
 static dpcr_status run_rank(cli_ranks *rank, dpcr_error *error) {
     among *a = rank->user;
     work w = {.context = rank->context, .rank = rank};
     const bool first = rank->transport->rank == 0;
     dpcr_status status = together(rank, a, read_all, &w, CLI_READING, error);
     if (status == DPCR_OK) status = cli_ranks_agree_on_length(rank, "--input", w.total, error);
+    if (status == DPCR_OK) status = agree_on_options(rank, a->r, error);
     if (status == DPCR_OK) status = solve_rank(rank, a, &w, error);
     if (status == DPCR_OK)
         status = together(rank, a, first ? write_states_and_gradients : NULL, &w, CLI_WRITING, error);

@@ -8,6 +8,7 @@
 
 #include "convnet.h"
 #include "problem.h"
+#include "ranks.h"
 #include "train_log.h"
 #include "train_workers.h"
 #include "world.h"
@@ -267,6 +268,7 @@ static int run_among(train *t, dpcr_architecture architecture) {
     t->workers.options.workers = size;
     if (p->transport.rank > 0) step_back(t);
     status = run(t, architecture);
+    if (status) cli_ranks_tell_alone();
     fflush(stdout);
     cli_world_close(status);
     return status;

@@ -44,6 +44,7 @@ int64_t cli_world_rank(void) {
 static const char module_name[] = "libdeeppcr_mpi.so.0";
 static const cli_world_module *module;
 static double patience;
+static bool asked;
 
 // As src/rt/dev/load.c looks for the CUDA backend: beside the program, where both are installed, or where the loader
 // looks; the first file that is there decides.
@@ -94,6 +95,7 @@ static int load(void) {
 
 int cli_world_open(dpcr_transport *transport) {
     static cli_world_program program;
+    asked = true;
     const int status = load();
     if (status) return status;
     program = (cli_world_program){.fail = cli_fail,
@@ -113,5 +115,6 @@ int cli_world_open(dpcr_transport *transport) {
                     (long long)transport->ranks);
 }
 
+bool cli_world_asked(void) { return asked; }
 void cli_world_close(int status) { module->close(status); }
 void cli_world_patience(double seconds) { patience = seconds; }

@@ -14,6 +14,7 @@ bool cli_world_launched(void);  // also as the only one
 void cli_world_patience(double seconds);
 // Joins them; the transport lives until cli_world_close. Returns the exit code.
 int cli_world_open(dpcr_transport *transport);
+bool cli_world_asked(void);  // whether that was called
 // Only after cli_world_open returned 0. Status 0: waits for the others and leaves. Else: ends all processes at once,
 // and does not return.
 void cli_world_close(int status);

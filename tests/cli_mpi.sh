@@ -63,6 +63,11 @@ start_long() {
 }
 one_line() { [ "$(grep -c '^deeppcr train: ' "$folder/err")" -eq 1 ] || complain "$1: not one line of ours: $(cat "$folder/err")"; }
 rank_is() { tr '\0' '\n' <"/proc/$1/environ" 2>/dev/null | grep -q "^OMPI_COMM_WORLD_RANK=$2\$"; }
+# what rank 1 alone fails at before they train, it tells
+command=("$program" "${options[@]}" --pipeline zb-h1)
+timeout 60 mpirun --oversubscribe -np 1 "${command[@]}" --save "$folder/one.st" : -np 1 "${command[@]}" --save "$folder/no/one.st" >/dev/null 2>"$folder/err"
+ends $? 0 60 "rank 1: cannot write the checkpoint '.*/no/one.st'" "no folder on rank 1"
+one_line "no folder on rank 1"
 find_rank() {
     for victim in $(pgrep -f "deeppcr train .*$folder/run.safetensors"); do
         rank_is "$victim" "$1" && return

@@ -144,6 +144,21 @@ if command -v mpirun >/dev/null && [ -e "$(dirname "$program")/libdeeppcr_mpi.so
         one_line "rank 1: it has --scan [a-z]* --chunk 0.*, rank 0 --scan messages --chunk 0: wanted the same options" "rank 1 with $other"
         grep -q -- "it has .*$other.*, rank 0" err || complain "rank 1 with $other: $(cat err)"
     done
+    # of a network: who is not to write --output leaves no half of it; what else one has alone is not passed over either
+    command=("$program" solve lstm --weights lstm.safetensors --input x.npy)
+    for other in "--output no.npy|--final no_h.npy" "--final no_h.npy|--output no.npy" "--output no.npy|--output no.npy --final no_h.npy"; do
+        # shellcheck disable=SC2086 # words of options
+        timeout 60 mpirun --oversubscribe -np 1 "${command[@]}" ${other%|*} : -np 1 "${command[@]}" ${other#*|} >out 2>err
+        [ $? -eq 2 ] && [ ! -s out ] && [ ! -e no.npy ] && [ ! -e no_h.npy ] || complain "ranks with $other: $(cat out err)"
+        one_line "rank 1: it has --[a-z -]*, rank 0 --[a-z -]*: wanted the same options" "ranks with $other"
+        rm -f no.npy no_h.npy
+    done
+    # what rank 1 alone fails at before it meets rank 0, it tells; what both do, rank 0
+    timeout 60 mpirun --oversubscribe -np 1 "${command[@]}" --output no.npy : -np 1 "${command[@]}" --output no/no.npy >out 2>err
+    [ $? -eq 4 ] && [ ! -s out ] && [ ! -e no.npy ] || complain "no folder on rank 1: $(cat out err)"
+    one_line "rank 1: cannot write the output 'no/no.npy'" "no folder on rank 1"
+    among 2 solve lstm --weights lstm.safetensors --input x.npy --output no/no.npy >out 2>err
+    one_line "solve: cannot write the output 'no/no.npy'" "no folder on both"
     among 3 solve linear --A short.npy --b b.npy --output no.npy >/dev/null 2>err && complain "a short file went unnoticed"
     one_line "cut short" "a short file on 3 processes"
     among 2 solve linear --A dense.npy --b b.npy --scheme pcr --output no.npy >/dev/null 2>err
@@ -195,6 +210,25 @@ END
             one_line "$said" "a scan that a rank never came to, deadline $deadline"
         done
     fi
+    # a rank that is asked to stop while all compute: rank 0, which was not, tells it in the same words
+    $python -c 'import numpy as np; np.save("long.npy", np.random.default_rng(5).standard_normal((1000000, 2, 3)).astype("f4"))'
+    command=("$program" solve lstm --weights lstm.safetensors --input long.npy --output "$folder/no.npy" --tolerance 0 --threads 1)
+    timeout 120 mpirun --oversubscribe -np 2 "${command[@]}" >/dev/null 2>err &
+    job=$!
+    for _ in $(seq 100); do
+        sleep 0.1
+        for p in $(pgrep -f "input long.npy --output $folder/no.npy"); do
+            tr '\0' '\n' <"/proc/$p/environ" 2>/dev/null | grep -qx 'OMPI_COMM_WORLD_RANK=1' && grep -q libdeeppcr_mpi "/proc/$p/maps" && sleep 0.5 && kill -INT "$p" && break 2
+        done
+    done
+    wait $job
+    status=$?
+    if [ $status -ne 0 ]; then  # else it came too late
+        [ $status -eq 130 ] || complain "rank 1 asked to stop: exit status $status"
+        one_line "stopped as asked$" "rank 1 asked to stop"
+        [ ! -e no.npy ] || complain "rank 1 asked to stop: left an output"
+    fi
+    rm -f no.npy long.npy
     # a rank that stands still or is killed, wherever it was: every process ends, one clear line (a kill is the
     # launcher's to tell), and the output is whole or not there
     for signal in STOP KILL; do

@@ -308,6 +308,7 @@ def parameters(kind):
     (lambda: ours.sosfilt(jnp.ones((1, 6)), jnp.ones(3), zi=jnp.ones((1, 2)) * 1j), "zi's dtype"), (lambda: ours.lfilter(jnp.ones(2), "a", jnp.ones(3)), "a"),
     *[(lambda k=k: ours.gru({**parameters("GRU"), k: jnp.ones(1)}, jnp.ones((5, 3))), "the parameters' names") for k in ("more", 3)],
     (lambda: ours.lstm(parameters("LSTM"), jnp.ones((5, 3)), jnp.zeros((1, 4))), "state"),
+    (lambda: ours.gru({**parameters("GRU"), "weight_ih_l0": jnp.ones((12, 0))}, jnp.ones((5, 0))), "inputs"),
     (lambda: ours.gru(parameters("GRU"), jnp.ones((5, 3)), method=["auto"]), "method"),
     (lambda: ours.sosfilt(jnp.ones((1, 6)), jnp.ones(3), "0"), "axis"), (lambda: ours.lfilter(jnp.ones(130), jnp.ones(1), jnp.ones(3)), "b's shape"),
 ])  # fmt: skip

@@ -684,6 +684,21 @@ registers = pytest.mark.skipif(not hasattr(torch.library, "custom_op"), reason="
 
 
 @registers
+@pytest.mark.parametrize("name", ["GRU", "LSTM"])
+def test_what_pytorch_is_given_goes_back_under_torch_compile(name):
+    """Whose own nn.LSTM the compiler leaves out: the way back of oneDNN's operator fails in it."""
+    theirs, x = getattr(torch.nn, name)(3, 4), torch.randn(5, 2, 3)
+    mine, found = ours.from_torch(theirs, fallback=True), []
+    torch._dynamo.reset()
+    for model in (theirs, torch.compile(mine, backend="aot_eager")):
+        with torch.autocast("cpu", torch.bfloat16):
+            y = model(x)[0]
+        found.append((y, *torch.autograd.grad(y.float().square().sum(), list(theirs.parameters()))))
+    for a, b in zip(*found):
+        assert a.dtype is b.dtype and torch.allclose(a.float(), b.float(), atol=0.05, rtol=0.05)
+
+
+@registers
 def test_packed_sequences_are_compiled_around(rng):
     """As with nn.GRU: torch.compile breaks its program there."""
     from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence

@@ -543,7 +543,7 @@ def _call(kind: str, parameters: Dict[str, Array], x: Array, state: Any, method:
     directions = 2 if "weight_ih_l0_reverse" in parameters else 1
     layers = sum(str(name).startswith("weight_ih_l") for name in names) // directions
     hidden = parameters["weight_ih_l0"].shape[0] // _engine.GATES[kind]
-    form = _engine.Form(kind, CODES[np.dtype(x.dtype)], x.shape[-1], hidden, layers, directions == 2, "bias_ih_l0" in parameters)
+    form = _engine.Form(kind, CODES[np.dtype(x.dtype)], x.shape[-1], hidden, layers, directions == 2, "bias_ih_l0" in parameters).checked()
     wanted = dict(form.parameters())
     _engine.refuse_names(names, wanted)
     for name, own in wanted.items():

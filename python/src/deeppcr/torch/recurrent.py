@@ -525,10 +525,9 @@ class _Module(torch.nn.RNNBase):
         refused = self._refusal(data, weights[0])
         if refused is not None:
             if self.fallback and self._theirs is not None:
-                stand_in = object.__new__(self._theirs)
-                # The parameters as they are now, also where a property of this class gives them, as of a parametrised module.
-                stand_in.__dict__ = {**self.__dict__, **dict(zip(self._flat_weights_names, weights)), "_flat_weights": weights}
-                return stand_in.forward(input, hx)
+                # torch.compile fails at the way back of oneDNN's LSTM, and leaves nn.LSTM out itself.
+                apart = self.mode == "LSTM" and REGISTERS and torch.compiler.is_compiling() and torch.is_grad_enabled()
+                return self._left_out(input, hx, weights) if apart else self._by_pytorch(input, hx, weights)
             other = " (or fallback=True)" if self._theirs is not None else ""
             raise UnsupportedError.of(f"{type(self).__name__}: {refused[0]}", refused[1], refused[2] + other)
         if data.dtype != weights[0].dtype:
@@ -554,6 +553,14 @@ class _Module(torch.nn.RNNBase):
         if single:
             return y[:, 0], self._out([s[:, 0] for s in states])
         return y, self._out(states)
+
+    def _by_pytorch(self, input: Any, hx: Any, weights: List[Any]) -> Any:  # noqa: A002
+        stand_in = object.__new__(self._theirs)
+        # The parameters as they are now, also where a property of this class gives them, as of a parametrised module.
+        stand_in.__dict__ = {**self.__dict__, **dict(zip(self._flat_weights_names, weights)), "_flat_weights": weights}
+        return stand_in.forward(input, hx)
+
+    _left_out = eagerly(_by_pytorch)
 
     def _out(self, states: Sequence[Tensor]) -> Any:
         return states[0] if len(states) == 1 else tuple(states)
