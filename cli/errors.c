@@ -20,9 +20,9 @@ void cli_silence(bool on) { silent = on; }
 bool cli_silent(void) { return silent; }
 void cli_hold(bool on) { held = on; }
 
-// What is too long is cut in the middle, where a path is: the reason stands at the end.
 static bool goes_on(char c) { return ((unsigned char)c & 0xc0) == 0x80; }  // a letter of UTF-8 that began before
 
+// What is too long is cut in the middle, where a path is: the reason stands at the end.
 static void shorten(char *text, size_t bytes, const char *whole, size_t length) {
     static const char mark[] = " [...] ";
     size_t tail = bytes / 3, head = bytes - tail - sizeof mark;

@@ -20,8 +20,8 @@ typedef dpcr_status cli_rank_body(cli_ranks *rank, dpcr_error *error);
 // what went wrong: in one line, by rank 0 where all know it, else by the rank that noticed, which ends the others.
 int cli_ranks_run(const cli_common *common, int64_t ranks, double deadline, cli_rank_body *body, void *user);
 
-// Of a process that has failed while it was silent, for rank 0 tells what they all fail at: what it alone failed at, an
-// option or a folder of its own machine, it tells now.
+// Ranks above 0 are silent, for rank 0 tells what all fail at. What such a rank alone failed at, an option or a folder
+// of its machine, it tells here, after a moment in which the end of rank 0 would have ended it.
 void cli_ranks_tell_alone(void);
 
 // All ranks call it: the first failure, if any, is everybody's.

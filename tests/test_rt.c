@@ -21,7 +21,9 @@
 #endif
 
 #include "rt/core.h"
+#include "base/checksum.h"
 #include "rt/rt.h"
+#include "rt/trial.h"
 
 typedef struct counted {
     dpcr_context *context;
@@ -109,6 +111,35 @@ static void threads_keep_a_limit(void **state) {
         assert_int_equal(wrong_counts(context, n, n % 3 == 0), 0);
     }
     dpcri_threads_limit(0);
+    dpcr_context_destroy(context);
+}
+
+// Of two series of kinds, as their users number them, each finds that one thread is the quickest, whatever comes
+// between; a limit of threads tells nothing, and takes nothing away for good; more kinds than have places begin anew.
+static void kinds_have_trials_of_their_own(void **state) {
+    (void)state;
+    enum { KINDS = 60, MANY = 1000 };
+    dpcr_context *context = context_of(4);
+    uint64_t kinds[MANY];
+    for (int k = 0; k < MANY; k++) {
+        const double shape[2] = {2 + k, 1};
+        kinds[k] = k < KINDS / 2 ? (uint64_t)k : dpcri_checksum(DPCRI_CHECKSUM, shape, sizeof shape);
+    }
+    dpcri_threads_limit(2);
+    for (int turn = 0; turn < 30; turn++) {
+        for (int k = 0; k < KINDS; k++) {
+            const int threads = dpcri_trial_threads(context, kinds[k], 4);
+            if (turn < 10) assert_int_equal(threads, 4);
+            dpcri_trial_took(context, kinds[k], threads, threads, 1);
+        }
+        if (turn == 9) assert_int_equal(dpcri_trials_told(context), 0), dpcri_threads_limit(0);
+    }
+    assert_int_equal(dpcri_trials_told(context), 20 * KINDS);
+    for (int k = 0; k < KINDS; k++) assert_int_equal(dpcri_trial_threads(context, kinds[k], 4), 1);
+    for (int k = KINDS; k < MANY; k++) assert_int_equal(dpcri_trial_threads(context, kinds[k], 4), 4);
+    const int64_t told = dpcri_trials_told(context);
+    for (int k = 0; k < KINDS; k++) dpcri_trial_took(context, kinds[k], 4, 1, 1);  // who is left is at 1
+    assert_int_equal(dpcri_trials_told(context), told);
     dpcr_context_destroy(context);
 }
 
@@ -495,6 +526,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_task_once),
         cmocka_unit_test(threads_keep_a_limit),
+        cmocka_unit_test(kinds_have_trials_of_their_own),
         cmocka_unit_test(tasks_may_wait_for_the_one_before),
         cmocka_unit_test(threads_begin_with_ranges_of_their_own),
         cmocka_unit_test(a_worker_makes_way_for_the_caller),

@@ -654,15 +654,18 @@ static void a_run_takes_the_threads_it_gains_from(void **state) {
     assert_int_equal(taken[1], 1000);
 }
 
-// One step of a trial, whichever, that lasts ten times as long is no reason either.
+// One step of a trial, whichever, that lasts ten times as long is no reason either, nor are the first ones of a number
+// of threads, for which data move.
 static void a_trial_stands_a_disturbance(void **state) {
     (void)state;
     const double seconds[2][9] = {{0, 1, 2}, {0, 2, 1.1}};
     for (int faster = 0; faster < 2; faster++)
-        for (int64_t disturbed = 0; disturbed < 12; disturbed++) {
+        for (int64_t disturbed = 0; disturbed < 15; disturbed++) {
             dpcri_trial trial = {.all = 2, .now = 2};
-            for (int64_t step = 0; step < 20; step++)
-                dpcri_trial_note(&trial, seconds[faster][trial.now] * (step == disturbed ? 10 : 1), 10, 5000);
+            for (int64_t step = 0; step < 20; step++) {
+                const double moving = step % 5 == 0 ? 3 : 1, other = step == disturbed ? 10 : 1;
+                dpcri_trial_note(&trial, seconds[faster][trial.now] * moving * other, 10, 5000);
+            }
             if (trial.now != 1 + faster) fail_msg("step %d was disturbed: %d threads", (int)disturbed, trial.now);
         }
     dpcri_trial trial = {.all = 2, .now = 2};  // nor a slow beginning

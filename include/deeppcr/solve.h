@@ -160,7 +160,8 @@ typedef struct dpcr_steps {
 
     // Adds (df_l/dtheta)^T adjoint[c] into the caller's own gradients of the parameters of steps first .. first+lanes-1
     // (stride 1, steps 1, all rows at once but with gradient_rows, in row order). Never called twice at once for one
-    // step; with `concurrent` for other steps, and while adjoint is at work on other steps. NULL: no parameters.
+    // step; with `concurrent` for other steps, and while adjoint is at work on other steps or, with gradient_rows, on
+    // other rows of the same. NULL: no parameters.
     // adjoint is NULL only with gradient_from_tape.
     int (*gradient)(void *user, const dpcr_span *span, const dpcr_array *in, const dpcr_array *tape,
                     const dpcr_array *adjoint);

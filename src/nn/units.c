@@ -88,7 +88,7 @@ typedef struct kind {
 } kind;
 
 static kind kind_of(int64_t bytes, int64_t strands, bool back) {
-    enum { POWERS = 12 };
+    enum { POWERS = 12 };  // up to 2^11 times the least
     int power = 0;
     while (power < POWERS - 1 && bytes >> (power + 1) > STEP_BYTES) power++;
     const int64_t number = (2 * power + back) * DPCRI_GATES_FEW + strands - 1;

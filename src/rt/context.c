@@ -255,11 +255,25 @@ void dpcri_parallel(dpcr_context *context, int64_t n, void (*task)(void *argumen
 
 bool dpcri_inside_task(void) { return inside_task; }
 
+// Where a kind's trial lies or may begin. Called with the lock.
+static int place_of(const dpcr_context *context, uint64_t kind) {
+    enum { NEAR = 8 };
+    const int home = (int)(((kind ^ kind >> 32) * UINT64_C(0x9e3779b97f4a7c15)) >> 32) & (DPCRI_TRIALS - 1);
+    int place = -1;
+    for (int i = 0; i < NEAR; i++) {
+        const int at = (home + i) & (DPCRI_TRIALS - 1);
+        if (context->trials[at].all > 0 && context->kinds[at] == kind) return at;
+        if (context->trials[at].all == 0 && place < 0) place = at;
+    }
+    return place < 0 ? home : place;
+}
+
 int dpcri_trial_threads(dpcr_context *context, uint64_t kind, int most) {
     pthread_mutex_lock(&context->trials_lock);
-    dpcri_trial *t = &context->trials[kind % DPCRI_TRIALS];
-    if (t->all == 0 || context->kinds[kind % DPCRI_TRIALS] != kind) {
-        context->kinds[kind % DPCRI_TRIALS] = kind;
+    const int place = place_of(context, kind);
+    dpcri_trial *t = &context->trials[place];
+    if (t->all == 0 || context->kinds[place] != kind) {
+        context->kinds[place] = kind;
         *t = (dpcri_trial){0};
         t->all = t->now = context->threads < most ? context->threads : most;
     }
@@ -270,8 +284,9 @@ int dpcri_trial_threads(dpcr_context *context, uint64_t kind, int most) {
 
 void dpcri_trial_took(dpcr_context *context, uint64_t kind, int threads, double seconds, int64_t rows) {
     pthread_mutex_lock(&context->trials_lock);
-    dpcri_trial *t = &context->trials[kind % DPCRI_TRIALS];
-    const bool same = context->kinds[kind % DPCRI_TRIALS] == kind;
+    const int place = place_of(context, kind);
+    dpcri_trial *t = &context->trials[place];
+    const bool same = t->all > 0 && context->kinds[place] == kind;
     // Else another caller has gone on, or the threads were not there.
     if (same && t->now == threads && threads <= dpcri_threads_at_hand(context)) {
         dpcri_trial_note(t, seconds, rows, INT64_MAX);

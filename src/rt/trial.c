@@ -2,7 +2,7 @@
 #include "rt/trial.h"
 
 enum {
-    REST = 512,  // steps between two trials
+    REST = 512,  // steps between two trials, which take three in a hundred of them at most
     FEWEST = 64  // no trial where fewer steps are left to gain from it
 };
 static const double WORTH = 0.97, HOPELESS = 1.25;
@@ -45,7 +45,7 @@ void dpcri_trial_note(dpcri_trial *t, double seconds, int64_t rows, int64_t step
     if (first && t->taken == 0 && steps_left < FEWEST) return;
     const double each = seconds / (double)rows, before = t->before;
     const int64_t taken = t->taken++;
-    t->before = each;
+    t->before = taken ? each : 0;
     if (taken == 0) return;
     t->each[taken - 1] = each;
     // Two in a row: one may be a disturbance.

@@ -13,22 +13,22 @@
 // with.
 enum { DPCRI_TRIAL_STEPS = 4 };  // that count, of one number of threads
 typedef struct dpcri_trial {
-    int all, now;   // threads: the context's, and of the next step
-    int best;       // the best number of this trial so far
-    int64_t taken;  // steps with `now`; < 0: steps left until the next trial
-    bool again;     // all once more
-    double each[DPCRI_TRIAL_STEPS],
-        before;                      // seconds a row with `now`: of steps, the first left out; and of the last step
-    double best_least, best_middle;  // with `best`
+    int all, now;                    // threads: the context's, and of the next step
+    int best;                        // the best number of this trial so far
+    int64_t taken;                   // steps with `now`; < 0: steps left until the next trial
+    bool again;                      // all once more
+    double each[DPCRI_TRIAL_STEPS];  // seconds a row with `now`, of the steps that count
+    double before;                   // of the last of them, 0 if there is none
+    double best_least, best_middle;  // with `best`: of the quickest step, and of the two in the middle together
 } dpcri_trial;
 
 // A step over `rows` rows took that long with trial->now threads; so many steps are left.
 void dpcri_trial_note(dpcri_trial *trial, double seconds, int64_t rows, int64_t steps_left);
 
-// Trials that a context keeps, by kinds of work, any numbers (their remainders by DPCRI_TRIALS tell places: who comes
-// to a place begins anew there): threads for the next piece of that kind, of which `most` are worth trying; and how
-// long it took with as many over `rows` of whatever it has, which tells nothing where they were not there
-// (dpcri_threads_limit). Any thread may call.
+// Trials that a context keeps, by kinds of work, which are any numbers: threads for the next piece of that kind, of
+// which `most` are worth trying; and how long it took with as many over `rows` of whatever it has, which tells nothing
+// where they were not there (dpcri_threads_limit). Of more kinds than have places, who comes begins anew in another's.
+// Any thread may call.
 enum { DPCRI_TRIALS = 128 };
 int dpcri_trial_threads(dpcr_context *context, uint64_t kind, int most);
 void dpcri_trial_took(dpcr_context *context, uint64_t kind, int threads, double seconds, int64_t rows);

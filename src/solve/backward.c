@@ -242,8 +242,9 @@ static dpcri_gradients gradients_go(const dpcr_solve_plan *plan, int64_t threads
 
 // Steps that one task makes gradients of: enough work for a task, and tasks enough for many threads; one thread has
 // none to share and only stops now and then. Of few heavy steps every thread gets its part.
-static int64_t gradient_steps(const dpcr_solve_plan *plan, int64_t threads) {
+static int64_t gradient_steps(const dpcr_solve_plan *plan) {
     const double each = plan->steps.flops * (double)plan->steps.batch;
+    const int64_t threads = dpcri_threads_at_hand(plan->context);
     const bool shares = threads > 1 && gradients_go(plan, threads) != DPCRI_GRADIENTS_ALONE;
     const double task = shares ? 30000 : 1000000, wanted = each > 0 ? task / each : 8;
     if (shares && wanted < 1 && plan->backward_window < 8 * threads)
@@ -374,28 +375,36 @@ static uint64_t kind_of(const dpcri_backward *b) {
                             s->flops,          (double)b->plan->backward_window,
                             b->from_tape,      b->lambda_out != NULL,
                             b->tape != NULL,   b->direct != NULL};
-    return dpcri_checksum(DPCRI_CHECKSUM, shape, sizeof shape);
+    return dpcri_checksum(DPCRI_CHECKSUM + s->identity, shape, sizeof shape);
 }
 
-// Adjoint states pass from the thread that finds them to those that make gradients of them: a line in 35 ns or in 160,
-// as the host has put the cores, and narrow steps are done meanwhile. So passes find out how many threads are worth it
-// (4096 layers of width 8: 43 us on two or 108, 55 on one; 512 of 16, batch 64: 1230, and 585).
-static dpcr_status go_back(dpcri_backward *b, dpcr_error *error) {
+// Whether passes find out how many threads are worth the adjoint states that pass from the one that finds them to those
+// that make gradients of them: a line in 35 ns or in 160, as the host has put the cores, and narrow steps are done
+// meanwhile (4096 layers of width 8: 43 us on two threads or 108, 55 on one; 512 of 16, batch 64: 475, 1230 and 577).
+static bool is_tried(const dpcr_solve_plan *plan) {
     const double light = 1e4;  // flops of a sequence's step
-    const dpcr_solve_plan *plan = b->plan;
-    const int most = (int)dpcri_threads_at_hand(plan->context);
-    const bool tried = gradients_go(plan, most) != DPCRI_GRADIENTS_ALONE && by_loop(plan) && plan->steps.gradient;
-    b->gradient_piece = gradient_steps(plan, dpcr_context_threads(plan->context));
-    if (!tried || plan->steps.flops > light) return run_windows(b, error);
+    return by_loop(plan) && plan->steps.gradient && plan->steps.flops <= light &&
+           gradients_go(plan, dpcri_threads_at_hand(plan->context)) != DPCRI_GRADIENTS_ALONE;
+}
+
+static dpcr_status run_timed(dpcri_backward *b, dpcr_error *error) {
+    dpcr_context *context = b->plan->context;
     const uint64_t kind = kind_of(b);
-    const int threads = dpcri_trial_threads(plan->context, kind, most);
+    const int most = (int)dpcri_threads_at_hand(context);
+    const int threads = dpcri_trial_threads(context, kind, dpcr_context_threads(context));
     const int before = dpcri_threads_limit(threads < most ? threads : most);
     const double began = dpcri_seconds();
-    if (threads == 1) b->gradient_piece = gradient_steps(plan, 1);
+    b->gradient_piece = gradient_steps(b->plan);
     const dpcr_status status = run_windows(b, error);
     dpcri_threads_limit(before);
-    if (status == DPCR_OK) dpcri_trial_took(plan->context, kind, threads, dpcri_seconds() - began, 1);
+    if (status == DPCR_OK) dpcri_trial_took(context, kind, threads, dpcri_seconds() - began, 1);
     return status;
+}
+
+static dpcr_status go_back(dpcri_backward *b, dpcr_error *error) {
+    if (is_tried(b->plan)) return run_timed(b, error);
+    b->gradient_piece = gradient_steps(b->plan);
+    return run_windows(b, error);
 }
 
 static dpcr_status check_arguments(const dpcr_solve_plan *plan, const dpcr_array *z0, const dpcr_array *z,

@@ -99,7 +99,7 @@ static double SUFFIX(growth_at)(const dpcr_array *growth, int64_t step, int64_t 
 static void SUFFIX(size)(const dpcr_array *z, double *most) {
     for (int64_t b = 0; b < z->shape[1]; b++) {
         const REAL *row = SUFFIX(at)(z, 0, b);
-        double largest = 1;
+        double largest = 1;  // no fmax, at whose sums gcc 12 for 64-bit ARM ends
         for (int64_t i = 0; i < z->shape[2]; i++)
             if (fabs((double)row[i]) > largest) largest = fabs((double)row[i]);
         most[b] = largest;
