@@ -131,19 +131,50 @@ void dpcri_adjoint_lanes(dpcri_backward *b, int64_t first, int64_t lanes, int64_
                                    b->direct ? &s.direct : NULL, last, kept, out));
 }
 
+static dpcr_array adjoints_at(const dpcri_stretch *s, int64_t first, int64_t count) {
+    return s->lambda.data ? dpcri_slice(&s->lambda, first - s->lo, count, s->row, s->rows) : (dpcr_array){0};
+}
+
+static void adjoint_part(dpcri_backward *b, const dpcri_stretch *s, int64_t first, int64_t end) {
+    if (first >= end) return;
+    const dpcr_array carry = dpcri_slice(&b->carry, 0, 1, s->row, s->rows);
+    const dpcr_array adjoints = adjoints_at(s, first, end - first), kept = dpcri_as_steps(&adjoints);
+    dpcri_adjoint_lanes(b, first, 1, 1, end - first, s->row, s->rows, &carry, kept.data ? &kept : NULL, &carry);
+}
+
+static void gradient_part(dpcri_backward *b, const dpcri_stretch *s, int64_t first, int64_t end) {
+    if (first >= end) return;
+    const dpcr_array adjoints = adjoints_at(s, first, end - first);
+    dpcri_backward_gradient(b, first, end - first, s->row, s->rows, adjoints.data ? &adjoints : NULL);
+}
+
+// Step 0 comes from z0, which lies elsewhere.
+void dpcri_adjoint_stretch(dpcri_backward *b, const dpcri_stretch *s) {
+    adjoint_part(b, s, s->lo ? s->lo : 1, s->hi);
+    if (s->lo == 0) adjoint_part(b, s, 0, 1);
+}
+
+void dpcri_gradient_stretch(dpcri_backward *b, const dpcri_stretch *s, int64_t first, int64_t end) {
+    if (first == 0 && end > 0) gradient_part(b, s, 0, 1);
+    gradient_part(b, s, first ? first : 1, end);
+}
+
+static dpcri_stretch window_of(const dpcri_backward *b, int64_t row, int64_t rows) {
+    dpcri_stretch s = {.lo = b->lo, .hi = b->hi, .row = row, .rows = rows};
+    if (!b->from_tape) s.lambda = b->lambda;
+    return s;
+}
+
 void dpcri_adjoint_range(dpcri_backward *b, int64_t lo, int64_t hi, int64_t row, int64_t rows) {
-    if (lo >= hi) return;
-    const dpcr_array kept = dpcri_lambda_lanes(b, lo, 1, 1, hi - lo, row, rows);
-    const dpcr_array carry = dpcri_slice(&b->carry, 0, 1, row, rows);
-    dpcri_adjoint_lanes(b, lo, 1, 1, hi - lo, row, rows, &carry, b->from_tape ? NULL : &kept, &carry);
+    const dpcri_stretch window = window_of(b, row, rows);
+    adjoint_part(b, &window, lo, hi);
 }
 
 static void adjoint_rows(void *argument, int64_t task) {
     dpcri_backward *b = argument;
     const int64_t row = task * b->plan->back_block, left = b->plan->steps.batch - row;
-    const int64_t rows = left < b->plan->back_block ? left : b->plan->back_block;
-    dpcri_adjoint_range(b, b->lo ? b->lo : 1, b->hi, row, rows);
-    if (b->lo == 0) dpcri_adjoint_range(b, 0, 1, row, rows);
+    const dpcri_stretch window = window_of(b, row, left < b->plan->back_block ? left : b->plan->back_block);
+    dpcri_adjoint_stretch(b, &window);
 }
 
 bool dpcri_compose_window(dpcri_backward *b, int64_t first, int64_t count, int64_t row, const dpcr_array *carry,
@@ -202,18 +233,15 @@ void dpcri_backward_gradient(dpcri_backward *b, int64_t first, int64_t count, in
     note(b, steps->gradient(steps->user, &span, &in, b->tape ? &tape : NULL, adjoints));
 }
 
-static void gradient_range(dpcri_backward *b, int64_t first, int64_t count) {
-    const int64_t batch = b->plan->steps.batch;
-    const dpcr_array lambda = dpcri_slice(&b->lambda, first - b->lo, count, 0, batch);
-    dpcri_backward_gradient(b, first, count, 0, batch, b->from_tape ? NULL : &lambda);
+static void gradient_range(dpcri_backward *b, int64_t first, int64_t end) {
+    const dpcri_stretch window = window_of(b, 0, b->plan->steps.batch);
+    dpcri_gradient_stretch(b, &window, first, end);
 }
 
 static void gradient_piece(void *argument, int64_t task) {
     dpcri_backward *b = argument;
-    const int64_t begin = b->lo + task * b->gradient_piece;
-    const int64_t end = begin + b->gradient_piece < b->hi ? begin + b->gradient_piece : b->hi;
-    if (begin == 0) gradient_range(b, 0, 1);
-    gradient_range(b, begin ? begin : 1, end - (begin ? begin : 1));
+    const int64_t begin = b->lo + task * b->gradient_piece, left = b->hi - begin;
+    gradient_range(b, begin, begin + (b->gradient_piece < left ? b->gradient_piece : left));
 }
 
 // Whether one thread goes back through all rows and another one would wait for their lines for longer than it takes
@@ -273,7 +301,7 @@ static void gradient_of_window(dpcri_backward *b) {
     if (b->lo == 0) gradient_range(b, 0, 1);
     for (int64_t l = b->lo ? b->lo : 1; l < b->hi && b->code == 0; l += stretch) {
         if (l > b->lo + 1 && asked_to_stop(b)) return;
-        gradient_range(b, l, b->hi - l < stretch ? b->hi - l : stretch);
+        gradient_range(b, l, b->hi - l < stretch ? b->hi : l + stretch);
     }
 }
 

@@ -36,8 +36,19 @@ void dpcri_adjoint_lanes(dpcri_backward *b, int64_t first, int64_t lanes, int64_
 // The places of lambda for such lanes.
 dpcr_array dpcri_lambda_lanes(const dpcri_backward *b, int64_t first, int64_t lanes, int64_t stride, int64_t count,
                               int64_t row, int64_t rows);
-// The loop over steps lo .. hi - 1, from the carry and back to it.
+// The loop over steps lo .. hi - 1 of the window (0 alone), from the carry and back to it.
 void dpcri_adjoint_range(dpcri_backward *b, int64_t lo, int64_t hi, int64_t row, int64_t rows);
+
+// Some rows of steps lo .. hi - 1, and all rows' adjoint states [hi - lo][B][w]; no data: those go by the tape.
+typedef struct dpcri_stretch {
+    int64_t lo, hi, row, rows;
+    dpcr_array lambda;
+} dpcri_stretch;
+
+// The loop over it, from the carry and back to it.
+void dpcri_adjoint_stretch(dpcri_backward *b, const dpcri_stretch *stretch);
+// Gradients of the parameters of its steps first .. end - 1.
+void dpcri_gradient_stretch(dpcri_backward *b, const dpcri_stretch *stretch, int64_t first, int64_t end);
 
 // One window of one sequence by the callback adjoint_window, from the carry and back to it. False: not served.
 bool dpcri_compose_window(dpcri_backward *b, int64_t first, int64_t count, int64_t row, const dpcr_array *carry,

@@ -31,35 +31,26 @@ static int64_t begin_of(const beside *t, int64_t unit) {
     return end > t->unit ? end - t->unit : 0;
 }
 
-// Adjoint states of steps first .. first + count - 1, which are of this unit: [count][B][w].
-static dpcr_array adjoints_of(const beside *t, int64_t unit, int64_t first, int64_t count) {
+static dpcri_stretch stretch_of(const beside *t, int64_t unit) {
     const dpcri_backward *b = t->b;
     const dpcr_steps *steps = &b->plan->steps;
-    if (b->lambda_out) return dpcri_slice(b->lambda_out, first, count, 0, steps->batch);
-    const int64_t shape[3] = {t->slots * t->unit, steps->batch, steps->width};
+    dpcri_stretch s = {.lo = begin_of(t, unit), .hi = end_of(t, unit), .rows = steps->batch};
+    if (b->from_tape) return s;
+    const int64_t count = s.hi - s.lo, shape[3] = {t->slots * t->unit, steps->batch, steps->width};
     const dpcr_array ring = dpcr_array_make(b->space.lambda, steps->dtype, 3, shape);
-    return dpcri_slice(&ring, unit % t->slots * t->unit + first - begin_of(t, unit), count, 0, steps->batch);
+    s.lambda = b->lambda_out ? dpcri_slice(b->lambda_out, s.lo, count, 0, steps->batch)
+                             : dpcri_slice(&ring, unit % t->slots * t->unit, count, 0, steps->batch);
+    return s;
 }
 
 // ---- gradients ----
 
-static void gradients_of(beside *t, int64_t unit, int64_t first, int64_t count) {
-    if (count <= 0) return;
-    if (t->b->from_tape) {
-        dpcri_backward_gradient(t->b, first, count, 0, t->b->plan->steps.batch, NULL);
-    } else {
-        const dpcr_array adjoints = adjoints_of(t, unit, first, count);
-        dpcri_backward_gradient(t->b, first, count, 0, t->b->plan->steps.batch, &adjoints);
-    }
-}
-
 // From a unit's end on: its adjoint states came in this order.
 static void run_piece(beside *t, int64_t number) {
-    const int64_t unit = number / t->pieces, begin = begin_of(t, unit);
-    const int64_t end = end_of(t, unit) - number % t->pieces * t->piece;
-    const int64_t first = end - t->piece > begin ? end - t->piece : begin, from = first ? first : 1;
-    gradients_of(t, unit, from, end - from);
-    if (first == 0 && end > 0) gradients_of(t, unit, 0, 1);  // step 0 comes from z0, which lies elsewhere
+    const int64_t unit = number / t->pieces;
+    const dpcri_stretch s = stretch_of(t, unit);
+    const int64_t end = s.hi - number % t->pieces * t->piece;
+    dpcri_gradient_stretch(t->b, &s, end - t->piece > s.lo ? end - t->piece : s.lo, end);
     if (t->b->code != 0) t->over = true;
     if (t->slots > 0) atomic_fetch_add_explicit(&t->finished[unit % t->slots], 1, memory_order_release);
 }
@@ -103,25 +94,12 @@ static void wait_for_room(beside *t, int64_t unit) {
         if (!help_once(t)) dpcri_wait(i++);
 }
 
-static void adjoint_of_steps(beside *t, int64_t unit, int64_t first, int64_t count) {
-    dpcri_backward *b = t->b;
-    const int64_t batch = b->plan->steps.batch;
-    if (count <= 0) return;
-    if (b->from_tape) {
-        dpcri_adjoint_lanes(b, first, 1, 1, count, 0, batch, &b->carry, NULL, &b->carry);
-        return;
-    }
-    const dpcr_array adjoints = adjoints_of(t, unit, first, count), kept = dpcri_as_steps(&adjoints);
-    dpcri_adjoint_lanes(b, first, 1, 1, count, 0, batch, &b->carry, &kept, &b->carry);
-}
-
 static void run_loop(beside *t) {
     for (int64_t unit = 0; unit < t->units; unit++) {
         wait_for_room(t, unit);
         if (t->over) return;
-        const int64_t begin = begin_of(t, unit), from = begin ? begin : 1;
-        adjoint_of_steps(t, unit, from, end_of(t, unit) - from);
-        if (begin == 0) adjoint_of_steps(t, unit, 0, 1);
+        const dpcri_stretch s = stretch_of(t, unit);
+        dpcri_adjoint_stretch(t->b, &s);
         if (!goes_on(t)) return;
         atomic_store_explicit(&t->done, unit + 1, memory_order_release);
     }

@@ -15,51 +15,6 @@ static int64_t window_below(const dpcri_backward *b, int64_t hi) {
     return hi > b->plan->backward_window ? hi - b->plan->backward_window : 0;
 }
 
-// Rows of one window: steps lo .. hi - 1, their adjoint states [hi - lo][B][w], no data where they go by the tape.
-typedef struct piece {
-    int64_t lo, hi, row, rows;
-    dpcr_array lambda;
-} piece;
-
-static dpcr_array adjoints_of(const dpcri_backward *b, int64_t lo, int64_t hi) {
-    const dpcr_steps *steps = &b->plan->steps;
-    const int64_t shape[3] = {hi - lo, steps->batch, steps->width};
-    if (b->from_tape) return (dpcr_array){0};
-    if (b->lambda_out) return dpcri_slice(b->lambda_out, lo, hi - lo, 0, steps->batch);
-    return dpcr_array_make(b->space.lambda, steps->dtype, 3, shape);
-}
-
-static void adjoint_of_steps(dpcri_backward *b, const piece *s, int64_t first, int64_t count) {
-    if (count <= 0) return;
-    const dpcr_array carry = dpcri_slice(&b->carry, 0, 1, s->row, s->rows);
-    dpcr_array kept = {0};
-    if (s->lambda.data) {
-        const dpcr_array adjoints = dpcri_slice(&s->lambda, first - s->lo, count, s->row, s->rows);
-        kept = dpcri_as_steps(&adjoints);
-    }
-    dpcri_adjoint_lanes(b, first, 1, 1, count, s->row, s->rows, &carry, kept.data ? &kept : NULL, &carry);
-}
-
-// The loop; step 0 comes from z0, which lies elsewhere.
-static void adjoint_of_rows(dpcri_backward *b, const piece *s) {
-    const int64_t from = s->lo ? s->lo : 1;
-    adjoint_of_steps(b, s, from, s->hi - from);
-    if (s->lo == 0) adjoint_of_steps(b, s, 0, 1);
-}
-
-static void gradients_of_steps(dpcri_backward *b, const piece *s, int64_t first, int64_t count) {
-    if (count <= 0) return;
-    dpcr_array adjoints = {0};
-    if (s->lambda.data) adjoints = dpcri_slice(&s->lambda, first - s->lo, count, s->row, s->rows);
-    dpcri_backward_gradient(b, first, count, s->row, s->rows, adjoints.data ? &adjoints : NULL);
-}
-
-static void gradients_of_rows(dpcri_backward *b, const piece *s) {
-    const int64_t from = s->lo ? s->lo : 1;
-    if (s->lo == 0) gradients_of_steps(b, s, 0, 1);
-    gradients_of_steps(b, s, from, s->hi - from);
-}
-
 // ---- sums of their own ----
 
 static void block_back(void *argument, int64_t task) {
@@ -68,9 +23,9 @@ static void block_back(void *argument, int64_t task) {
     const int64_t rows = left < b->plan->back_block ? left : b->plan->back_block;
     for (int64_t hi = b->hi, lo; hi > b->lo && b->code == 0; hi = lo) {
         lo = window_below(b, hi);
-        const piece s = {.lo = lo, .hi = hi, .row = row, .rows = rows};
-        adjoint_of_rows(b, &s);
-        gradients_of_rows(b, &s);
+        const dpcri_stretch s = {.lo = lo, .hi = hi, .row = row, .rows = rows};
+        dpcri_adjoint_stretch(b, &s);
+        dpcri_gradient_stretch(b, &s, lo, hi);
     }
 }
 
@@ -97,6 +52,15 @@ static int64_t parts_of(const dpcri_backward *b) {
     return alone ? 1 : dpcri_threads_at_hand(b->plan->context);
 }
 
+// Of a window, whose place the next one takes; none where they go by the tape.
+static dpcr_array adjoints_of(const dpcri_backward *b, int64_t lo, int64_t hi) {
+    const dpcr_steps *steps = &b->plan->steps;
+    const int64_t shape[3] = {hi - lo, steps->batch, steps->width};
+    if (b->from_tape) return (dpcr_array){0};
+    if (b->lambda_out) return dpcri_slice(b->lambda_out, lo, hi - lo, 0, steps->batch);
+    return dpcr_array_make(b->space.lambda, steps->dtype, 3, shape);
+}
+
 static bool goes_on(parts *p) {
     if (pthread_equal(pthread_self(), p->caller) && dpcri_cancelled(p->b->plan->context)) p->stopped = true;
     return p->b->code == 0 && !p->stopped;
@@ -111,12 +75,12 @@ static void part_back(void *argument, int64_t number) {
     int64_t windows = 0;
     for (int64_t hi = b->hi, lo; hi > b->lo; hi = lo) {
         lo = window_below(b, hi);
-        const piece s = {.lo = lo, .hi = hi, .row = row, .rows = rows, .lambda = adjoints_of(b, lo, hi)};
+        const dpcri_stretch s = {.lo = lo, .hi = hi, .row = row, .rows = rows, .lambda = adjoints_of(b, lo, hi)};
         windows++;
-        if (goes_on(p)) adjoint_of_rows(b, &s);
+        if (goes_on(p)) dpcri_adjoint_stretch(b, &s);
         // The part before has begun, or will: dpcri_parallel.
         if (number > 0) dpcri_backward_await(&p->done[number - 1].windows, windows);
-        if (goes_on(p)) gradients_of_rows(b, &s);
+        if (goes_on(p)) dpcri_gradient_stretch(b, &s, lo, hi);
         atomic_store_explicit(&p->done[number].windows, windows, memory_order_release);
     }
 }
