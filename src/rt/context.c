@@ -255,6 +255,10 @@ void dpcri_parallel(dpcr_context *context, int64_t n, void (*task)(void *argumen
 
 bool dpcri_inside_task(void) { return inside_task; }
 
+static bool is_of(const dpcr_context *context, int place, uint64_t kind) {
+    return context->trials[place].all > 0 && context->kinds[place] == kind;
+}
+
 // Where a kind's trial lies or may begin. Called with the lock.
 static int place_of(const dpcr_context *context, uint64_t kind) {
     enum { NEAR = 8 };
@@ -262,7 +266,7 @@ static int place_of(const dpcr_context *context, uint64_t kind) {
     int place = -1;
     for (int i = 0; i < NEAR; i++) {
         const int at = (home + i) & (DPCRI_TRIALS - 1);
-        if (context->trials[at].all > 0 && context->kinds[at] == kind) return at;
+        if (is_of(context, at, kind)) return at;
         if (context->trials[at].all == 0 && place < 0) place = at;
     }
     return place < 0 ? home : place;
@@ -272,7 +276,7 @@ int dpcri_trial_threads(dpcr_context *context, uint64_t kind, int most) {
     pthread_mutex_lock(&context->trials_lock);
     const int place = place_of(context, kind);
     dpcri_trial *t = &context->trials[place];
-    if (t->all == 0 || context->kinds[place] != kind) {
+    if (!is_of(context, place, kind)) {
         context->kinds[place] = kind;
         *t = (dpcri_trial){0};
         t->all = t->now = context->threads < most ? context->threads : most;
@@ -286,9 +290,8 @@ void dpcri_trial_took(dpcr_context *context, uint64_t kind, int threads, double 
     pthread_mutex_lock(&context->trials_lock);
     const int place = place_of(context, kind);
     dpcri_trial *t = &context->trials[place];
-    const bool same = t->all > 0 && context->kinds[place] == kind;
-    // Else another caller has gone on, or the threads were not there.
-    if (same && t->now == threads && threads <= dpcri_threads_at_hand(context)) {
+    // Else another kind or caller has gone on, or the threads were not there.
+    if (is_of(context, place, kind) && t->now == threads && threads <= dpcri_threads_at_hand(context)) {
         dpcri_trial_note(t, seconds, rows, INT64_MAX);
         context->trials_told++;
     }

@@ -29,7 +29,7 @@ void dpcri_parallel(dpcr_context *context, int64_t n, void (*task)(void *argumen
 int64_t dpcri_threads_at_hand(const dpcr_context *context);
 
 // Regions that the calling thread asks for from here on are run by at most so many threads; 0: by all the context has.
-// For loops that see by the clock that fewer are faster: bits stay. What it was before.
+// For loops that see by the clock that fewer are faster: bits stay. Returns what it was.
 int dpcri_threads_limit(int threads);
 
 // The rates of the context's machine, for the planners' cost models: dpcr_context_machine without a way to fail.

@@ -18,7 +18,6 @@ typedef struct dpcri_trial {
     int64_t taken;                   // steps with `now`; < 0: steps left until the next trial
     bool again;                      // all once more
     double each[DPCRI_TRIAL_STEPS];  // seconds a row with `now`, of the steps that count
-    double before;                   // of the last of them, 0 if there is none
     double best_least, best_middle;  // with `best`: of the quickest step, and of the two in the middle together
 } dpcri_trial;
 
