@@ -124,6 +124,17 @@ if command -v mpirun >/dev/null && [ -e "$(dirname "$program")/libdeeppcr_mpi.so
     # each its own file of another length, whatever is to be written; the same of a chain
     $python -c 'import numpy as np; [np.save(n + "161.npy", np.concatenate([a, a[:1]])) for n in ("x", "gy") for a in [np.load(n + ".npy")]]; [np.save(n + "204.npy", np.concatenate([a, a[:1]])) for n in ("dense", "b") for a in [np.load(n + ".npy")]]'
     one_line() { [ "$(grep -c '^deeppcr solve: ' err)" -eq 1 ] && grep -q -- "$1" err || complain "$2: no line, or more, with '$1': $(cat err)"; }
+    # at_work RANK WORDS: the process of that rank whose command has the words, once it has MPI
+    at_work() {
+        local p
+        for _ in $(seq 100); do
+            sleep 0.1
+            for p in $(pgrep -f "$2"); do
+                tr '\0' '\n' <"/proc/$p/environ" 2>/dev/null | grep -qx "OMPI_COMM_WORLD_RANK=$1" && grep -q libdeeppcr_mpi "/proc/$p/maps" && echo "$p" && return
+            done
+        done
+        return 1
+    }
     rm -f no.npy
     for wanted in --final --output; do
         command=("$program" solve lstm --weights lstm.safetensors $wanted no.npy)
@@ -195,13 +206,7 @@ END
             command=("$program" solve linear --A dense.npy --b b.npy --transposed --scan mpi --output "$folder/no.npy" --deadline $deadline)
             timeout 60 mpirun --oversubscribe -np 1 "${command[@]}" : -np 1 -x LD_PRELOAD="$folder/no_scan.so" "${command[@]}" >/dev/null 2>err &
             job=$!
-            for _ in $(seq 100); do
-                [ $deadline -eq 30 ] || break
-                sleep 0.1
-                for p in $(pgrep -f "output $folder/no.npy --deadline 30"); do
-                    tr '\0' '\n' <"/proc/$p/environ" 2>/dev/null | grep -qx 'OMPI_COMM_WORLD_RANK=0' && grep -q libdeeppcr_mpi "/proc/$p/maps" && sleep 2 && kill -TERM "$p" && break 2
-                done
-            done
+            [ $deadline -eq 1 ] || { p=$(at_work 0 "output $folder/no.npy --deadline 30") && sleep 2 && kill -TERM "$p"; }
             wait $job
             status=$?
             said="waited for 1.* s for ranks that sent nothing$" wanted=4
@@ -215,12 +220,7 @@ END
     command=("$program" solve lstm --weights lstm.safetensors --input long.npy --output "$folder/no.npy" --tolerance 0 --threads 1)
     timeout 120 mpirun --oversubscribe -np 2 "${command[@]}" >/dev/null 2>err &
     job=$!
-    for _ in $(seq 100); do
-        sleep 0.1
-        for p in $(pgrep -f "input long.npy --output $folder/no.npy"); do
-            tr '\0' '\n' <"/proc/$p/environ" 2>/dev/null | grep -qx 'OMPI_COMM_WORLD_RANK=1' && grep -q libdeeppcr_mpi "/proc/$p/maps" && sleep 0.5 && kill -INT "$p" && break 2
-        done
-    done
+    p=$(at_work 1 "input long.npy --output $folder/no.npy") && sleep 0.5 && kill -INT "$p"
     wait $job
     status=$?
     [ $status -eq 130 ] || complain "rank 1 asked to stop: exit status $status"
