@@ -67,8 +67,7 @@ bool cli_device_settle(cli_common *c) {
     if (!c->serves_devices) {
         cli_fail(CLI_USAGE,
                  "--device %.20s: '%s' as given does not run on devices yet; 'solve' (linear, recurrent networks), "
-                 "'check', 'plan', "
-                 "'eval', 'generate' and 'train' (mlp, resnet, recurrent networks) do",
+                 "'check', 'plan', 'eval', 'generate' and 'train' (mlp, resnet, recurrent networks) do",
                  c->device_given, cli_get_verb());
         return false;
     }
