@@ -18,7 +18,7 @@ typedef struct watched {
     bool last_rows_fail;      // whose gradient aborts
     bool armed;               // then the third question is the last
     int asked;
-    _Atomic int64_t in_parts;  // gradients of some rows
+    _Atomic int64_t in_parts, by_tape;  // gradients of some rows; and those that have no adjoint states but in the tape
 } watched;
 
 typedef struct fixture {
@@ -65,6 +65,7 @@ static int watched_gradient(void *user, const dpcr_span *span, const dpcr_array 
                             const dpcr_array *adjoint) {
     watched *w = user;
     if (span->rows < w->batch) w->in_parts++;
+    if (!adjoint) w->by_tape++;
     if (w->last_rows_fail && span->row > 0 && span->row + span->rows == w->batch) return -8;
     return w->steps.gradient(w->steps.user, span, in, tape, adjoint);
 }
@@ -217,6 +218,7 @@ static void parts_add_one_after_the_other(void **state) {
         assert_memory_equal(f->dz0.data, one->dz0.data, states);
         assert_memory_equal(f->dz0.data, many->dz0.data, states);
         assert_true(f->watch.in_parts == 0 && one->watch.in_parts == 0 && many->watch.in_parts > 0);
+        assert_true(f->watch.by_tape == 0 && one->watch.by_tape > 0 && many->watch.by_tape == many->watch.in_parts);
         free(kept), free(alone), free(parts);
         drop(f), drop(one), drop(many);
     }
