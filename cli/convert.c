@@ -3,6 +3,7 @@
 // for 'solve rnn|rnn-relu|gru|lstm --weights'.
 // convert RECORDING OUT.npy: its MFCC features, as 'train rnn|gru|lstm' computes them.
 #include <string.h>
+#include <unistd.h>
 
 #include "recordings.h"
 
@@ -77,11 +78,36 @@ static int tell(const conversion *c, const dpcr_tensors *tensors) {
     return status;
 }
 
+// Set where what is written is a file that the model's weights lie in.
+typedef struct overlap {
+    cli_file written[2];
+    const cli_file *found;
+} overlap;
+
+static void compare(void *state, const char *file) {
+    overlap *o = state;
+    for (int i = 0; i < 2; i++)
+        if (o->written[i].path && cli_is_one_file(file, o->written[i].path)) o->found = &o->written[i];
+}
+
+// Model.onnx* in a shell is the model and the file beside it.
+static int spare_weights(dpcr_context *context, const conversion *c) {
+    overlap o = {.written = {{"the output", c->output}, {"--csv", c->common.csv}}};
+    dpcr_error error = {0};
+    if (dpcr_onnx_external_files(context, c->model, compare, &o, &error) != DPCR_OK)
+        return cli_fail_error(&error, CLI_READING);
+    if (!o.found) return CLI_DONE;
+    return cli_fail(CLI_USAGE, "'%s' holds the model's weights and is to be written over (%s): wanted another name",
+                    o.found->path, o.found->option);
+}
+
 static int run(dpcr_context *context, const conversion *c) {
     dpcr_error error = {0};
     dpcr_tensors tensors = {0};
     int status = CLI_DONE;
     if (strcmp(c->model, "-") != 0 && !cli_readable("the model", c->model)) return CLI_INPUT;
+    const bool over = access(c->output, F_OK) == 0 || (c->common.csv && access(c->common.csv, F_OK) == 0);
+    if (over && (status = spare_weights(context, c))) return status;
     if (dpcr_onnx_read_recurrent(context, c->model, c->node, &tensors, &error) != DPCR_OK)
         return cli_fail_error(&error, CLI_READING);
     if (dpcr_safetensors_write(c->output, &tensors, &error) != DPCR_OK)

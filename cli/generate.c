@@ -338,11 +338,16 @@ static int read_known(generate *t) {
     if (!is_index(t->known)) return read_picture(t, "--known", t->known, &t->owned[2], &t->run.knowns);
     if (!cli_read_int64("--known", t->known, 0, INT64_MAX, &index)) return CLI_USAGE;
     int status = cli_data_read(t->run.context, t->data, "t10k", 0, 0, &data);
-    if (!status && (index >= data.count || dpcr_dataset_pixels(&data) != o->width))
-        status =
-            cli_fail(CLI_INPUT, "--known %lld: '%s' has %lld held-out images of %lld numbers, the model's have %lld",
-                     (long long)index, t->data, (long long)data.count, (long long)dpcr_dataset_pixels(&data),
-                     (long long)o->width);
+    if (!status && (dpcr_dataset_pixels(&data) != o->width || data.rows != o->rows || data.cols != o->cols))
+        status = cli_fail(CLI_INPUT,
+                          "--known %lld: the held-out images of '%s' are %lld of %lld x %lld, the model's %lld of "
+                          "%lld x %lld",
+                          (long long)index, t->data, (long long)(data.channels > 0 ? data.channels : 1),
+                          (long long)data.rows, (long long)data.cols, (long long)channels_of(o), (long long)o->rows,
+                          (long long)o->cols);
+    if (!status && index >= data.count)
+        status = cli_fail(CLI_INPUT, "--known %lld: '%s' has %lld held-out images, the first is 0", (long long)index,
+                          t->data, (long long)data.count);
     if (!status && !(t->owned[2] = cli_allocate((size_t)o->width * sizeof(float)))) status = cli_fail_memory("--known");
     for (int64_t i = 0; !status && i < o->width; i++)
         t->owned[2][i] = (float)data.images[index * o->width + i] / 255.0F;

@@ -372,6 +372,62 @@ fine = node("LSTM", ["X", "W", "R", "", "L", "H", "C", "P"], ["Y"], "it", clip=3
 run("convert", "-", path("W.st"), data=model([node("Identity", ["V"], ["W"]), fine], weights("LSTM", 1, 2, 3, 1, 1)[1:] + [
     tensor("V", (1, 8, 3), [1] * 24), tensor("C", (1, 1, 2), [0, 0]), tensor("P", (1, 6), [0] * 6)]))
 
+# Where states and lengths come from. A shape that Y gives is no state of its: zeros of that shape are zeros.
+SHAPE = [node("Shape", ["X"], ["n"]), constant("0", 0), constant("1", 1), constant("2", 2), node("Slice", ["n", "1", "2"], ["batch"]),
+         node("Concat", ["1", "batch", "2"], ["s"], axis=0)]
+FULL = [node("Expand", ["P", "s"], ["E"]), node("Transpose", ["E"], ["q"], perm=[0, 1, 2]), node("Identity", ["q"], ["H"])]
+PLAIN = weights("LSTM", 1, 2, 3, .5, .5)
+
+
+def begun(between, p=(0, 0), kind=1, inputs=("X", "W", "R", "", "", "H"), **more):
+    return model([*SHAPE, *between, node("LSTM", inputs, ["Y"], "it", **more)], PLAIN + [tensor("P", (1, 1, 2), p, "raw", kind)])
+
+
+def filled(value):
+    return [node("ConstantOfShape", ["s"], ["H"], **({} if value is None else {"value": tensor("", (1,), [value])}))]
+
+
+POSITIVE = [node("Concat", ["Q", "E"], ["z"], axis=0), node("Slice", ["z", "0", "1"], ["H"])]
+for data in (begun(FULL), begun(FULL, kind=10), begun(filled(None)), begun(filled(0.0)), begun(FULL[:1] + POSITIVE), begun([constant("I", 0, 0), node("Cast", ["I"], ["H"], to=1)]),
+             begun(FULL, (1, 1), inputs=["X", "W", "R"]),
+             begun([node("Gemm", ["X", "P"], ["H"])], (1, 1)), begun([node("Expand", ["P", "s"], ["H"], domain="other")], (1, 1))):
+    run("convert", "-", path("W.st"), "--quiet", data=data)
+for data, what in ((begun(FULL, (0, 1)), "initial_h"), (begun(FULL, (0, 1), 11), "initial_h"), (begun(filled(-.5)), "initial_h"), (begun(FULL[:1] + POSITIVE, (1, 0)), "initial_h"),
+                   (begun(FULL, (1, 0), inputs=["X", "W", "R", "", "", "", "H"]), "initial_c"),
+                   (begun([constant("I", 0, 3), node("Cast", ["I"], ["H"], to=1)]), "initial_h"), (begun(filled(float("nan"))), "initial_h")):
+    bad(data, 5, "'it' (LSTM): %s is a constant that is not zero" % what)
+
+
+def handed(state, *between, lengths=("", ""), tensors=(), **more):
+    return model([*SHAPE, node("LSTM", ["X", "1W", "1R", "", lengths[0]], ["Y", "YH", "YC"], "one", **more), node("Squeeze", ["Y"], ["a"], axes=[1]), *between,
+                  node("LSTM", ["a", "2W", "2R", "", lengths[1], *state], ["Z"], "two", **more)],
+                 weights("LSTM", 1, 2, 3, .5, .25, prefix="1") + weights("LSTM", 1, 2, 2, .5, .25, prefix="2") + list(tensors), [info("X", (5, 2, 3))])
+
+
+names = "'one' (LSTM), 'two' (LSTM)"
+LIKE = [node("Shape", ["YH"], ["sh"]), node("ConstantOfShape", ["sh"], ["H"])]
+for data in (handed(["YH", "YC"]), handed(["", "YC"]), handed(["H"], node("MatMul", ["M", "YH"], ["H"])), handed(["H"], node("Slice", ["Y", "0", "1"], ["H"]))):
+    bad(data, 5, names, "one begins in a state that another one makes")
+    assert answer("convert", "-", path("W.st"), "--node", "two", data=data)["layers"] == 1
+CASTS = [node("Cast", ["L"], ["L1"], to=6), node("Identity", ["L"], ["i"]), node("Cast", ["i"], ["L2"], to=6)]
+ALL = [tensor("L", (2,), [5, 5], "raw", 6)]
+for lengths, tensors, why in ((("", ""), (), None), (("L", "L"), (), None), (("L1", "L2"), (), None), (("L", ""), ALL, None), (("L", ""), (), names), (("", "L1"), (), names),
+                              (("L1", "M"), (), names)):
+    data = handed(["H"], *LIKE, *CASTS, lengths=lengths, tensors=tensors)
+    if why:
+        bad(data, 5, why, "differ in sequence_lens")
+        run("convert", "-", path("W.st"), "--node", "one", "--quiet", data=data)
+    else:
+        assert answer("convert", "-", path("W.st"), data=data)["layers"] == 2
+
+# An RNN's function is the file's where it says one, a clip has all of its digits.
+for function, kind, other in (("Tanh", "rnn", "rnn-relu"), ("Relu", "rnn-relu", "rnn")):
+    told = answer("convert", "-", path("W.st"), data=model([node("RNN", ["X", "W", "R"], ["Y"], activations=[function], clip=.3)], weights("RNN", 1, 2, 3, .5, .5, data=11)))
+    assert told["kind"] == kind and float(told["clip"]) == struct.unpack("<f", struct.pack("<f", .3))[0], told
+    put_npy("x.npy", [2, 1, 3], [1] * 6, "d")
+    run("solve", kind, "--weights", path("W.st"), "--input", path("x.npy"), "--output", path("y"), "--quiet")
+    refused(5, "its weights are those of %s, wanted %s" % (kind, other), "solve", other, "--weights", path("W.st"), "--input", path("x.npy"), "--output", path("y"))
+
 # Data outside the model: a whole file beside it, and nowhere else.
 put("data", struct.pack("<10f", *range(10)))
 lone = [node("RNN", ["X", "W", "R"], ["Y"], "it")]
@@ -389,6 +445,13 @@ for where, part in (
     else:
         run("convert", path("m.onnx"), path("W.st"))
 bad(content("m.onnx"), 5, "this model in none")
+# The file that the weights lie in is not written over, by whatever name.
+put("m.onnx", model(lone, [tensor("W", (1, 2, 3), [], ("data", "0", "24")), tensor("R", (1, 2, 2), [1] * 4)]))
+os.symlink("data", path("other"))
+for name in ("data", "other"):
+    for arguments, what in (([path(name)], "the output"), ([path("W.st"), "--csv", path(name)], "--csv")):
+        refused(2, "holds the model's weights and is to be written over (%s)" % what, "convert", path("m.onnx"), *arguments)
+        assert content("data") == struct.pack("<10f", *range(10))
 put("m.onnx", model(lone, [tensor("W", (1, 2, 1 << 60), [], ("data", None, None)), tensor("R", (1, 2, 2), [1] * 4)]))
 refused(5, "at most", "convert", path("m.onnx"), path("none.st"))
 put("m.onnx", model(lone, [tensor("W", (1, 2, 1 << 50), [], ("data", None, None)), tensor("R", (1, 2, 2), [1] * 4)]))

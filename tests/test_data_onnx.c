@@ -135,6 +135,34 @@ static void reads_torchs_export(void **state) {
     dpcr_tensors_free(s->context, &t);
 }
 
+static void count_external(void *state, const char *file) {
+    assert_string_equal(file, FIXTURES "/onnx_lstm_both.onnx.data");
+    ++*(int *)state;
+}
+
+static void tells_external_files(void **state) {
+    scratch *s = *state;
+    int count = 0;
+    const char *const path = FIXTURES "/onnx_lstm_both.onnx";
+    assert_int_equal(dpcr_onnx_external_files(s->context, path, count_external, &count, &s->error), DPCR_OK);
+    assert_true(count > 0);
+    const int told = count;
+    const char *const inside[] = {FIXTURES "/onnx_lstm.onnx", "-"};
+    for (int i = 0; i < 2; i++)
+        assert_int_equal(dpcr_onnx_external_files(s->context, inside[i], count_external, &count, NULL), DPCR_OK);
+    assert_int_equal(count, told);
+    assert_refused(s, dpcr_onnx_external_files(NULL, path, count_external, NULL, &s->error), DPCR_ERROR_ARGUMENT,
+                   "NULL");
+    assert_refused(s, dpcr_onnx_external_files(s->context, NULL, count_external, NULL, &s->error), DPCR_ERROR_ARGUMENT,
+                   "NULL");
+    assert_refused(s, dpcr_onnx_external_files(s->context, path, NULL, NULL, &s->error), DPCR_ERROR_ARGUMENT, "NULL");
+    assert_refused(s, dpcr_onnx_external_files(s->context, scratch_path(s, "none"), count_external, NULL, &s->error),
+                   DPCR_ERROR_IO, "No such file");
+    assert_refused(
+        s, dpcr_onnx_external_files(s->context, FIXTURES "/package.safetensors", count_external, NULL, &s->error),
+        DPCR_ERROR_FORMAT, "package.safetensors");
+}
+
 static void refuses_bad_arguments(void **state) {
     scratch *s = *state;
     dpcr_tensors t;
@@ -203,6 +231,7 @@ int main(void) {
         cmocka_unit_test(refuses_what_is_no_field),
         cmocka_unit_test(compares_as_strcmp),
         scratch_test(reads_torchs_export),
+        scratch_test(tells_external_files),
         scratch_test(refuses_bad_arguments),
         scratch_test(refuses_every_truncation),
         scratch_test(out_of_memory),

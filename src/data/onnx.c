@@ -225,6 +225,17 @@ dpcri_span dpcri_onnx_label(const dpcri_onnx_node *node) {
     return label;
 }
 
+bool dpcri_onnx_next_input(dpcri_span *rest, dpcri_span *name) {
+    const unsigned char *fault = NULL;
+    dpcri_field f;
+    while (dpcri_field_next(rest, &f, &fault)) {
+        if (f.number != NODE_INPUT || f.wire != DPCRI_BYTES) continue;
+        *name = f.bytes;
+        return true;
+    }
+    return false;
+}
+
 const dpcri_onnx_value *dpcri_onnx_find(const dpcri_onnx *m, dpcri_span name) {
     const dpcri_onnx_value key = {.name = name};
     return bsearch(&key, m->value, (size_t)m->values, sizeof key, compare_values);
@@ -312,7 +323,7 @@ static void read_entry(dpcri_onnx_tensor *t, dpcri_span entry) {
     if (dpcri_span_is(key, "length")) t->length = value;
 }
 
-static dpcri_onnx_tensor read_tensor(dpcri_span body) {
+dpcri_onnx_tensor dpcri_onnx_read_tensor(dpcri_span body) {
     dpcri_onnx_tensor t = {.body = body, .raw = find_bytes(body, TENSOR_RAW)};
     const unsigned char *fault = NULL;
     dpcri_field f;
@@ -330,7 +341,7 @@ bool dpcri_onnx_constant(const dpcri_onnx *m, dpcri_span name, dpcri_onnx_tensor
         const dpcri_onnx_value *value = dpcri_span_bytes(name) ? dpcri_onnx_find(m, name) : NULL;
         if (!value) return false;
         if (value->node < 0) {
-            *tensor = read_tensor(value->tensor);
+            *tensor = dpcri_onnx_read_tensor(value->tensor);
             return true;
         }
         const dpcri_onnx_node *node = &m->node[value->node];
@@ -338,7 +349,7 @@ bool dpcri_onnx_constant(const dpcri_onnx *m, dpcri_span name, dpcri_onnx_tensor
         if (!node->standard) return false;
         if (dpcri_span_is(node->type, "Constant")) {
             if (!dpcri_onnx_find_attribute(node, "value", &a) || !a.t.at) return false;
-            *tensor = read_tensor(a.t);
+            *tensor = dpcri_onnx_read_tensor(a.t);
             return true;
         }
         if (!dpcri_span_is(node->type, "Identity")) return false;
@@ -439,6 +450,14 @@ static bool make_location(const dpcri_onnx *m, dpcri_span location, char path[MO
         if (part[0] == '.' && part[1] == '.' && (part[2] == '/' || part[2] == 0)) return false;
     }
     return true;
+}
+
+void dpcri_onnx_external(const dpcri_onnx *m, void (*found)(void *state, const char *file), void *state) {
+    char path[MOST_PATH];
+    dpcri_onnx_tensor t;
+    for (int64_t i = 0; i < m->values; i++)
+        if (dpcri_onnx_constant(m, m->value[i].name, &t) && t.external && make_location(m, t.location, path))
+            found(state, path);
 }
 
 static dpcr_status open_external(const dpcri_onnx *m, const dpcri_onnx_tensor *t, const char *what, int64_t bytes,

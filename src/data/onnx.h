@@ -62,6 +62,8 @@ dpcri_span dpcri_onnx_label(const dpcri_onnx_node *node);
 // Name of input or output `index`; empty where it is left out.
 dpcri_span dpcri_onnx_input(const dpcri_onnx_node *node, int64_t index);
 dpcri_span dpcri_onnx_output(const dpcri_onnx_node *node, int64_t index);
+// The next input's name, empty where it is left out; `rest` is the node's body at first. False: no more.
+bool dpcri_onnx_next_input(dpcri_span *rest, dpcri_span *name);
 const dpcri_onnx_value *dpcri_onnx_find(const dpcri_onnx *model, dpcri_span name);
 // Extent `axis` of a value as the model declares it; -1: unknown.
 int64_t dpcri_onnx_extent(const dpcri_onnx *model, dpcri_span name, int64_t axis);
@@ -86,6 +88,7 @@ typedef struct dpcri_onnx_tensor {
     dpcri_span location, offset, length;  // of external data; at NULL: not told
 } dpcri_onnx_tensor;
 
+dpcri_onnx_tensor dpcri_onnx_read_tensor(dpcri_span body);
 // The tensor of an initialiser or of a Constant node, also behind Identity. False: it is computed, or there is none.
 bool dpcri_onnx_constant(const dpcri_onnx *model, dpcri_span name, dpcri_onnx_tensor *tensor);
 // What a tensor's numbers are loaded as: float64, float32 (of float16 and bfloat16 too), or 0: none of these.
@@ -94,8 +97,23 @@ dpcr_dtype dpcri_onnx_dtype(const dpcri_onnx_tensor *tensor);
 // error texts.
 dpcr_status dpcri_onnx_load(const dpcri_onnx *model, const dpcri_onnx_tensor *tensor, const char *what, void **data,
                             dpcr_error *error);
+// As dpcr_onnx_external_files.
+void dpcri_onnx_external(const dpcri_onnx *model, void (*found)(void *state, const char *file), void *state);
 // Integers of a constant (int32, int64) or of an attribute's list; -1: none, or more than `most`.
 int dpcri_onnx_integers(const dpcri_onnx *model, dpcri_span name, int64_t *to, int most);
 int dpcri_onnx_attribute_integers(const dpcri_onnx_attribute *attribute, int64_t *to, int most);
+
+// ---- what a value is made of: onnx_origin.c ----
+
+// `what`: as in dpcri_onnx_load.
+dpcr_status dpcri_onnx_all_zeros(const dpcri_onnx *model, const dpcri_onnx_tensor *tensor, const char *what,
+                                 bool *zeros, dpcr_error *error);
+// False where a constant with a number other than 0 goes into a value through operators that copy numbers: Expand,
+// Slice, Concat, ConstantOfShape and their like. What the model is given and what is computed say nothing.
+dpcr_status dpcri_onnx_copies_zeros(const dpcri_onnx *model, dpcri_span name, const char *what, bool *zeros,
+                                    dpcr_error *error);
+// Whether what a node computes for which `on` is true goes into one of the values, by more than its extents.
+dpcr_status dpcri_onnx_depends(const dpcri_onnx *model, const dpcri_span *names, int64_t count,
+                               bool (*on)(const dpcri_onnx_node *node), bool *depends, dpcr_error *error);
 
 #endif

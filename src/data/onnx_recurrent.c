@@ -46,8 +46,9 @@ typedef struct layer {
     int64_t directions, layout, hidden, inputs;
     dpcri_onnx_tensor w, r, b, p;
     bool bias, peepholes;
-    int64_t after;     // the layer whose Y is this one's X, or -1
-    int64_t followed;  // how many have this one as theirs
+    dpcri_span lengths;  // what gives sequence_lens; empty: all steps
+    int64_t after;       // the layer whose Y is this one's X, or -1
+    int64_t followed;    // how many have this one as theirs
 } layer;
 
 static const operator_kind *kind_of(const dpcri_onnx_node *node) {
@@ -226,42 +227,50 @@ done:
 
 static dpcr_status all_zeros(const dpcri_onnx *m, const layer *l, const dpcri_onnx_tensor *t, const char *name,
                              bool *zero, dpcr_error *error) {
-    void *data = NULL;
-    if (t->type != l->w.type)
-        return dpcri_source_bad(&m->source, error, "ONNX node '%s' (%s): %s is not of the type of W", l->label.text,
-                                l->kind->type, name);
-    const dpcr_status status = dpcri_onnx_load(m, t, name, &data, error);
-    if (status != DPCR_OK) return status;
-    int64_t count = 1;
-    for (int32_t d = 0; d < t->ndim; d++) count *= t->shape[d];
-    *zero = true;
-    for (int64_t i = 0; *zero && i < count; i++)
-        *zero = dpcri_onnx_dtype(t) == DPCR_F32 ? ((const float *)data)[i] == 0 : ((const double *)data)[i] == 0;
-    dpcri_free(m->context, data);
-    return DPCR_OK;
+    if (t->type == l->w.type) return dpcri_onnx_all_zeros(m, t, name, zero, error);
+    return dpcri_source_bad(&m->source, error, "ONNX node '%s' (%s): %s is not of the type of W", l->label.text,
+                            l->kind->type, name);
 }
 
-// An input that is left out, given when the model runs (then it is the caller's), or a constant of zeros says nothing
-// that the weights lack. A constant that is not zero would be lost.
-static dpcr_status check_silent(const dpcri_onnx *m, const layer *l, int64_t index, const char *name,
-                                dpcr_error *error) {
+// A state that is left out, given or computed when the model runs (then it is the caller's), or zeros says nothing
+// that the weights lack. Other constants, and what is copied from them, would be lost.
+static dpcr_status check_state(const dpcri_onnx *m, const layer *l, int64_t index, const char *name,
+                               dpcr_error *error) {
+    const dpcri_span value = dpcri_onnx_input(l->node, index);
     dpcri_onnx_tensor t;
-    if (!has_input(l, index) || !dpcri_onnx_constant(m, dpcri_onnx_input(l->node, index), &t)) return DPCR_OK;
     bool zero;
-    const dpcr_status status = all_zeros(m, l, &t, name, &zero, error);
+    const dpcr_status status = dpcri_onnx_constant(m, value, &t)
+                                   ? all_zeros(m, l, &t, name, &zero, error)
+                                   : dpcri_onnx_copies_zeros(m, value, name, &zero, error);
     if (status != DPCR_OK || zero) return status;
     return dpcri_onnx_refuse(
         m, error, "ONNX node '%s' (%s): %s is a constant that is not zero, which the weights' file has no place for",
         l->label.text, l->kind->type, name);
 }
 
+// Behind Identity and Cast, which exporters repeat for each node.
+static dpcri_span uncast(const dpcri_onnx *m, dpcri_span name) {
+    for (int hops = 0; hops < MOST_HOPS; hops++) {
+        const dpcri_onnx_value *value = dpcri_onnx_find(m, name);
+        const dpcri_onnx_node *node = value && value->node >= 0 ? &m->node[value->node] : NULL;
+        if (!node || !node->standard || !(dpcri_span_is(node->type, "Identity") || dpcri_span_is(node->type, "Cast")))
+            break;
+        name = dpcri_onnx_input(node, 0);
+    }
+    return name;
+}
+
 // Lengths that the model has as constants would be lost, unless it says that they are all of the steps.
-static dpcr_status check_lengths(const dpcri_onnx *m, const layer *l, dpcr_error *error) {
+static dpcr_status read_lengths(const dpcri_onnx *m, layer *l, dpcr_error *error) {
     enum { MOST = 1024 };
     const dpcri_span name = dpcri_onnx_input(l->node, INPUT_LENGTHS);
     dpcri_onnx_tensor t;
     int64_t length[MOST];
-    if (!has_input(l, INPUT_LENGTHS) || !dpcri_onnx_constant(m, name, &t)) return DPCR_OK;
+    if (!has_input(l, INPUT_LENGTHS)) return DPCR_OK;
+    if (!dpcri_onnx_constant(m, name, &t)) {
+        l->lengths = uncast(m, name);
+        return DPCR_OK;
+    }
     const int count = dpcri_onnx_integers(m, name, length, MOST);
     const int64_t steps = dpcri_onnx_extent(m, dpcri_onnx_input(l->node, INPUT_X), l->layout ? 1 : 0);
     bool all = count > 0 && length[0] == steps;
@@ -293,10 +302,10 @@ static dpcr_status read_node(const dpcri_onnx *m, const dpcri_onnx_node *node, l
     dpcri_onnx_quote(dpcri_onnx_label(node), &l->label);
     DPCR_TRY(read_attributes(m, l, error));
     DPCR_TRY(read_weights(m, l, error));
-    DPCR_TRY(check_lengths(m, l, error));
-    DPCR_TRY(check_silent(m, l, INPUT_H, "initial_h", error));
+    DPCR_TRY(read_lengths(m, l, error));
+    DPCR_TRY(check_state(m, l, INPUT_H, "initial_h", error));
     if (l->kind->gates != 4) goto done;
-    DPCR_TRY(check_silent(m, l, INPUT_C, "initial_c", error));
+    DPCR_TRY(check_state(m, l, INPUT_C, "initial_c", error));
     DPCR_TRY(read_peepholes(m, l, error));
 done:
     return status;
@@ -489,8 +498,27 @@ static const char *difference(const layer *a, const layer *b) {
     if (a->before != b->before || a->coupled != b->coupled || a->clip != b->clip)
         return "they differ in linear_before_reset, input_forget or clip";
     if (a->w.type != b->w.type) return "they differ in type";
+    if (dpcri_span_compare(a->lengths, b->lengths) != 0) return "they differ in sequence_lens";
     if (b->inputs != a->directions * a->hidden) return "an X is not as wide as the Y before it";
     return NULL;
+}
+
+static bool is_recurrent(const dpcri_onnx_node *node) { return kind_of(node) != NULL; }
+
+// A state that one of several layers makes for another: a run would start that one from zeros.
+static dpcr_status check_handed(const dpcri_onnx *m, const layer *layers, int64_t count, dpcr_error *error) {
+    bool handed = false;
+    if (count == 1) return DPCR_OK;
+    dpcri_span *states = dpcri_alloc(m->context, (size_t)(2 * count) * sizeof *states);
+    if (!states) return dpcri_no_memory(error, "ONNX nodes", 2 * count * (int64_t)sizeof *states);
+    for (int64_t i = 0; i < count; i++) {
+        states[2 * i] = dpcri_onnx_input(layers[i].node, INPUT_H);
+        states[2 * i + 1] = dpcri_onnx_input(layers[i].node, INPUT_C);
+    }
+    const dpcr_status status = dpcri_onnx_depends(m, states, 2 * count, is_recurrent, &handed, error);
+    dpcri_free(m->context, states);
+    if (status != DPCR_OK || !handed) return status;
+    return no_stack(m, layers, count, "one begins in a state that another one makes", error);
 }
 
 // Sorts the layers so that each one follows the one before.
@@ -513,6 +541,8 @@ static dpcr_status make_stack(const dpcri_onnx *m, layer *layers, layer *sorted,
         at = next;
     }
     if (used < count) return no_stack(m, layers, count, "they run in a circle", error);
+    const dpcr_status status = check_handed(m, layers, count, error);
+    if (status != DPCR_OK) return status;
     for (int64_t i = 1; i < count; i++) {
         const char *why = difference(&sorted[i - 1], &sorted[i]);
         if (why) return no_stack(m, layers, count, why, error);
@@ -603,8 +633,7 @@ done:
 
 static dpcr_status add_metadata(const dpcri_onnx *m, const layer *l, dpcr_tensors *tensors, dpcr_error *error) {
     enum { PAIRS = 6 };
-    char clip[NAME_BYTES];
-    dpcri_text_print(clip, sizeof clip, "%.9g", l->clip);
+    const dpcri_number clip = dpcri_number_text(l->clip);
     const struct {
         const char *key, *value;
         bool wanted;
@@ -614,7 +643,7 @@ static dpcr_status add_metadata(const dpcri_onnx *m, const layer *l, dpcr_tensor
         {"onnx.direction", "reverse", l->reverse},
         {"onnx.linear_before_reset", "0", l->before},
         {"onnx.input_forget", "1", l->coupled},
-        {"onnx.clip", clip, l->clip > 0},
+        {"onnx.clip", clip.text, l->clip > 0},
     };
     tensors->metadata_keys = dpcri_alloc_zero(m->context, PAIRS * sizeof *tensors->metadata_keys);
     tensors->metadata_values = dpcri_alloc_zero(m->context, PAIRS * sizeof *tensors->metadata_values);
@@ -711,19 +740,44 @@ done:
     return status;
 }
 
+// What lies at `path`, which the caller frees.
+static dpcr_status read_model(dpcr_context *context, const char *path, char **bytes, int64_t *count,
+                              dpcr_error *error) {
+    const int64_t most = INT32_MAX;  // protobuf's own limit
+    return dpcri_file_read(context, path, most, bytes, count, error);
+}
+
 dpcr_status dpcr_onnx_read_recurrent(dpcr_context *context, const char *path, const char *node, dpcr_tensors *tensors,
                                      dpcr_error *error) {
-    const int64_t most = INT32_MAX;  // protobuf's own limit
     if (tensors) *tensors = (dpcr_tensors){0};
     if (!context || !path || !tensors)
         return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "onnx_read_recurrent: context, path or tensors is NULL");
     char *bytes = NULL;
     int64_t count = 0;
-    dpcr_status status = dpcri_file_read(context, path, most, &bytes, &count, error);
+    dpcr_status status = read_model(context, path, &bytes, &count, error);
     if (status != DPCR_OK) return status;
     const bool is_file = strcmp(path, "-") != 0;
     const dpcri_source source = dpcri_source_memory(path, bytes, (size_t)count);
     status = dpcri_onnx_read_bytes(context, is_file ? path : NULL, &source, bytes, (size_t)count, node, tensors, error);
+    dpcri_free(context, bytes);
+    return status;
+}
+
+dpcr_status dpcr_onnx_external_files(dpcr_context *context, const char *path,
+                                     void (*found)(void *state, const char *file), void *state, dpcr_error *error) {
+    if (!context || !path || !found)
+        return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "onnx_external_files: context, path or found is NULL");
+    if (!strcmp(path, "-")) return DPCR_OK;
+    char *bytes = NULL;
+    int64_t count = 0;
+    dpcri_onnx model;
+    dpcr_status status = read_model(context, path, &bytes, &count, error);
+    if (status != DPCR_OK) return status;
+    const dpcri_source source = dpcri_source_memory(path, bytes, (size_t)count);
+    const unsigned char *at = (const unsigned char *)bytes;
+    status = dpcri_onnx_open(context, path, &source, (dpcri_span){at, at + count}, &model, error);
+    if (status == DPCR_OK) dpcri_onnx_external(&model, found, state);
+    dpcri_onnx_free(&model);
     dpcri_free(context, bytes);
     return status;
 }

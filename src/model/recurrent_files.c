@@ -111,6 +111,14 @@ static dpcr_status recognise_apart(const reading *r, dpcr_recurrent_kind found, 
     return recognise_rest(r, found, rows / gates, 0, o, error);
 }
 
+// Tanh or ReLU, of which the weights are the same: what dpcr_recurrent_save or a converted model says; 0: nothing.
+static dpcr_recurrent_kind told_function(const reading *r) {
+    const char *saved = dpcr_tensors_metadata(r->tensors, "deeppcr.recurrent");
+    for (dpcr_recurrent_kind kind = DPCR_RNN_TANH; saved && kind <= DPCR_RNN_RELU; kind++)
+        if (strcmp(saved, dpcr_recurrent_kind_name(kind)) == 0) return kind;
+    return 0;
+}
+
 // Kind, widths, layers and directions from the first layer's tensors and the names that are there.
 static dpcr_status recognise(const reading *r, dpcr_recurrent_kind kind, dpcr_recurrent_options *o, dpcr_error *error) {
     const dpcr_tensor *ih = find(r, "weight_ih_l0"), *hh = find(r, "weight_hh_l0");
@@ -131,8 +139,9 @@ static dpcr_status recognise(const reading *r, dpcr_recurrent_kind kind, dpcr_re
     const int gates = rows == hidden ? 1 : rows == 3 * hidden ? 3 : rows == 4 * hidden ? 4 : 0;
     if (!gates) return wrong(r, "weight_hh_l0", "1, 3 or 4 times as many rows as columns (rnn, gru, lstm)", error);
     const dpcr_recurrent_kind found = gates == 3 ? DPCR_GRU : gates == 4 ? DPCR_LSTM : DPCR_RNN_TANH;
-    const char *saved = dpcr_tensors_metadata(r->tensors, "deeppcr.recurrent");  // what dpcr_recurrent_save says
-    if (!kind && saved && strcmp(saved, "rnn-relu") == 0) kind = DPCR_RNN_RELU;
+    const dpcr_recurrent_kind told = found == DPCR_RNN_TANH ? told_function(r) : 0;
+    if (told && kind && kind != told) return wrong_kind(r, told, kind, error);
+    if (told) kind = told;
     const bool rnn = kind == DPCR_RNN_RELU && found == DPCR_RNN_TANH;
     if (kind && kind != found && !rnn) return wrong_kind(r, found, kind, error);
     return recognise_rest(r, rnn ? kind : found, hidden, hr ? hr->array.shape[0] : 0, o, error);

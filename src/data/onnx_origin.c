@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: MIT
+// What a value of an ONNX graph is made of: a walk against the way of the data, which enters each value once.
+#include <string.h>
+
+#include "data/onnx.h"
+
+typedef struct walk {
+    const dpcri_onnx *model;
+    bool *seen;                        // a value of the model
+    const dpcri_onnx_value **pending;  // seen, and not yet looked at
+    int64_t count;
+} walk;
+
+static dpcr_status walk_begin(walk *w, const dpcri_onnx *m, dpcr_error *error) {
+    const size_t most = (size_t)m->values + 1;
+    *w = (walk){.model = m};
+    w->seen = dpcri_alloc_zero(m->context, most * sizeof *w->seen);
+    w->pending = dpcri_alloc(m->context, most * sizeof *w->pending);
+    if (w->seen && w->pending) return DPCR_OK;
+    return dpcri_no_memory(error, "ONNX graph", (int64_t)(most * (sizeof *w->seen + sizeof *w->pending)));
+}
+
+static void walk_end(walk *w) {
+    dpcri_free(w->model->context, w->pending);
+    dpcri_free(w->model->context, w->seen);
+}
+
+// Inputs of the model and those that are left out have nothing behind them.
+static void add(walk *w, dpcri_span name) {
+    const dpcri_onnx_value *value = dpcri_span_bytes(name) ? dpcri_onnx_find(w->model, name) : NULL;
+    if (!value || w->seen[value - w->model->value]) return;
+    w->seen[value - w->model->value] = true;
+    w->pending[w->count++] = value;
+}
+
+static void add_inputs(walk *w, const dpcri_onnx_node *node, int64_t most) {
+    dpcri_span rest = node->body, name;
+    for (int64_t i = 0; i < most && dpcri_onnx_next_input(&rest, &name); i++) add(w, name);
+}
+
+static const dpcri_onnx_value *next(walk *w) { return w->count ? w->pending[--w->count] : NULL; }
+
+// ---- constants ----
+
+dpcr_status dpcri_onnx_all_zeros(const dpcri_onnx *m, const dpcri_onnx_tensor *t, const char *what, bool *zeros,
+                                 dpcr_error *error) {
+    void *data = NULL;
+    int64_t count = 1;
+    const dpcr_status status = dpcri_onnx_load(m, t, what, &data, error);
+    if (status != DPCR_OK) return status;
+    for (int32_t d = 0; d < t->ndim; d++) count *= t->shape[d];
+    *zeros = true;
+    for (int64_t i = 0; *zeros && i < count; i++)
+        *zeros = dpcri_onnx_dtype(t) == DPCR_F32 ? ((const float *)data)[i] == 0 : ((const double *)data)[i] == 0;
+    dpcri_free(m->context, data);
+    return DPCR_OK;
+}
+
+// How many of its inputs a node's numbers are copied from; 0: it computes others.
+static int64_t copied_inputs(const dpcri_onnx_node *node) {
+    static const char *const types[] = {"Cast",  "Dropout", "Expand",  "Flatten", "Gather",    "Identity", "Reshape",
+                                        "Slice", "Split",   "Squeeze", "Tile",    "Transpose", "Unsqueeze"};
+    if (!node->standard) return 0;
+    if (dpcri_span_is(node->type, "Concat")) return INT64_MAX;
+    for (size_t i = 0; i < sizeof types / sizeof types[0]; i++)
+        if (dpcri_span_is(node->type, types[i])) return 1;
+    return 0;
+}
+
+// The constant that a value is, or that ConstantOfShape fills it with (of which no attribute means 0).
+static bool constant_of(const dpcri_onnx *m, const dpcri_onnx_value *value, dpcri_onnx_tensor *t) {
+    dpcri_onnx_attribute a;
+    if (dpcri_onnx_constant(m, value->name, t)) return true;
+    const dpcri_onnx_node *node = &m->node[value->node];
+    if (!node->standard || !dpcri_span_is(node->type, "ConstantOfShape")) return false;
+    if (!dpcri_onnx_find_attribute(node, "value", &a) || !a.t.at) return false;
+    *t = dpcri_onnx_read_tensor(a.t);
+    return true;
+}
+
+// Integers, on their way to a Cast; of more of them, or of another type, nothing is known.
+static bool are_zeros(const dpcri_onnx *m, dpcri_span name) {
+    enum { MOST = 64 };
+    int64_t number[MOST];
+    const int count = dpcri_onnx_integers(m, name, number, MOST);
+    for (int i = 0; i < count; i++)
+        if (number[i] != 0) return false;
+    return count >= 0;
+}
+
+dpcr_status dpcri_onnx_copies_zeros(const dpcri_onnx *m, dpcri_span name, const char *what, bool *zeros,
+                                    dpcr_error *error) {
+    const dpcri_onnx_value *value;
+    dpcri_onnx_tensor t;
+    dpcr_status status;
+    walk w;
+    *zeros = true;
+    DPCR_TRY(walk_begin(&w, m, error));
+    add(&w, name);
+    while (*zeros && (value = next(&w))) {
+        if (!constant_of(m, value, &t))
+            add_inputs(&w, &m->node[value->node], copied_inputs(&m->node[value->node]));
+        else if (dpcri_onnx_dtype(&t))
+            DPCR_TRY(dpcri_onnx_all_zeros(m, &t, what, zeros, error));
+        else
+            *zeros = are_zeros(m, value->name);
+    }
+done:
+    walk_end(&w);
+    return status;
+}
+
+// ---- nodes ----
+
+dpcr_status dpcri_onnx_depends(const dpcri_onnx *m, const dpcri_span *names, int64_t count,
+                               bool (*on)(const dpcri_onnx_node *), bool *depends, dpcr_error *error) {
+    const dpcri_onnx_value *value;
+    dpcr_status status;
+    walk w;
+    *depends = false;
+    DPCR_TRY(walk_begin(&w, m, error));
+    for (int64_t i = 0; i < count; i++) add(&w, names[i]);
+    while (!*depends && (value = next(&w))) {
+        if (value->node < 0) continue;
+        const dpcri_onnx_node *node = &m->node[value->node];
+        *depends = on(node);
+        const bool extents =
+            node->standard && (dpcri_span_is(node->type, "Shape") || dpcri_span_is(node->type, "Size"));
+        if (!extents) add_inputs(&w, node, INT64_MAX);
+    }
+done:
+    walk_end(&w);
+    return status;
+}
