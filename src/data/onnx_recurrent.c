@@ -243,9 +243,10 @@ static dpcr_status check_state(const dpcri_onnx *m, const layer *l, int64_t inde
                                    ? all_zeros(m, l, &t, name, &zero, error)
                                    : dpcri_onnx_copies_zeros(m, value, name, &zero, error);
     if (status != DPCR_OK || zero) return status;
-    return dpcri_onnx_refuse(
-        m, error, "ONNX node '%s' (%s): %s is a constant that is not zero, which the weights' file has no place for",
-        l->label.text, l->kind->type, name);
+    return dpcri_onnx_refuse(m, error,
+                             "ONNX node '%s' (%s): %s is a constant that is not zero, which the weights' file has no "
+                             "place for; wanted an input of the model (solve has --%s) or none",
+                             l->label.text, l->kind->type, name, index == INPUT_H ? "h0" : "c0");
 }
 
 // Behind Identity and Cast, which exporters repeat for each node.
