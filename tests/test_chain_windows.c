@@ -217,7 +217,7 @@ static void products_that_overflow(void **state) {
             const int64_t from = variant / 32 == 2 ? n - 3 : variant / 32 ? n / 2 : 0;
             const dpcr_dtype dtype = wide ? DPCR_F64 : DPCR_F32;
             const size_t size = dpcr_dtype_size(dtype);
-            if (f->w == 1) continue;
+            if (f->w == 1 || !sampled((int64_t)k * 96 + variant)) continue;
             const int64_t w = f->w, values = values_of(f), sizes[3] = {n, batch, w}, ones[3] = {n, batch, values};
             void *a = calloc((size_t)(n * batch * values), size), *b = calloc((size_t)(n * batch * w), size);
             void *loop = calloc((size_t)(n * batch * w), size), *z = calloc((size_t)(n * batch * w), size);
@@ -271,7 +271,7 @@ static void products_that_overflow(void **state) {
                 }
             free(a), free(b), free(loop), free(z);
         }
-    assert_true(seen > 100);
+    assert_true(seen > 100 / TESTS_ONE_OF);
 }
 
 // ---- AUTO, whose chunks are chosen for their fused kernels ----

@@ -4,6 +4,7 @@
 // for any number of threads and for a sequence alone; nothing written but what is to be.
 #include "random_chain.h"
 
+enum { MOST_WIDTH = 192 };
 static int executed, refused, by_scheme[DPCR_SCHEME_COUNT];
 
 static void draw_shape(drawn_chain *c) {
@@ -13,7 +14,7 @@ static void draw_shape(drawn_chain *c) {
     int64_t block = 0;
     c->w = structure == DPCR_DENSE ? draw_log(1, draw_chance(10) ? 40 : 20) : draw_log(1, 70);
     if (structure == DPCR_BLOCK)
-        block = draw_chance(80) ? draw_between(2, 4) : draw_log(1, 16), c->w = block * draw_log(1, 12);
+        block = draw_chance(80) ? draw_between(2, 4) : draw_log(1, 16), c->w = block * draw_log(1, MOST_WIDTH / 16);
     const dpcr_transition t = dpcr_transition_square(structure, c->w, block);
     c->values = dpcr_transition_values(&t);
     c->batch = draw_chance(2) ? 0 : draw_chance(40) ? 1 : draw_log(1, 40);
@@ -157,8 +158,8 @@ static void one_step(const loop_case *c, const void *z, const void *z0, int64_t 
     const char *from = l > 0 ? (const char *)z + ((l - 1) * c->batch + row) * w * size
                        : z0  ? (const char *)z0 + row * w * size
                              : NULL;
-    long double x[128];
-    uint32_t u[128];
+    long double x[MOST_WIDTH];
+    uint32_t u[MOST_WIDTH];
     for (int64_t i = 0; from && i < w; i++) {
         x[i] = get(c->dtype, from, i), u[i] = c->dtype == DPCR_U32 ? ((const uint32_t *)from)[i] : 0;
         if (c->absolute) x[i] = fabsl(x[i]);
@@ -211,8 +212,8 @@ static void check_jvp(drawn_chain *c, dpcr_chain_plan *plan, piece *space, const
     for (int64_t l = 0; l < c->length; l++)
         for (int64_t r = 0; r < c->batch; r++)
             for (int absolute = 0; absolute < 2; absolute++) {
-                long double sum[128];
-                uint32_t ring[128];
+                long double sum[MOST_WIDTH];
+                uint32_t ring[MOST_WIDTH];
                 d.absolute = absolute;
                 if (has_a)
                     one_step(&d, z, c->lz0, l, r, sum, ring);
