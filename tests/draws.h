@@ -222,7 +222,8 @@ static inline void table_put(const table *t, int64_t step, int64_t row, int64_t 
 
 enum { PLAIN = 0, STRIDED = 1, SHARED = 2, WRITTEN = 4 };
 
-static inline int64_t draw_gap(void) { return draw_chance(50) ? 0 : draw_log(1, 20); }
+enum { MOST_GAP = 20 };
+static inline int64_t draw_gap(void) { return draw_chance(50) ? 0 : draw_log(1, MOST_GAP); }
 
 // Strides as `how` allows: contiguous, or with gaps, reversed and the other way round; SHARED: a step or row for all.
 static inline table draw_table(const char *name, dpcr_dtype dtype, int64_t steps, int64_t rows, int64_t values,
@@ -232,7 +233,8 @@ static inline table draw_table(const char *name, dpcr_dtype dtype, int64_t steps
     const bool flat = steps < 0;
     const bool one_step = !flat && (how & SHARED) && draw_chance(25), one_row = (how & SHARED) && draw_chance(25);
     const int64_t n = flat || one_step ? 1 : steps, m = one_row ? 1 : rows;
-    const bool strided = (how & STRIDED) && draw_chance(50);
+    const double most = (double)n * (double)m * (double)(values + 2 * MOST_GAP) * (double)size;
+    const bool strided = (how & STRIDED) && draw_chance(50) && most < MOST_BYTES / 2;
     const bool rows_first = strided && draw_chance(30);  // [rows][steps][values]
     const int64_t inner = values + (strided ? draw_gap() : 0);
     const int64_t outer = inner * (rows_first ? n : m) + (strided ? draw_gap() : 0);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 // Sanitizers slow the large cross products of cases tenfold, and what they look for does not hang on every number:
-// under them a fifth of the cases runs (under ThreadSanitizer, to which numbers are nothing, a twelfth), scattered so
+// under them an eighth of the cases runs (under ThreadSanitizer, to which numbers are nothing, a twelfth), scattered so
 // that no axis is missed; without them all do.
 #ifndef TESTS_SAMPLED_H
 #define TESTS_SAMPLED_H
@@ -12,12 +12,12 @@
 #if defined(__SANITIZE_THREAD__)
 #define TESTS_ONE_OF 12
 #elif defined(__SANITIZE_ADDRESS__)
-#define TESTS_ONE_OF 5
+#define TESTS_ONE_OF 8
 #elif defined(__has_feature)
 #if __has_feature(thread_sanitizer)
 #define TESTS_ONE_OF 12
 #elif __has_feature(address_sanitizer)
-#define TESTS_ONE_OF 5
+#define TESTS_ONE_OF 8
 #endif
 #endif
 #ifndef TESTS_ONE_OF

@@ -19,7 +19,7 @@ static void draw_shape(drawn_chain *c) {
     c->values = dpcr_transition_values(&t);
     c->batch = draw_chance(2) ? 0 : draw_chance(40) ? 1 : draw_log(1, 40);
     // Work and memory within bounds: numbers of a, and multiplications of the composing schemes.
-    const double each = (double)c->batch * (double)(c->values + c->w) + 1,
+    const double each = fmax((double)c->batch, 1) * (double)(c->values + c->w) + 1,
                  products = each * (structure == DPCR_DENSE ? (double)c->w : 1);
     const double most = fmin(fmin(4e5 / each, 4e6 / products), 30000);
     c->length = draw_chance(8) ? draw_below(4) : draw_log(1, most < 1 ? 1 : (int64_t)most);
