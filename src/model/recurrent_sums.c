@@ -548,7 +548,7 @@ dpcri_recurrent_sums dpcri_recurrent_sums_of(const dpcr_recurrent_plan *plan, co
         .e = {plan->options.recompute ? space->e : space->kept[chain].gates, tape_of(plan)},
         .windowed = plan->options.recompute,
         .before = {pass->resets ? space->before : NULL, state_of(plan)},
-        .z = {(char *)z.data + end, z.strides[1]},
+        .z = {z.data ? (char *)z.data + end : NULL, z.strides[1]},  // a rehearsal has its own
         .x = {flow.copied || cleared ? space->reversed : x.data, x.row},
         .z0 = {space->initial, state_of(plan)},
         .hidden = sums_of(plan, chain, false),
