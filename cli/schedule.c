@@ -134,6 +134,21 @@ static error_t read_times(const char *arg, dpcr_schedule_costs *costs) {
     return EINVAL;
 }
 
+// The library divides by none that is smaller.
+static error_t read_bandwidth(const char *arg, double *bandwidth) {
+    if (!cli_read_double("--bandwidth", arg, 0, 1e18, bandwidth)) return EINVAL;
+    if (*bandwidth == 0 || *bandwidth >= 1e-100) return 0;
+    cli_fail(CLI_USAGE, "--bandwidth '%.100s': wanted 0 (unlimited) or at least 1e-100", arg);
+    return EINVAL;
+}
+
+static error_t read_replicas(const char *arg, double *replicas) {
+    int64_t copies;
+    if (!cli_read_int64("--replicas", arg, 1, 1000000000, &copies)) return EINVAL;
+    *replicas = (double)copies;
+    return 0;
+}
+
 static error_t read_ranks(const char *arg, cli_schedule *s) {
     char text[64];
     snprintf(text, sizeof text, "%s", strlen(arg) < sizeof text ? arg : "x");
@@ -175,10 +190,10 @@ static error_t parse_costs(int key, char *arg, struct argp_state *state) {
         case KEY_TIMES: s->times_given = true; return read_times(arg, c);
         case KEY_PROFILE: s->profile_name = arg; return 0;
         case KEY_HOP: return taken(cli_read_double("--hop", arg, 0, 1e15, &c->hop));
-        case KEY_BANDWIDTH: return taken(cli_read_double("--bandwidth", arg, 0, 1e18, &s->bandwidth));
+        case KEY_BANDWIDTH: return read_bandwidth(arg, &s->bandwidth);
         case KEY_RECOMPUTE: c->recompute = 1; return 0;
         case KEY_UPDATE: return taken(cli_read_double("--update", arg, 0, 1e15, &c->update));
-        case KEY_REPLICAS: return taken(cli_read_double("--replicas", arg, 1, 1e9, &c->replicas));
+        case KEY_REPLICAS: return read_replicas(arg, &c->replicas);
         case KEY_ATOMIC: c->atomic_pairs = 1; return 0;
         default: return ARGP_ERR_UNKNOWN;
     }
@@ -250,7 +265,8 @@ static bool is_model(const char *name) {
 
 // What is wrong with a file, by its name; NULL: there is none.
 static int fail_file(const char *path, const dpcr_error *error) {
-    if (!path || error->status != DPCR_ERROR_FORMAT) return cli_fail_error(error, CLI_READING);
+    if (!path) return cli_fail_error(error, CLI_COMPUTING);
+    if (error->status != DPCR_ERROR_FORMAT) return cli_fail_error(error, CLI_READING);
     return cli_fail(CLI_INPUT, "'%s': %s", path, error->text);
 }
 
@@ -282,6 +298,9 @@ static int group_layers(cli_schedule *s, int64_t stages) {
     const dpcr_partition_options options = {.size = sizeof options, .ranks = stages, .straight = 1};
     dpcr_partition partition;
     dpcr_error error = {0};
+    if (stages > s->profile.layers)
+        return cli_fail(CLI_USAGE, "--profile of %lld layer%s for %lld stages; wanted a layer a stage at least",
+                        (long long)s->profile.layers, cli_s(s->profile.layers), (long long)stages);
     if (dpcr_partition_pipedream(s->context, &s->profile, &options, &partition, &error) != DPCR_OK)
         return cli_fail_error(&error, CLI_COMPUTING);
     const dpcr_status status =
@@ -597,13 +616,16 @@ static const char *users_of(int key, int action) {
     }
 }
 
-// A file's table has its own ranks and so on; --schedule beside --from makes one of its like, for its delays.
+// A file's table has its own ranks and so on; --schedule beside --from makes one of its like, where that says more.
 static int refuse_beside_table(const cli_schedule *s, int action) {
-    for (int key = KEY_RANKS; key <= KEY_SEMANTICS; key++)
-        if (s->given & bit_of(key) && !(key == KEY_ACTIVATIONS && action == VALIDATE))
-            return cli_fail(CLI_USAGE,
-                            "--%s beside --from: the table says it; wanted --schedule too, for one of its like",
-                            option_name(key));
+    for (int key = KEY_RANKS; key <= KEY_SEMANTICS; key++) {
+        if (!(s->given & bit_of(key)) || (key == KEY_ACTIVATIONS && action == VALIDATE)) continue;
+        if (s->kind_given)
+            return cli_fail(CLI_USAGE, "--%s beside --from: the table says it, and --schedule %s adds nothing",
+                            option_name(key), dpcr_schedule_name(s->options.kind));
+        return cli_fail(CLI_USAGE, "--%s beside --from: the table says it; wanted --schedule too, for one of its like",
+                        option_name(key));
+    }
     return CLI_DONE;
 }
 
@@ -635,7 +657,7 @@ static int refuse_idle(const cli_schedule *s, int action) {
         const char *users = s->given & bit_of(key) ? users_of(key, action) : NULL;
         if (users) return cli_fail(CLI_USAGE, "--%s is for %s, not %s", option_name(key), users, actions[action].name);
     }
-    return s->from && !s->kind_given ? refuse_beside_table(s, action) : refuse_of_other_kinds(s, action);
+    return s->from && !is_told_by_like(s) ? refuse_beside_table(s, action) : refuse_of_other_kinds(s, action);
 }
 
 static bool spares_inputs(const cli_schedule *s) {

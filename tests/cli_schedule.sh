@@ -68,10 +68,11 @@ run simulate --schedule zb-h1 --profile vgg16 --ranks 8 --microbatches 16 --band
 run partition --profile vgg16 --ranks 4 --straight --json >"$folder/h.json"
 run compare --profile vgg16 --ranks 2-9 --csv "$folder/i.csv" --json >"$folder/i.json"
 run generate --schedule 1f1b --ranks 2 --microbatches 2 --json >"$folder/j.json"
+run simulate --schedule layerpipe --ranks 3 --stages 2 --microbatches 8 --json >"$folder/k.json"
 run simulate --schedule gpipe --csv "$folder/k.csv" --quiet
 python3 - "$folder" <<'PYTHON' || failed=1
 import csv, json, sys
-a, b, c, d, e, f, g, h, i, j = (json.load(open(f"{sys.argv[1]}/{x}.json")) for x in "abcdefghij")
+a, b, c, d, e, f, g, h, i, j, k = (json.load(open(f"{sys.argv[1]}/{x}.json")) for x in "abcdefghijk")
 assert a["makespan"] == 39 and a["work"] == 36 and a["idle"] == 3 and a["steady_state"] == 39 and a["bytes"] == 72
 assert a["peak_activations"] == [4, 3, 2, 1] and a["weight_versions"] == [1, 1, 1, 1] and a["staleness"] == [0] * 4
 assert b["makespan"] == 54 and b["schedule"] == "table" and b["stages"] == 8
@@ -88,6 +89,8 @@ for row in i["rows"]:
     assert row["pipedream_replicated"]["period"] <= row["layerpipe_half"]["period"] * (1 + 1e-9)   # nothing to win there
 assert len(list(csv.reader(open(f"{sys.argv[1]}/i.csv")))) == 9
 assert j["rows"] == [["0F0", "0F1", "0B0", "0B1"], ["1F0", "1B0", "1F1", "1B1"]]
+# rank 2: I of stage 1, W of stage 0
+assert [k[x] for x in ("peak_activations", "peak_operands", "weight_versions")] == [[2, 1, 1], [2, 1, 3], [2, 1, 2]], k
 names, values = csv.reader(open(f"{sys.argv[1]}/k.csv"))
 assert dict(zip(names, values))["makespan"] == "33"
 PYTHON
@@ -188,6 +191,17 @@ refused 2 "--accumulate is for pipedream-2bw, not gpipe" generate --schedule gpi
 refused 2 "--ranks beside --from" generate --from $golden/gpipe_p4_m8.csv --ranks 5
 refused 2 "--microbatches beside --from" draw --from $golden/gpipe_p4_m8.csv --microbatches 3
 refused 2 "--activations beside --from" simulate --from $golden/gpipe_p4_m8.csv --activations 3
+# beside a kind that says no more than the table
+refused 2 "--ranks beside --from: the table says it, and --schedule zb-h1 adds nothing" validate --from "$folder/two.csv" --schedule zb-h1 --ranks 77
+refused 2 "--microbatches beside --from: the table says it, and --schedule best" generate --from "$folder/two.csv" --schedule best --microbatches 999
+refused 2 "--activations beside --from: the table says it, and --schedule zb-h2" simulate --from "$folder/two.csv" --schedule zb-h2 --activations 3
+refused 5 "makes it hold 4 activations" validate --from $golden/gpipe_p4_m8.csv --schedule zb-h2 --activations 3
+run simulate --from "$folder/two.csv" --schedule zb-h2 --quiet
+# no file's fault
+refused 2 "--bandwidth '1e-200': wanted 0 (unlimited) or at least 1e-100" simulate --bandwidth 1e-200 --ranks 2
+refused 2 "--bandwidth '1e-200'" simulate --bandwidth 1e-200 --from "$folder/two.csv"
+refused 2 "--replicas '1.5': wanted a whole number" simulate --replicas 1.5
+refused 2 "--profile of 3 layers for 4 stages; wanted a layer a stage at least" generate --profile equal-3 --ranks 4
 [ ! -e "$folder/idle" ] || complain "a refused call left a file"
 run generate --schedule best --semantics delayed --split --ranks 2 --stages 3 --microbatches 2 --quiet
 run generate --schedule best --semantics double-buffered --accumulate 4 --ranks 2 --quiet

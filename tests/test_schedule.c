@@ -327,6 +327,27 @@ static void steady_state(void **state) {
     assert_true(steady(*state, DPCR_SCHEDULE_ZB_V, 4, 12) == 72);
 }
 
+// The rate of a stage that is updated every a microbatches shows over whole updates alone.
+static void steady_state_of_rare_updates(void **state) {
+    scratch *s = *state;
+    dpcr_schedule_costs costs = costs_of(1, 1, 1, 0);
+    costs.update = 10;
+    for (int64_t p = 1; p <= 4; p++)
+        for (int64_t a = p; a <= p + 3; a++)
+            for (int64_t m = a < 4 ? 4 : a; m <= 40; m++) {
+                dpcr_schedule_options o = options_of(DPCR_SCHEDULE_PIPEDREAM_2BW, p, 0, m);
+                dpcr_schedule schedule;
+                o.accumulate = a;
+                assert_ok(s, dpcr_schedule_make(s->context, &o, &schedule, &s->error));
+                dpcr_simulation x = simulate(s, &schedule, &costs);
+                const double wanted = (double)(3 * m) + 10 * (double)m / (double)a;
+                if (fabs(x.steady_state - wanted) > 1e-9 * wanted)
+                    fail_msg("p %d a %d m %d: %g, wanted %g", (int)p, (int)a, (int)m, x.steady_state, wanted);
+                dpcr_simulation_free(s->context, &x);
+                dpcr_schedule_free(s->context, &schedule);
+            }
+}
+
 static void updates_and_all_reduce(void **state) {
     scratch *s = *state;
     const double bytes[] = {1000, 1000, 1000, 1000};
@@ -346,6 +367,21 @@ static void errors_do_not_wait_for_updates(void **state) {
     costs.update = 5;
     assert_true(makespan(*state, DPCR_SCHEDULE_PIPEDREAM, 2, 1, &costs) == 11);
     assert_true(makespan(*state, DPCR_SCHEDULE_PIPEDREAM_2BW, 3, 3, &costs) == 15 + 5);  // 1f1b's, and an update
+}
+
+// A rank's span ends with its updates, as its work does.
+static void spans_hold_the_updates(void **state) {
+    scratch *s = *state;
+    dpcr_schedule_costs costs = costs_of(1, 1, 1, 0);
+    costs.update = 10;
+    for (int kind = 0; kind < DPCR_SCHEDULE_COUNT; kind++) {
+        dpcr_schedule schedule = make(s, (dpcr_schedule_kind)kind, 2, 0, 4);
+        dpcr_simulation x = simulate(s, &schedule, &costs);
+        assert_true(x.idle_in_span >= 0 && x.span >= x.work && x.span <= x.makespan);
+        if (kind == DPCR_SCHEDULE_1F1B) assert_true(x.span == 15 + 10 && x.idle_in_span == 3);
+        dpcr_simulation_free(s->context, &x);
+        dpcr_schedule_free(s->context, &schedule);
+    }
 }
 
 // 64 ranks, 1024 microbatches: an action is looked at once, and once more for each time its rank has to wait for it.
@@ -571,7 +607,9 @@ int main(void) {
         TEST(dualpipe_bubble),
         TEST(asynchronous_versions),
         TEST(steady_state),
+        TEST(steady_state_of_rare_updates),
         TEST(updates_and_all_reduce),
+        TEST(spans_hold_the_updates),
         TEST(errors_do_not_wait_for_updates),
         TEST(work_of_a_run),
         TEST(damaged_tables),

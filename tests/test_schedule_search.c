@@ -301,6 +301,118 @@ static void layerpipe_delays(void **state) {
     }
 }
 
+typedef struct stay {
+    double begin, end, until_i;  // of a copy on a rank; until_i: its last F or I, negative: it has neither
+    int64_t read;                // the version that its tasks take
+} stay;
+
+// What rank r holds of each microbatch of a stage: [m]. False: it runs none of its tasks.
+static bool find_stays(const dpcr_schedule *s, const dpcr_simulation *x, int64_t r, int64_t stage, stay *stays) {
+    bool here = false;
+    for (int64_t i = 0; i < s->microbatches; i++) {
+        stays[i] = (stay){.end = -1, .until_i = -1, .read = i > s->delay[stage] ? i - s->delay[stage] : 0};
+        double f_begin = -1, f_end = -1;
+        for (int64_t q = 0; q < s->ranks; q++)
+            for (int64_t n = s->first[q]; n < s->first[q + 1]; n++) {
+                const dpcr_action *a = &s->actions[n];
+                if (a->stage != stage || a->microbatch != i) continue;
+                if (a->task == DPCR_TASK_F && q == r) f_begin = x->start[n];
+                if (a->task == DPCR_TASK_F) f_end = x->end[n];
+                if (q != r) continue;
+                here = true;
+                stays[i].end = fmax(stays[i].end, x->end[n]);
+                if (a->task != DPCR_TASK_W) stays[i].until_i = fmax(stays[i].until_i, x->end[n]);
+            }
+        stays[i].begin = f_begin < 0 ? f_end : f_begin;
+    }
+    return here;
+}
+
+static int64_t updates_before(const dpcr_schedule *s, const dpcr_simulation *x, int64_t stage, double when) {
+    int64_t count = 0;
+    for (int64_t n = 0; n < s->first[s->ranks]; n++)
+        count += s->actions[n].stage == stage && s->actions[n].task == DPCR_TASK_W && x->end[n] < when;
+    return count;
+}
+
+typedef struct peaks {
+    int64_t until_i, until_w, versions;
+} peaks;
+
+static int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
+
+// The most of one stage's copies and versions at once: when a copy begins, and when one ends.
+static peaks peaks_of(const dpcr_schedule *s, const dpcr_simulation *x, int64_t stage, const stay *stays) {
+    peaks most = {.versions = 1};
+    for (int64_t i = 0; i < s->microbatches; i++) {
+        int64_t until_i = 0, until_w = 0, oldest = INT64_MAX;
+        for (int64_t j = 0; j < s->microbatches; j++) {
+            const bool begun = stays[j].begin <= stays[i].begin;
+            until_i += begun && stays[j].until_i > stays[i].begin;
+            until_w += begun && stays[j].end > stays[i].begin;
+            if (stays[j].end >= stays[i].end && stays[j].read < oldest) oldest = stays[j].read;
+        }
+        most.until_i = larger(most.until_i, until_i);
+        most.until_w = larger(most.until_w, until_w);
+        most.versions = larger(most.versions, updates_before(s, x, stage, stays[i].end) - oldest + 1);
+    }
+    return most;
+}
+
+enum { COPIED_MICROBATCHES = 14 };
+
+// Returns how many stages have nothing but W on the rank.
+static int64_t check_memory(const dpcr_schedule *s, const dpcr_simulation *x, const dpcr_schedule_costs *costs,
+                            int64_t r) {
+    stay stays[COPIED_MICROBATCHES];
+    peaks sum = {0};
+    double bytes = 0;
+    int64_t away = 0;
+    for (int64_t stage = 0; stage < s->stages; stage++) {
+        if (!find_stays(s, x, r, stage, stays)) continue;
+        const peaks most = peaks_of(s, x, stage, stays);
+        away += stays[0].until_i < 0;
+        sum.until_i += most.until_i;
+        sum.until_w += most.until_w;
+        sum.versions = larger(sum.versions, most.versions);
+        bytes += (double)most.until_w * costs->activation_bytes[stage];
+        bytes += (double)most.versions * costs->parameter_bytes[stage];
+    }
+    if (x->peak_activations[r] != sum.until_i || x->peak_operands[r] != sum.until_w ||
+        x->peak_memory[r] != (double)sum.until_w || x->weight_versions[r] != sum.versions || x->peak_bytes[r] != bytes)
+        fail_msg("%d ranks, %d stages, rank %d: %d, %d, %g, %d, %g; wanted %d, %d, %d, %d, %g", (int)s->ranks,
+                 (int)s->stages, (int)r, (int)x->peak_activations[r], (int)x->peak_operands[r], x->peak_memory[r],
+                 (int)x->weight_versions[r], x->peak_bytes[r], (int)sum.until_i, (int)sum.until_w, (int)sum.until_w,
+                 (int)sum.versions, bytes);
+    return away;
+}
+
+// What stands in the executor's memory and its messages: each rank that runs a task of a stage gets what F keeps when F
+// ends, and every version of the weights as it is made, and frees what its own tasks want no more.
+static void layerpipe_memory(void **state) {
+    static const double bytes[] = {10, 20, 30, 40, 50, 60}, weights[] = {1e3, 2e3, 3e3, 4e3, 5e3, 6e3};
+    scratch *s = *state;
+    uint64_t seed = 8;
+    int64_t away = 0;
+    for (int k = 0; k < 40; k++) {
+        dpcr_schedule_costs costs = costs_of(1 + (double)draw(&seed, 4), 1 + (double)draw(&seed, 4),
+                                             1 + (double)draw(&seed, 4), (double)draw(&seed, 2));
+        costs.activation_bytes = bytes, costs.parameter_bytes = weights;
+        dpcr_schedule_options o =
+            options_of(DPCR_SCHEDULE_LAYERPIPE, 1 + (int64_t)draw(&seed, 5), 0, COPIED_MICROBATCHES);
+        o.stages = 1 + (int64_t)draw(&seed, 6);
+        o.split_input = k % 2;
+        o.costs = &costs;
+        dpcr_schedule schedule;
+        assert_ok(s, dpcr_schedule_make(s->context, &o, &schedule, &s->error));
+        dpcr_simulation x = simulate(s, &schedule, &costs);
+        for (int64_t r = 0; r < schedule.ranks; r++) away += check_memory(&schedule, &x, &costs, r);
+        dpcr_simulation_free(s->context, &x);
+        dpcr_schedule_free(s->context, &schedule);
+    }
+    assert_true(away > 20);
+}
+
 static double some_time(uint64_t *seed) { return draw(seed, 3) ? (double)draw(seed, 4) : 0.25; }
 
 // Tasks that take no time, such as W of layers without parameters, and messages of any length and bytes.
@@ -363,6 +475,7 @@ int main(void) {
         TEST(no_steady_state_is_below_the_work),
         TEST(layerpipe_periods),
         TEST(layerpipe_delays),
+        TEST(layerpipe_memory),
         TEST(layerpipe_runs_with_tasks_of_no_time),
         TEST(layerpipe_bounds_its_delays)};
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -19,7 +19,8 @@ static void assert_same_parameters(dpcr_model *got, dpcr_model *wanted) {
 
 // ---- data-parallel ----
 
-// Odd numbers of rows, more workers than rows of the last minibatch, groups of any size, no encoder, no layers.
+// Odd numbers of rows, more workers than rows of the last minibatch, minibatches of one size, groups of any size, no
+// encoder, no layers. Checkpoints have the bits of dpcr_train's.
 static void data_parallel_training_has_the_loop_s_bits(void **state) {
     (void)state;
     dpcr_context *context = make_context(1);
@@ -31,21 +32,28 @@ static void data_parallel_training_has_the_loop_s_bits(void **state) {
                  {6, 8, PIXELS, 203, 32, 3, 2, DPCR_F64, 0}, {6, 8, PIXELS, 101, 33, 5, 100, DPCR_F32, 0},
                  {3, PIXELS, 0, 67, 40, 4, 1, DPCR_F32, 0},  {0, 12, PIXELS, 50, 16, 3, 0, DPCR_F64, 0},
                  {40, 4, PIXELS, 40, 7, 3, 0, DPCR_F32, 0},  {7, 8, PIXELS, 50, 16, 3, 0, DPCR_F32, 2},
-                 {5, PIXELS, 0, 50, 16, 2, 3, DPCR_F64, 1}};
+                 {5, PIXELS, 0, 50, 16, 2, 3, DPCR_F64, 1},  {4, 8, PIXELS, 64, 16, 2, 0, DPCR_F32, 0},
+                 {4, 8, PIXELS, 10, 16, 2, 0, DPCR_F32, 0}};
     for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {
         dpcr_model_options o = resnet_options(cases[k].layers, cases[k].width, cases[k].dtype);
         o.inputs = cases[k].inputs;
         o.tie = cases[k].tie;
         const dpcr_dataset *set = make_data(&data, cases[k].count, 1);
-        const dpcr_train_options options = train_options(2, cases[k].batch);
+        const folder f = make_folder();
+        dpcr_train_options options = train_options(2, cases[k].batch);
+        options.save = f.file;
         dpcr_workers_options workers = workers_options(cases[k].workers);
         workers.groups = cases[k].groups;
         dpcr_model *single = make_model(context, &o), *model = make_model(context, &o);
         dpcr_train_state wanted, got;
         dpcr_workers_figures figures = {.size = sizeof figures};
         must(dpcr_train(context, single, set, &options, &wanted, error));
+        const content saved = read_file(f.file);
         must(dpcr_train_data_parallel(context, model, set, &options, &workers, &got, &figures, error));
         assert_same_parameters(model, single);
+        assert_same_file(f.file, &saved);
+        free(saved.bytes);
+        remove_folder(&f);
         assert_true(got.loss == wanted.loss && got.accuracy == wanted.accuracy && got.step == wanted.step);
         assert_int_equal(figures.updates, wanted.steps);
         assert_string_equal(dpcr_model_metadata(model, "pixel_mean"), dpcr_model_metadata(single, "pixel_mean"));

@@ -179,19 +179,21 @@ typedef struct dpcr_simulation {
     double makespan;      // end of the last action of one isolated iteration (update included)
     double work;          // of the busiest rank
     double idle;          // makespan - work
-    double span;          // longest last end - first start of a rank
+    double span;          // longest last end (update included) - first start of a rank
     double idle_in_span;  // that - work
     double steady_state;  // a further iteration's time when they follow each other without a barrier; NaN: too short
     double utilisation;   // mean over ranks of work / steady_state
     double bytes;         // activations and errors between ranks
     double weight_bytes;  // weights between ranks (LayerPipe) and of the all-reduce, an iteration
     int64_t messages;
-    double *rank_work;          // [ranks]
+    double *rank_work;  // [ranks]
+    // Of LayerPipe each rank that runs a task of a stage holds a copy of its own, from F's end to its last task of the
+    // microbatch; memory and bytes then count the most of each of its stages, wherever it was in time.
     int64_t *peak_activations;  // [ranks] microbatches held from F to I or B
     int64_t *peak_operands;     // [ranks] microbatches held from F to W or B
-    double *peak_memory;        // [ranks] F takes one, I frees half, W half, B all
+    double *peak_memory;        // [ranks] F takes one, I frees half, W half, B all; of LayerPipe the same as operands
     double *peak_bytes;         // [ranks] activations held until W, and parameters in all their versions
-    int64_t *weight_versions;   // [ranks] most that a stage of the rank keeps
+    int64_t *weight_versions;   // [ranks] most of a stage, from the one that its next task reads to the newest
     int64_t *staleness;         // [stages] updates that a gradient comes late
     double *start, *end;        // [actions] of one isolated iteration
 } dpcr_simulation;

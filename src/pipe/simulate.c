@@ -2,11 +2,14 @@
 // Figures of a schedule: times from in-order runs (run.c), memory from the order of the rows, bytes from where tasks
 // lie.
 //   idle          makespan of one isolated iteration minus the busiest rank's work
-//   idle_in_span  longest last end - first start of a rank, minus the same
+//   idle_in_span  longest last end - first start of a rank, updates included, minus the same
 //   steady_state  synchronous: iterations follow each other without a barrier, each rank going on as soon as its own
 //                 weights are updated; the time of one more, once it repeats. Asynchronous: the rate of the
-//                 third quarter of the microbatches, between filling and draining, times their number; never less than
-//                 the busiest rank's work, as few microbatches have no even middle
+//                 third quarter of the microbatches, between filling and draining, drawn out to whole updates, times
+//                 their number; never less than the busiest rank's work, as few microbatches have no even middle
+// Where the tasks of a stage lie on several ranks (LayerPipe), each of these holds a copy of what F keeps, from F's end
+// to its own last task of the microbatch, and the versions of the weights that it has yet to read and newer ones. What
+// is on its way counts as the receiver's: nobody else has it.
 // docs/math/schedules.md derives what to expect.
 #include "pipe/pipe.h"
 
@@ -56,8 +59,14 @@ static double repeat(dpcri_run *run, double *free) {
 // `ended` as the first run left it. Too few microbatches have no middle: NaN.
 static double rate_of_third_quarter(const dpcri_run *run) {
     const dpcr_schedule *s = run->schedule;
-    const int64_t m = s->microbatches, from = m / 2 - 1, to = m - 1 - m / 4;
+    const int64_t m = s->microbatches, a = s->accumulate < m ? s->accumulate : m;
+    int64_t from = m / 2 - 1, to = m - 1 - m / 4;
     if (m < 4) return NAN;
+    const int64_t whole = (to - from + a - 1) / a * a;  // microbatches of a whole number of updates
+    if (whole < m) {
+        if (to < whole) to = whole;
+        from = to - whole;
+    }
     double first = 0, last = 0;
     for (int64_t stage = 0; stage < s->stages; stage++) {
         const double *ended = run->ended + DPCRI_W * run->cells + stage * m;
@@ -95,63 +104,111 @@ static void hold_by_row(const dpcr_schedule *s, const dpcr_schedule_costs *c, dp
     }
 }
 
-// Most microbatches of a stage between the start of F and the end of `slot`; both go up with the microbatch.
-static int64_t most_in_flight(const double *f_start, const double *ended, int64_t m) {
+// Most microbatches of a stage between their `begin` and their `end`; both go up with the microbatch.
+static int64_t most_in_flight(const double *begin, const double *end, int64_t m) {
     int64_t most = 0, done = 0;
     for (int64_t i = 0; i < m; i++) {
-        while (done < i && ended[done] <= f_start[i]) done++;
+        while (done < i && end[done] <= begin[i]) done++;
         if (i + 1 - done > most) most = i + 1 - done;
     }
     return most;
 }
 
-static void hold_by_time(const dpcri_run *run, const double *f_start, dpcr_simulation *x) {
-    const dpcr_schedule *s = run->schedule;
-    const int64_t m = s->microbatches;
-    for (int64_t stage = 0; stage < s->stages; stage++) {
-        const int32_t r = run->where[DPCRI_F * run->cells + stage * m];
-        const double *i_ended = run->ended + (run->halved[stage] ? DPCRI_I2 : DPCRI_I) * run->cells + stage * m;
-        const int64_t operands = most_in_flight(f_start + stage * m, run->ended + DPCRI_W * run->cells + stage * m, m);
-        x->peak_activations[r] += most_in_flight(f_start + stage * m, i_ended, m);
-        x->peak_operands[r] += operands;
-        x->peak_memory[r] += (double)operands;
-        x->peak_bytes[r] += (double)operands * dpcri_cost_of(run->costs.activation_bytes, 1, stage);
-    }
-}
-
-// Versions of a stage that are alive when F(s,i) starts: from the one of the oldest microbatch whose W is not done to
-// the newest. A synchronous stage has one.
-static int64_t most_versions(const dpcri_run *run, const double *f_start, int64_t stage) {
-    const dpcr_schedule *s = run->schedule;
-    const int64_t m = s->microbatches;
-    const double *ended = run->ended + DPCRI_W * run->cells + stage * m;
-    int64_t most = 1, done = 0;
-    for (int64_t i = 0; i < m; i++) {
-        while (done < i && ended[done] <= f_start[stage * m + i]) done++;
-        int64_t oldest = done / s->accumulate - s->delay[stage], newest = done / s->accumulate;
-        if (oldest < 0) oldest = 0;
-        if (newest - oldest + 1 > most) most = newest - oldest + 1;
-    }
-    return most;
-}
-
-static void fill_versions(const dpcri_run *run, const double *f_start, dpcr_simulation *x) {
-    const dpcr_schedule *s = run->schedule;
-    for (int64_t stage = 0; stage < s->stages; stage++) {
-        const bool late = s->semantics != DPCR_SYNCHRONOUS;
-        const int32_t r = run->where[DPCRI_F * run->cells + stage * s->microbatches];
-        const int64_t versions = late ? most_versions(run, f_start, stage) : 1;
-        x->staleness[stage] = late ? s->delay[stage] : 0;
-        if (versions > x->weight_versions[r]) x->weight_versions[r] = versions;
-        x->peak_bytes[r] += (double)versions * dpcri_cost_of(run->costs.parameter_bytes, 0, stage);
-    }
-}
-
-// ---- what moves ----
+enum { PLACES = 4 };
+static const dpcri_slot places[PLACES] = {DPCRI_F, DPCRI_I, DPCRI_I2, DPCRI_W};
 
 static int32_t rank_of(const dpcri_run *run, dpcri_slot slot, int64_t stage) {
     return run->where[slot * run->cells + stage * run->schedule->microbatches];
 }
+
+static bool has_place(const dpcri_run *run, int place, int64_t stage) {
+    return places[place] != DPCRI_I2 || run->halved[stage];
+}
+
+// The ranks that run a stage, each once, its F's first. Returns how many.
+static int ranks_of(const dpcri_run *run, int64_t stage, int32_t ranks[PLACES]) {
+    int count = 0;
+    for (int k = 0; k < PLACES; k++) {
+        if (!has_place(run, k, stage)) continue;
+        const int32_t r = rank_of(run, places[k], stage);
+        bool known = false;
+        for (int j = 0; j < count; j++) known = known || ranks[j] == r;
+        if (!known) ranks[count++] = r;
+    }
+    return count;
+}
+
+// When a rank is done with a microbatch of a stage, all its tasks of it or all but W; -1: it has none of them.
+static double end_on(const dpcri_run *run, int32_t rank, int64_t stage, int64_t i, bool with_w) {
+    const int64_t cell = dpcri_cell(run->schedule, stage, i);
+    double end = -1;
+    for (int k = 0; k < PLACES - !with_w; k++) {
+        const int64_t task = places[k] * run->cells + cell;
+        if (has_place(run, k, stage) && run->where[task] == rank && run->ended[task] > end) end = run->ended[task];
+    }
+    return end;
+}
+
+// `end` [microbatches] is scratch.
+static int64_t most_held(const dpcri_run *run, const double *begin, int32_t rank, int64_t stage, bool with_w,
+                         double *end) {
+    const int64_t m = run->schedule->microbatches;
+    for (int64_t i = 0; i < m; i++) end[i] = end_on(run, rank, stage, i, with_w);
+    return end[0] < 0 ? 0 : most_in_flight(begin, end, m);
+}
+
+static void hold_by_time(const dpcri_run *run, const double *f_start, double *end, dpcr_simulation *x) {
+    const dpcr_schedule *s = run->schedule;
+    for (int64_t stage = 0; stage < s->stages; stage++) {
+        int32_t ranks[PLACES];
+        const int count = ranks_of(run, stage, ranks);
+        const int64_t first = stage * s->microbatches;
+        for (int k = 0; k < count; k++) {
+            const int32_t r = ranks[k];
+            const double *begin = k == 0 ? f_start + first : run->ended + DPCRI_F * run->cells + first;
+            const int64_t operands = most_held(run, begin, r, stage, true, end);
+            x->peak_activations[r] += most_held(run, begin, r, stage, false, end);
+            x->peak_operands[r] += operands;
+            x->peak_memory[r] += (double)operands;
+            x->peak_bytes[r] += (double)operands * dpcri_cost_of(run->costs.activation_bytes, 1, stage);
+        }
+    }
+}
+
+// Versions of a stage that are alive on a rank as it ends a microbatch, which then may free one: from the one that the
+// microbatch reads to the newest. A synchronous stage has one.
+static int64_t most_versions(const dpcri_run *run, int32_t rank, int64_t stage) {
+    const dpcr_schedule *s = run->schedule;
+    const int64_t m = s->microbatches;
+    const double *updated = run->ended + DPCRI_W * run->cells + stage * m;
+    int64_t most = 1, done = 0;
+    for (int64_t i = 0; i < m; i++) {
+        const double end = end_on(run, rank, stage, i, true);
+        while (done < m && updated[done] < end) done++;
+        const int64_t newest = done / s->accumulate, read = i / s->accumulate - s->delay[stage];
+        const int64_t alive = newest - (read > 0 ? read : 0) + 1;
+        if (alive > most) most = alive;
+    }
+    return most;
+}
+
+static void fill_versions(const dpcri_run *run, dpcr_simulation *x) {
+    const dpcr_schedule *s = run->schedule;
+    const bool late = s->semantics != DPCR_SYNCHRONOUS;
+    for (int64_t stage = 0; stage < s->stages; stage++) {
+        int32_t ranks[PLACES];
+        const int count = ranks_of(run, stage, ranks);
+        x->staleness[stage] = late ? s->delay[stage] : 0;
+        for (int k = 0; k < count; k++) {
+            const int32_t r = ranks[k];
+            const int64_t versions = late ? most_versions(run, r, stage) : 1;
+            if (versions > x->weight_versions[r]) x->weight_versions[r] = versions;
+            x->peak_bytes[r] += (double)versions * dpcri_cost_of(run->costs.parameter_bytes, 0, stage);
+        }
+    }
+}
+
+// ---- what moves ----
 
 // One result to as many other ranks as want it, each once.
 static void move(dpcr_simulation *x, int32_t from, const int32_t *to, int count, double bytes, int64_t times,
@@ -201,14 +258,13 @@ static void fill_times(const dpcri_run *run, dpcr_simulation *x) {
     for (int64_t r = 0; r < s->ranks; r++) {
         const int64_t begin = s->first[r], end = s->first[r + 1];
         if (begin == end) continue;
-        double last = 0;
         for (int64_t n = begin; n < end; n++) {
             x->rank_work[r] += dpcri_duration(run, &s->actions[n]);
             if (updates_after(s, &s->actions[n]))
                 x->rank_work[r] += dpcri_cost_of(run->costs.stage_update, run->costs.update, s->actions[n].stage);
-            last = x->end[n] > last ? x->end[n] : last;
         }
-        if (last - x->start[begin] > x->span) x->span = last - x->start[begin];
+        const double span = run->rank_free[r] - x->start[begin];
+        if (span > x->span) x->span = span;
     }
     x->work = max_of(x->rank_work, s->ranks);
     x->idle = x->makespan - x->work;
@@ -246,6 +302,7 @@ void dpcr_simulation_free(dpcr_context *context, dpcr_simulation *x) {
     *x = (dpcr_simulation){0};
 }
 
+// `f_start`: [stages][microbatches], and room for a stage more.
 static void fill(dpcri_run *run, double *f_start, double *free, dpcr_simulation *x) {
     const dpcr_schedule *s = run->schedule;
     for (int64_t n = 0; n < x->actions; n++) {
@@ -253,8 +310,8 @@ static void fill(dpcri_run *run, double *f_start, double *free, dpcr_simulation 
         if (a->task == DPCR_TASK_F) f_start[dpcri_cell(s, a->stage, a->microbatch)] = x->start[n];
     }
     fill_times(run, x);
-    run->spread ? hold_by_time(run, f_start, x) : hold_by_row(s, &run->costs, x);
-    fill_versions(run, f_start, x);
+    run->spread ? hold_by_time(run, f_start, f_start + run->cells, x) : hold_by_row(s, &run->costs, x);
+    fill_versions(run, x);
     fill_messages(run, x);
     if (s->semantics == DPCR_SYNCHRONOUS) {
         for (int64_t r = 0; r < s->ranks; r++) free[r] = run->rank_free[r];
@@ -282,7 +339,7 @@ dpcr_status dpcr_schedule_simulate(dpcr_context *context, const dpcr_schedule *s
         .ranks = schedule->ranks, .stages = schedule->stages, .actions = schedule->first[schedule->ranks]};
     DPCR_TRY(allocate(context, x, error));
     DPCR_TRY(dpcri_run_create(context, schedule, costs, &run, error));
-    f_start = dpcri_alloc(context, (size_t)run.cells * sizeof *f_start);
+    f_start = dpcri_alloc(context, (size_t)(run.cells + schedule->microbatches) * sizeof *f_start);
     free = dpcri_alloc_zero(context, (size_t)schedule->ranks * MOST_CYCLE * sizeof *free);
     if (!f_start || !free) DPCR_TRY(dpcri_fail(error, DPCR_ERROR_MEMORY, "schedule: no memory to simulate it"));
     if (!dpcri_run_once(&run, x->start, x->end)) DPCR_TRY(dpcri_run_stuck(&run, error));

@@ -194,11 +194,13 @@ done:
 
 // ---- beginning ----
 
-// A plain training run could go on from our checkpoints: it would find a plan's choices.
-static void add_choices(dpcri_strings *fixed) {
-    static const char *const keys[] = {"plan0.method", "plan0.scheme", "plan0.backward",
-                                       "plan1.method", "plan1.scheme", "plan1.backward"};
-    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) dpcri_strings_add(fixed, keys[i], "sequential");
+// A plain training run could go on from our checkpoints: it would find a plan's choices, of each size of its batches.
+static void add_choices(dpcri_ledger *l) {
+    const dpcr_solve_options loop = {.method = DPCR_METHOD_SEQUENTIAL, .backward = DPCR_SCHEME_SEQUENTIAL};
+    int64_t rows[DPCRI_SIZES];
+    dpcri_pass_rows(l->data->count, l->options.batch, rows);
+    for (int size = 0; size < DPCRI_SIZES && dpcr_model_get_options(l->model)->layers > 0; size++)
+        if (rows[size]) dpcri_choices_add_options(&l->fixed, size, &loop);
 }
 
 static dpcr_status read_checkpoint(dpcri_ledger *l, dpcr_error *error) {
@@ -239,7 +241,7 @@ dpcr_status dpcri_ledger_take(dpcri_ledger *l, dpcr_error *error) {
     dpcr_model_zero_gradients(l->model);
     if (l->options.resume) dpcri_saved_parameters(&l->from, l->model);
     dpcri_saved_free(&l->from);
-    if (!l->planned) add_choices(&l->fixed);
+    if (!l->planned) add_choices(l);
     l->position = l->start;
     l->held = l->start.step;
 done:
