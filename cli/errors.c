@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 // Errors as one line on stderr, and the exit code that goes with each library status.
 #include <errno.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
@@ -72,8 +73,14 @@ void cli_warn(const char *format, ...) {
     if (!silent) print_line(text);
 }
 
-static int status_of(dpcr_status status, cli_doing doing) {
-    switch (status) {
+// A process that was asked to stop may not be this one.
+static int stopping_signal(const dpcr_error *error) {
+    if (cli_signal()) return cli_signal();
+    return error->code > 0 && error->code < NSIG ? error->code : SIGINT;
+}
+
+static int status_of(const dpcr_error *error, cli_doing doing) {
+    switch (error->status) {
         case DPCR_OK: return CLI_DONE;
         case DPCR_ERROR_UNSUPPORTED:
             if (doing == CLI_STRICTLY) return CLI_UNCONVERGED;
@@ -83,7 +90,7 @@ static int status_of(dpcr_status status, cli_doing doing) {
         case DPCR_ERROR_IO: return doing == CLI_READING ? CLI_INPUT : CLI_RESOURCES;
         case DPCR_ERROR_FORMAT: return CLI_INPUT;
         case DPCR_ERROR_CALLBACK: return CLI_DISAGREE;
-        case DPCR_ERROR_CANCELLED: return 128 + (cli_signal() ? cli_signal() : 2);
+        case DPCR_ERROR_CANCELLED: return 128 + stopping_signal(error);
         case DPCR_ERROR_MEMORY:
         case DPCR_ERROR_SYSTEM:
         case DPCR_ERROR_DEVICE: break;
@@ -106,14 +113,14 @@ static int fail_with(const dpcr_error *error, const char *text, cli_doing doing)
     const bool asked = error->status == DPCR_ERROR_CANCELLED && strstr(text, "cancel function");
     if (asked && cli_signal()) return cli_fail_stopped();
     if (asked && !strncmp(text, "rank ", 5))  // another one was
-        return cli_fail(status_of(error->status, doing), "%.*s: stopped as asked", (int)strcspn(text, ":"), text);
+        return cli_fail(status_of(error, doing), "%.*s: stopped as asked", (int)strcspn(text, ":"), text);
     // A signal ended the wait for a pipe's other end, or for another rank.
     const bool waited = error->status == DPCR_ERROR_IO || error->status == DPCR_ERROR_SYSTEM;
     if (waited && error->code == EINTR && cli_signal()) return cli_fail_stopped();
     // The library names its call first; where that is the verb, once is enough.
     const size_t n = verb_name ? strlen(verb_name) : 0;
     if (n && !strncmp(text, verb_name, n) && !strncmp(text + n, ": ", 2)) text += n + 2;
-    return cli_fail_in_words(status_of(error->status, doing), text);
+    return cli_fail_in_words(status_of(error, doing), text);
 }
 
 int cli_fail_error(const dpcr_error *error, cli_doing doing) {

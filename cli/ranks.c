@@ -8,7 +8,7 @@
 
 #include "world.h"
 
-enum { TAG_NAME = DPCR_TAGS, TAG_LENGTH, TAG_OPTIONS };
+enum { TAG_NAME = DPCR_TAGS, TAG_LENGTH, TAG_OPTIONS, TAG_FACTS };
 
 typedef struct run {
     const cli_common *common;
@@ -82,7 +82,7 @@ static bool give_way(int64_t rank) {
 static int run_process(run *r) {
     dpcr_transport transport;
     dpcr_error error = {0};
-    cli_world_patience(r->deadline > 5 ? r->deadline : 5);  // starting takes a second or two
+    cli_world_patience(r->deadline, true);
     int status = cli_world_open(&transport);
     if (status) return status;
     const dpcr_status ended = run_rank(r, &transport, &error);
@@ -153,6 +153,43 @@ dpcr_status cli_ranks_agree_on_options(cli_ranks *rank, const char *options, dpc
     if (status != DPCR_OK) return status;
     snprintf(text, sizeof text, "it has %s, rank 0 %s: wanted the same options", options, first);
     if (strcmp(first, options) != 0) status = fail(error, DPCR_ERROR_ARGUMENT, text);
+    return cli_ranks_agree(rank, CLI_COMPUTING, status, error);
+}
+
+static double real_of(uint64_t bits) {
+    double value;
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
+static void tell_fact(const cli_fact *own, uint64_t first, char *text, size_t bytes) {
+    switch (own->kind) {
+        case CLI_FACT_WHOLE:
+            snprintf(text, bytes, "its %s is %llu, rank 0's %llu: wanted the same", own->what,
+                     (unsigned long long)own->bits, (unsigned long long)first);
+            return;
+        case CLI_FACT_REAL:
+            snprintf(text, bytes, "its %s is %.10g, rank 0's %.10g: wanted the same", own->what, real_of(own->bits),
+                     real_of(first));
+            return;
+        case CLI_FACT_OTHER:
+            snprintf(text, bytes, "its %s is another than rank 0's: wanted the same", own->what);
+            return;
+    }
+}
+
+dpcr_status cli_ranks_agree_on_facts(cli_ranks *rank, const cli_fact *facts, int count, dpcr_error *error) {
+    uint64_t first[CLI_RANKS_FACTS] = {0};
+    char text[256];
+    int same = 0;
+    for (int i = 0; i < count; i++) first[i] = facts[i].bits;
+    dpcr_status status = share(rank, TAG_FACTS, first, sizeof first, error);
+    if (status != DPCR_OK) return status;
+    while (same < count && facts[same].bits == first[same]) same++;
+    if (same < count) {
+        tell_fact(&facts[same], first[same], text, sizeof text);
+        status = fail(error, DPCR_ERROR_ARGUMENT, text);
+    }
     return cli_ranks_agree(rank, CLI_COMPUTING, status, error);
 }
 

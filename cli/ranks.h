@@ -33,6 +33,17 @@ dpcr_status cli_ranks_agree_on_length(cli_ranks *rank, const char *what, int64_t
 enum { CLI_RANKS_OPTIONS = 96 };
 dpcr_status cli_ranks_agree_on_options(cli_ranks *rank, const char *options, dpcr_error *error);
 
+// The same of up to CLI_RANKS_FACTS of them one by one: the first that is not rank 0's is named. All give the same
+// list.
+typedef enum cli_fact_kind { CLI_FACT_WHOLE, CLI_FACT_REAL, CLI_FACT_OTHER } cli_fact_kind;  // other: not to be shown
+typedef struct cli_fact {
+    const char *what;
+    cli_fact_kind kind;
+    uint64_t bits;  // a number that is not negative, a double's bits, or a hash
+} cli_fact;
+enum { CLI_RANKS_FACTS = 64 };
+dpcr_status cli_ranks_agree_on_facts(cli_ranks *rank, const cli_fact *facts, int count, dpcr_error *error);
+
 // The steps of rank r of an even cut: first, and one past the last.
 int64_t cli_rank_first(int64_t length, int64_t ranks, int64_t rank);
 

@@ -136,7 +136,7 @@ double cli_now(void) { return 1e-9 * (double)nanoseconds(); }
 
 static int cancelled(void *user) {
     (void)user;
-    return stop_signal != 0;
+    return stop_signal;
 }
 
 dpcr_context *cli_context_create(const cli_common *common, int *status) {

@@ -9,6 +9,7 @@
 #include "convnet.h"
 #include "problem.h"
 #include "ranks.h"
+#include "train_agree.h"
 #include "train_log.h"
 #include "train_workers.h"
 #include "world.h"
@@ -167,6 +168,10 @@ static int tell(train *t, const dpcr_train_state *last) {
 static int fail_training(train *t, const dpcr_train_state *last, const dpcr_error *error) {
     if (t->report.status) return t->report.status;  // told already
     if (t->workers.status) return t->workers.status;
+    // Processes that do alike, each by itself, fail alike: rank 0's line is enough (cli_ranks_tell_alone). A wait in
+    // vain and a wish to stop are one's own.
+    const bool own = error->status == DPCR_ERROR_SYSTEM || error->status == DPCR_ERROR_CANCELLED;
+    if (cli_world_rank() > 0 && !own) cli_silence(true);
     if (error->status == DPCR_ERROR_UNSUPPORTED && last->reason == DPCR_REASON_NOT_CONVERGED)
         return cli_fail(CLI_UNCONVERGED, "%s", error->text);
     // What the library calls a wrong argument, beside a checkpoint, is options that the checkpoint does not agree with.
@@ -194,13 +199,19 @@ static dpcr_status train_it(train *t, dpcr_train_state *last, dpcr_error *error)
                                &p->figures, error);
 }
 
+static int prepare(train *t) {
+    cli_pipeline *p = &t->pipeline;
+    const cli_train_subject subject = {&t->options, t->model, &t->training, p, &t->workers};
+    const int status = p->options.transport ? cli_train_agree(&subject) : CLI_DONE;
+    if (status || !p->given) return status;
+    return cli_pipeline_prepare(p, t->context, t->model, &t->options, t->training.count);
+}
+
 static int run_training(train *t) {
     dpcr_error error = {0};
     dpcr_train_state last = {0};
-    if (t->pipeline.given) {
-        const int status = cli_pipeline_prepare(&t->pipeline, t->context, t->model, &t->options, t->training.count);
-        if (status) return status;
-    }
+    int status = prepare(t);
+    if (status) return status;
     cli_silence(false);
     cli_progress_start(&t->report.progress, &t->common);
     const dpcr_status trained = train_it(t, &last, &error);
@@ -208,9 +219,9 @@ static int run_training(train *t) {
     if (trained != DPCR_OK || t->report.status) return fail_training(t, &last, &error);
     if (cli_world_rank() > 0) return CLI_DONE;  // rank 0 has the network
     dpcr_train_state final;
-    int status = cli_report_final(&t->report, &last, &final);
-    if (!status) status = cli_pipeline_trace(&t->pipeline);
-    return status ? status : tell(t, &final);
+    status = cli_report_final(&t->report, &last, &final);
+    if (!status) status = tell(t, &final);
+    return status ? status : cli_pipeline_trace(&t->pipeline, t->report.begun);
 }
 
 static int run(train *t, dpcr_architecture architecture) {
@@ -262,6 +273,7 @@ static int run_among(train *t, dpcr_architecture architecture) {
         return cli_fail(CLI_USAGE, "--ranks %lld, but started as %lld processes", (long long)p->schedule.ranks,
                         (long long)size);
     p->schedule.ranks = size;
+    cli_world_patience(p->options.deadline > 0 ? p->options.deadline : 60, false);
     int status = cli_world_open(&p->transport);
     if (status) return status;
     p->options.transport = t->workers.options.transport = &p->transport;

@@ -279,10 +279,14 @@ void cli_pipeline_set(const cli_pipeline *p, cli_result *r) {
     cli_result_destroy(&x);
 }
 
-int cli_pipeline_trace(const cli_pipeline *p) {
+int cli_pipeline_trace(const cli_pipeline *p, bool trained) {
     if (!p->trace) return CLI_DONE;
+    if (!p->figures.actions && !trained)
+        return cli_fail(CLI_USAGE,
+                        "no trace: the training that --resume goes on with was complete, so no run was made");
     if (!p->figures.actions)
-        return cli_fail(CLI_USAGE, "no trace: no whole run was made; wanted more images or a smaller --segment");
+        return cli_fail(CLI_USAGE, "no trace: no whole run was made; wanted more images or a smaller --%s",
+                        synchronous(p) ? "batch" : "segment");
     return cli_schedule_trace(&p->run, p->figures.start, p->figures.end, 1e6, p->trace);
 }
 

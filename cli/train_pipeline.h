@@ -37,8 +37,9 @@ int cli_pipeline_prepare(cli_pipeline *pipeline, dpcr_context *context, const dp
                          const dpcr_train_options *train, int64_t images);
 void cli_pipeline_set(const cli_pipeline *pipeline, cli_result *result);
 void cli_pipeline_say(const cli_pipeline *pipeline, const cli_common *common);
-// Writes the trace, where one is wanted and there was a whole run. Returns the exit code.
-int cli_pipeline_trace(const cli_pipeline *pipeline);
+// Writes the trace, where one is wanted and there was a whole run; `trained`: there was anything to do. Returns the
+// exit code.
+int cli_pipeline_trace(const cli_pipeline *pipeline, bool trained);
 void cli_pipeline_free(cli_pipeline *pipeline, dpcr_context *context);
 
 #endif

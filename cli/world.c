@@ -44,7 +44,7 @@ int64_t cli_world_rank(void) {
 static const char module_name[] = "libdeeppcr_mpi.so.0";
 static const cli_world_module *module;
 static double patience;
-static bool asked;
+static bool together, asked;
 
 // As src/rt/dev/load.c looks for the CUDA backend: beside the program, where both are installed, or where the loader
 // looks; the first file that is there decides.
@@ -104,7 +104,8 @@ int cli_world_open(dpcr_transport *transport) {
                                   .signal = cli_signal,
                                   .now = cli_now,
                                   .rank = cli_world_rank,
-                                  .patience = patience};
+                                  .patience = patience,
+                                  .together = together};
     const int opened = module->open(&program, transport);
     if (opened || (transport->ranks == cli_world_size() && transport->rank == cli_world_rank())) return opened;
     module->close(0);  // each by itself, they would all do the whole work
@@ -117,4 +118,8 @@ int cli_world_open(dpcr_transport *transport) {
 
 bool cli_world_asked(void) { return asked; }
 void cli_world_close(int status) { module->close(status); }
-void cli_world_patience(double seconds) { patience = seconds; }
+
+void cli_world_patience(double seconds, bool all_together) {
+    patience = seconds > 5 ? seconds : 5;
+    together = all_together;
+}

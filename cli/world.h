@@ -9,9 +9,10 @@
 int64_t cli_world_size(void);
 int64_t cli_world_rank(void);
 bool cli_world_launched(void);  // also as the only one
-// Seconds that joining may take (60), and leaving, where all leave at the same time: past them the process ends with a
-// line. Of those who call this before they join.
-void cli_world_patience(double seconds);
+// To be called before joining. Seconds that leaving may take (60; at least 5 are given), after which the process ends
+// with a line: `together`, all leave at the same time, and they hold for joining too; else rank 0 comes last, and the
+// others give it four times as many.
+void cli_world_patience(double seconds, bool together);
 // Joins them; the transport lives until cli_world_close. Returns the exit code.
 int cli_world_open(dpcr_transport *transport);
 bool cli_world_asked(void);  // whether that was called

@@ -15,6 +15,7 @@ typedef struct cli_world_program {
     double (*now)(void);
     int64_t (*rank)(void);
     double patience;  // of cli_world_patience; 0: not called
+    bool together;    // and this
 } cli_world_program;
 
 // What the program has of it: cli_world_open, after which the program's struct still serves, and cli_world_close.

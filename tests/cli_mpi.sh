@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
 # cli_mpi.sh BUILD_DIR: pipelines whose ranks are processes: one process's network on 1 to 4 ranks, and faults that end
-# every process with one line of ours: a rank that is killed, one that stands still, a disk that is full.
+# every process with one line of ours: a rank that is killed, one that stands still, a disk that is full; and requests
+# to stop, to whichever rank.
 set -u
 . "$(dirname "$0")/program.bash"
 skip() { echo "cli_mpi: $*"; exit 77; }
@@ -41,6 +42,21 @@ for late in "pipedream" "layerpipe --stages 6 --split"; do
     cmp "$folder/a.safetensors" "$folder/b.safetensors" || complain "$late: processes and threads differ"
 done
 
+# ---- machines whose clocks count from different moments: a run's times are of one clock ----
+if unshare -T --monotonic 100000 true 2>/dev/null; then
+    command=("$program" "${options[@]}" --pipeline zb-h1 --microbatches 8 --json --trace "$folder/trace.json")
+    timeout 120 mpirun --oversubscribe -np 1 "${command[@]}" : -np 1 unshare -T --monotonic 100000 "${command[@]}" >"$folder/p.json" 2>"$folder/err" || complain "processes of two clocks: $(cat "$folder/err")"
+    python3 - "$folder/p.json" "$folder/trace.json" <<'END' || complain "the times of processes of two clocks"
+import json, sys
+run, trace = (json.load(open(path)) for path in sys.argv[1:])
+boxes = [e for e in trace["traceEvents"] if "dur" in e]
+assert 0 < run["pipeline"]["makespan"] < 1000, run["pipeline"]
+assert boxes and all(0 <= e["ts"] < 1e9 and 0 <= e["dur"] < 1e9 for e in boxes), boxes
+END
+else
+    echo "cli_mpi: clocks of two machines are not tried: this one makes no time namespaces"
+fi
+
 # ---- faults: within the time-out, our line, the last checkpoint whole ----
 ends() { # name, seconds at most, word of our line
     local status=$1 took=$2 most=$3 word=$4 what=$5
@@ -68,6 +84,39 @@ command=("$program" "${options[@]}" --pipeline zb-h1)
 timeout 60 mpirun --oversubscribe -np 1 "${command[@]}" --save "$folder/one.st" : -np 1 "${command[@]}" --save "$folder/no/one.st" >/dev/null 2>"$folder/err"
 ends $? 0 60 "rank 1: cannot write the checkpoint '.*/no/one.st'" "no folder on rank 1"
 one_line "no folder on rank 1"
+# options and files of their own: of what the network follows from, what is not rank 0's is named before anything is trained
+disagree() { # words, options of both, rank 0's, rank 1's
+    rm -f "$folder/both.st"
+    # shellcheck disable=SC2086  # words of options
+    timeout 60 mpirun --oversubscribe -np 1 "$program" "${options[@]}" $2 $3 --save "$folder/both.st" : -np 1 "$program" "${options[@]}" $2 $4 --save "$folder/both.st" >/dev/null 2>"$folder/err"
+    ends $? 0 60 "rank 1: its $1: wanted the same\$" "rank 0 with '$3', rank 1 with '$4'"
+    one_line "rank 0 with '$3', rank 1 with '$4'"
+    [ ! -e "$folder/both.st" ] || complain "rank 0 with '$3', rank 1 with '$4': trained"
+}
+disagree "--rate is 0.5, rank 0's 0.003" "--pipeline zb-h1" "" "--rate 0.5"
+disagree "--clip is 0, rank 0's 1" --data-parallel "--clip 1" ""
+disagree "--seed is 7, rank 0's 1" --swap "" "--seed 7"
+disagree "choice of --trace is another than rank 0's" "--pipeline zb-h1" "--trace $folder/both.json" ""
+"$program" "${options[@]}" --epochs 1 --quiet --constant-rate --warm-up 1 --save "$folder/r0.st" && "$program" "${options[@]}" --epochs 1 --quiet --constant-rate --warm-up 1 --seed 7 --save "$folder/r1.st" || complain "checkpoints of two runs"
+disagree "checkpoint (--resume) is another than rank 0's" "--pipeline zb-h1 --constant-rate --warm-up 1" "--resume $folder/r0.st" "--resume $folder/r1.st"
+# what each may have of its own does not matter
+command=("$program" "${options[@]}" --pipeline zb-h1)
+timeout 60 mpirun --oversubscribe -np 1 "${command[@]}" --threads 1 --quiet --save "$folder/p.safetensors" : -np 1 "${command[@]}" --recompute --cut even --deadline 50 --csv "$folder/no.csv" --save "$folder/other.safetensors" 2>"$folder/err" ||
+    complain "ranks with paths of their own: $(cat "$folder/err")"
+cmp "$folder/one.safetensors" "$folder/p.safetensors" || complain "ranks with paths of their own made another network"
+# what all compute alike, each by itself, one tells
+among 2 --swap --apart-rate 1e38 --quiet >/dev/null 2>"$folder/err"
+ends $? 0 1 "the loss is nan" "workers apart that diverge"
+one_line "workers apart that diverge"
+among 2 --data-parallel --clip 3 --constant-rate --warm-up 1 --resume "$folder/r0.st" --quiet >/dev/null 2>"$folder/err"
+ends $? 0 1 "clip is 3, wanted 0, the checkpoint's" "a checkpoint of other options"
+one_line "a checkpoint of other options"
+# a rank that never leaves
+if command -v cc >/dev/null && ! grep -qE '__[at]san_init' "$program" && printf '#include <unistd.h>\nint MPI_Finalize(void) { for (;;) pause(); }\n' | cc -shared -fPIC -x c -o "$folder/no_end.so" - 2>/dev/null; then
+    timeout 60 mpirun --oversubscribe -np 1 "${command[@]}" --deadline 3 --quiet : -np 1 -x LD_PRELOAD="$folder/no_end.so" "${command[@]}" --deadline 3 --quiet >/dev/null 2>"$folder/err"
+    ends $? 0 1 "MPI did not end within 5 s: a process stands still" "a rank that never leaves"
+    one_line "a rank that never leaves"
+fi
 find_rank() {
     for victim in $(pgrep -f "deeppcr train .*$folder/run.safetensors"); do
         rank_is "$victim" "$1" && return
@@ -92,6 +141,34 @@ for kind in "KILL --pipeline 1f1b --microbatches 4" "STOP --pipeline 1f1b --micr
     [ $signal = KILL ] || [ "$(grep -c '^deeppcr train: .*waited for' "$folder/err")" -eq 1 ] || complain "a rank that stands still: not one line: $(cat "$folder/err")"
     "$program" eval --load "$folder/run.safetensors" --limit 100 --quiet 2>"$folder/eval" || complain "SIG$signal left a damaged checkpoint: $(cat "$folder/eval")"
 done
+# a rank that is asked to stop stops all: rank 0 writes the checkpoint, and tells it
+for kind in "--pipeline 1f1b --microbatches 4" "--data-parallel" "--swap --epochs 1 --apart-epochs 100000"; do
+    # shellcheck disable=SC2086
+    start_long $kind
+    find_rank 1
+    kill -TERM "$victim"
+    before=$SECONDS
+    wait $job
+    status=$?
+    [ $status -eq 143 ] || complain "rank 1 of $kind asked to stop: exit status $status"
+    ends $status $((SECONDS - before)) 30 "^deeppcr train: stopped as asked .*; to go on.*, resume from $folder/run.safetensors$" "rank 1 of $kind asked to stop"
+    one_line "rank 1 of $kind asked to stop"
+    "$program" eval --load "$folder/run.safetensors" --limit 100 --quiet 2>"$folder/eval" || complain "rank 1 of $kind asked to stop left a damaged checkpoint: $(cat "$folder/eval")"
+done
+# also one that waits for another, which stands still (and which may say the same when it is woken to be ended)
+start_long --pipeline 1f1b --microbatches 4
+find_rank 0
+still=$victim
+find_rank 1
+kill -STOP "$still"
+sleep 0.5
+kill -TERM "$victim"
+before=$SECONDS
+wait $job
+status=$?
+kill -KILL "$still" 2>/dev/null
+[ $status -eq 143 ] || complain "a rank asked to stop while it waits: exit status $status"
+ends $status $((SECONDS - before)) 30 "^deeppcr train: .*stopped as asked" "a rank asked to stop while it waits"
 # no room any more in mid-run
 start_long --pipeline 1f1b --microbatches 4
 find_rank 0

@@ -107,7 +107,14 @@ assert min(start.values()) == 0 and all(start[f"1F{i}"] > start[f"0F{i}"] and en
 p = json.load(open(f"{sys.argv[1]}/t1.json"))["pipeline"]
 assert 0 < p["simulated_work"] <= p["simulated_makespan"], p
 PYTHON
-    refused 2 "no whole run" train resnet --layers 3 --limit 20 --batch 64 --epochs 1 --pipeline gpipe --trace "$folder/none.json" --quiet
+    # fewer images than a minibatch's are one; where there is no run, the result is told first
+    "$program" train resnet --layers 3 --limit 20 --batch 64 --epochs 1 --pipeline gpipe --trace "$folder/few.json" --json >"$folder/few" 2>"$folder/err" || complain "a trace of few images: $(cat "$folder/err")"
+    python3 -c 'import json, sys; p = json.load(open(sys.argv[1]))["pipeline"]; assert p["runs"] == 1 and p["makespan"] > 0, p' "$folder/few" || complain "the figures of few images"
+    none=(train resnet --layers 3 --limit 100 --epochs 1 --pipeline gpipe --trace "$folder/none.json" --resume)
+    "$program" train resnet --layers 3 --limit 100 --batch 64 --epochs 1 --quiet --save "$folder/done.safetensors" || complain "training to be gone on with"
+    refused 2 "was complete, so no run was made" "${none[@]}" "$folder/done.safetensors" --batch 64 --quiet
+    "$program" "${none[@]}" "$folder/done.safetensors" --batch 64 --json >"$folder/none" 2>"$folder/err"
+    [ $? -eq 2 ] && grep -q '"test_accuracy"' "$folder/none" && [ ! -e "$folder/none.json" ] || complain "a result that has no trace is not told: $(cat "$folder/none" "$folder/err")"
     # stopped after an epoch, gone on with by other ranks, then by one process
     train --epochs 3 --constant-rate --warm-up 3 --save "$folder/a.safetensors"
     train --epochs 1 --constant-rate --warm-up 3 --save "$folder/b.safetensors" --pipeline gpipe --ranks 2 --microbatches 3

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
-# cli_workers.sh BUILD_DIR: training by several workers: one process's network, resumed by others, refusals.
+# cli_workers.sh BUILD_DIR: training by several workers: one process's network, resumed by others, paused,
+# refusals.
 set -u
 . "$(dirname "$0")/program.bash"
 always=(train resnet --layers 3 --limit 200)
@@ -65,6 +66,28 @@ l, again, free = read("l"), read("l2"), read("l--free-running")
 assert l["test_loss"] == again["test_loss"] and l["workers"]["updates"] == 22 and 0 < l["workers"]["staleness"] <= 3
 assert l["workers"]["free_running"] is False and free["workers"]["free_running"] is True and free["test_accuracy"] > 0.3
 PYTHON
+# paused for longer than the deadline (Ctrl-Z, a frozen container), it goes on: all of it stood still, no thread waits in vain.
+# A busy machine may let a thread wait for two seconds: it is tried a few times.
+goes_on() {
+    local job status
+    rm -f "$folder/run.safetensors"
+    "$program" train resnet --layers 10 --width 12 --limit 700 --batch 64 --quiet --epochs 1000000 --test-every 0 --checkpoint-seconds 0.1 --deadline 2 \
+        --save "$folder/run.safetensors" --data-parallel --ranks 3 >/dev/null 2>"$folder/err" &
+    job=$!
+    for _ in $(seq 200); do
+        if [ -s "$folder/run.safetensors" ] || ! kill -0 $job 2>/dev/null; then break; fi
+        sleep 0.1
+    done
+    kill -STOP $job
+    sleep 4
+    kill -CONT $job
+    sleep 0.7
+    kill -TERM $job 2>/dev/null
+    wait $job
+    status=$?
+    [ $status -eq 143 ] && grep -q "stopped as asked" "$folder/err"
+}
+goes_on || goes_on || goes_on || complain "paused for longer than the deadline: $(cat "$folder/err")"
 line=$("$program" train resnet --layers 10 --width 12 --limit 700 --batch 64 --swap --resume "$folder/s.safetensors" 2>&1 >/dev/null)
 [ $? -eq 5 ] || complain "an averaged network was gone on from"
 case $line in *"no checkpoint to go on from"*"a network alone, such as SWAP leaves"*) ;; *) complain "an averaged network is refused with '$line'" ;; esac

@@ -80,6 +80,22 @@ static void a_rank_that_sends_nothing_ends_in_words(void **state) {
     }
 }
 
+// Time is taken as passed: all of it, and since the last look.
+static void what_this_process_stood_still_is_no_wait(void **state) {
+    (void)state;
+    dpcri_patience late = dpcri_patience_begin(20), stood = late, short_one = dpcri_patience_begin(0);
+    assert_true(dpcri_patience_over(&short_one));
+    assert_false(dpcri_patience_over(&late));
+    assert_true(dpcri_patience_next(&late) < late.until);
+    late.until -= 21;
+    assert_true(dpcri_patience_over(&late));
+    stood.until -= 100;
+    stood.seen -= 100;
+    assert_false(dpcri_patience_over(&stood));
+    stood.until -= 21;
+    assert_true(dpcri_patience_over(&stood));
+}
+
 // Rank 2 fails at once; the others, who would wait for a minute, end with it.
 static dpcr_status one_fails(void *argument, dpcri_comm *comm, dpcr_error *error) {
     int64_t value;
@@ -171,6 +187,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(messages_come_by_name_and_in_order),
         cmocka_unit_test(a_rank_that_sends_nothing_ends_in_words),
+        cmocka_unit_test(what_this_process_stood_still_is_no_wait),
         cmocka_unit_test(a_failure_ends_everybody_s_waiting),
         cmocka_unit_test(a_message_of_another_size_is_refused),
         cmocka_unit_test(a_rank_that_fails_without_a_word_has_failed),

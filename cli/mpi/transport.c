@@ -30,24 +30,30 @@ static const double LEAVE_SECONDS = 60;  // for messages that were not yet taken
 // ---- MPI's own beginning and end, which know no deadline ----
 
 static double patience = 60;  // seconds
-static bool together;         // all processes come to the end at the same time
 
 static char late[160];
+static volatile sig_atomic_t seconds_left;
 
-static void too_late(int number) {
+// Once a second; seconds in which this process itself stood still bring one alarm together.
+static void count_down(int number) {
     (void)number;
+    if (--seconds_left > 0) {
+        alarm(1);
+        return;
+    }
     if (write(STDERR_FILENO, late, strlen(late)) < 0) _exit(CLI_RESOURCES);
     _exit(CLI_RESOURCES);  // the launcher then ends the others
 }
 
-static void guard(const char *doing) {
+static void guard(const char *doing, double seconds) {
     const char *verb = program->get_verb();
     snprintf(late, sizeof late, "deeppcr%s%s: MPI did not %s within %g s: a process stands still\n", verb ? " " : "",
-             verb ? verb : "", doing, patience);
+             verb ? verb : "", doing, seconds);
     // Lower ranks first: their line is enough, and the launcher ends the others.
     const int64_t rank = program->rank();
-    signal(SIGALRM, too_late);
-    alarm((unsigned)patience + 1 + (unsigned)(rank > 0 ? 2 + (rank < 5 ? rank : 5) : 0));
+    seconds_left = (sig_atomic_t)(seconds < 1e9 ? seconds : 1e9) + 1 + (rank > 0 ? 2 + (int)(rank < 5 ? rank : 5) : 0);
+    signal(SIGALRM, count_down);
+    alarm(1);
 }
 
 static void unguard(void) {
@@ -55,11 +61,16 @@ static void unguard(void) {
     signal(SIGALRM, SIG_DFL);
 }
 
-static void be_patient(double seconds) {
-    patience = seconds < 1e9 ? seconds : 1e9;
-    together = true;
-    signal_seconds = 0.2;  // nothing to be finished, and a launcher that ends its processes waits a second
+static void be_patient(void) {
+    if (program->patience > 0) patience = program->patience;
+    if (program->together) signal_seconds = 0.2;  // nothing to be finished, and launchers that end us wait a second
 }
+
+// Training's --deadline is of messages between ranks at work; processes that start may be slower.
+static double to_start(void) { return program->together || patience > 60 ? patience : 60; }
+
+// Rank 0 of a training run comes last, after its tests, of which SWAP has three; the others are there by then.
+static double to_end(void) { return program->together || program->rank() == 0 ? patience : 4 * patience; }
 
 // Always DPCR_ERROR_SYSTEM: what is told by the rank that it happens to, as no other one comes to know (cli/ranks.c).
 // The text takes a, b and c in this order, or the first of them.
@@ -221,9 +232,9 @@ static dpcr_status exscan(void *user, int reversed, void *data, size_t bytes, dp
 
 static int open_world(const cli_world_program *asked, dpcr_transport *transport) {
     program = asked;
-    if (program->patience > 0) be_patient(program->patience);
+    be_patient();
     int provided = 0, size = 0, rank = 0, known = 0, *largest = NULL;
-    guard("start");
+    guard("start", to_start());
     if (MPI_Init_thread(NULL, NULL, MPI_THREAD_FUNNELED, &provided) != MPI_SUCCESS)
         return program->fail(CLI_RESOURCES, "MPI does not start");
     MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
@@ -252,7 +263,7 @@ static void close_world(int status) {
         program->fail(CLI_RESOURCES, "a message was never taken");
         MPI_Abort(MPI_COMM_WORLD, CLI_RESOURCES);
     }
-    if (together) guard("end");
+    guard("end", to_end());
     MPI_Finalize();
     unguard();
 }

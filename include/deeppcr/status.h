@@ -26,7 +26,8 @@ typedef enum dpcr_status {
     DPCR_ERROR_DEVICE = -10       // a device is not there or too old, or something failed on it
 } dpcr_status;
 
-// Written only on failure. `code` is the callback's own code for DPCR_ERROR_CALLBACK, errno for IO and SYSTEM, else 0.
+// Written only on failure. `code` is the callback's own code for DPCR_ERROR_CALLBACK, errno for IO and SYSTEM, what
+// another rank's cancel function returned for DPCR_ERROR_CANCELLED of training over a transport, else 0.
 typedef struct dpcr_error {
     dpcr_status status;
     int code;

@@ -151,9 +151,9 @@ static dpcr_status get(dpcri_rank *rank, dpcri_kind kind, int64_t from, int64_t 
     if (rank->dry) return DPCR_OK;
     const dpcr_status status = dpcri_receive(rank->comm, from, dpcri_tag(rank, kind, stage, i, part), to, bytes, &why);
     if (status == DPCR_OK) return status;
-    if (status != DPCR_ERROR_SYSTEM) return dpcri_fail(error, status, "%s", why.text);
-    return dpcri_fail(error, status, "pipeline: stage %lld waits for %s of microbatch %lld: %.300s", (long long)stage,
-                      names[kind], (long long)i, why.text);
+    if (status != DPCR_ERROR_SYSTEM) return dpcri_fail_code(error, status, why.code, "%s", why.text);
+    return dpcri_fail_code(error, status, why.code, "pipeline: stage %lld waits for %s of microbatch %lld: %.300s",
+                           (long long)stage, names[kind], (long long)i, why.text);
 }
 
 static dpcr_status put(dpcri_rank *rank, dpcri_kind kind, int64_t to, int64_t stage, int64_t i, int part,

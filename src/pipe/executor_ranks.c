@@ -2,6 +2,8 @@
 #include "pipe/executor_ranks.h"
 
 #include "rt/comm/collective.h"
+#include "rt/rt.h"
+#include "train/ledger.h"
 
 // Rank by rank longer, from half the deadline up to it: one of those that wait for a rank that stands still is the
 // first to say so, and ends the job before the others do.
@@ -20,4 +22,20 @@ dpcr_status dpcri_ranks_run(const char *call, dpcr_context *messages, int64_t ra
                           call, (long long)ranks, (long long)by->rank, (long long)by->ranks);
     carried.comm.deadline = patience(by, carried.comm.deadline);
     return body(argument, &carried.comm, error);
+}
+
+int dpcri_ranks_asked(const dpcr_transport *transport, const dpcr_context *context) {
+    const int answer = transport && transport->rank > 0 ? dpcri_cancel_answer(context) : 0;
+    return answer < 0 ? 1 : answer;
+}
+
+int64_t dpcri_ranks_heed(int64_t decided, int asked, int *stopped_by) {
+    if (!asked || (decided & DPCRI_STOP)) return decided;  // also without a checkpoint, of a step to be done again
+    *stopped_by = asked;
+    return decided | DPCRI_STOP | DPCRI_SAVE;
+}
+
+dpcr_status dpcri_ranks_stopped(dpcr_status status, int stopped_by, dpcr_error *error) {
+    if (status == DPCR_ERROR_CANCELLED && error) error->code = stopped_by;
+    return status;
 }

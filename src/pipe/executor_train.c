@@ -35,6 +35,7 @@ typedef struct training {
     // Rank 0's.
     int64_t runs;
     double makespans[KEPT_TIMES], busy[KEPT_TIMES], bytes;
+    int stopped_by;                  // what another rank's caller said
     dpcr_pipeline_figures *figures;  // NULL: not wanted, on any rank
 } training;
 
@@ -47,11 +48,12 @@ typedef struct worker {
     uint8_t *spare;  // [batch] labels that nobody asked for
     int64_t from;    // row of the epoch's order where the run begins
     double *times;   // [actions of the row][2] of the last whole run, where they are wanted
+    double ahead;    // seconds that this clock is before rank 0's
 } worker;
 
 typedef struct told {
     double loss[2], began, ended, busy, bytes;
-    int64_t correct;
+    int64_t correct, asked;  // asked: to stop
 } told;
 
 static const char SENTENCE[] = "stages in order, microbatches side by side";
@@ -135,6 +137,7 @@ static dpcr_status hear_all(worker *w, const told *own, told *sum, dpcr_error *e
                                error));
         for (int chain = 0; chain < 2; chain++) sum->loss[chain] += theirs.loss[chain];
         sum->correct += theirs.correct;
+        if (!sum->asked) sum->asked = theirs.asked;
         if (theirs.began < sum->began) sum->began = theirs.began;
         if (theirs.ended > sum->ended) sum->ended = theirs.ended;
         if (theirs.busy > sum->busy) sum->busy = theirs.busy;
@@ -146,7 +149,7 @@ done:
 
 // A run as long as they come, which the figures are of.
 static bool is_whole(const training *t, int64_t updates, int64_t rows) {
-    return updates == t->segment && (!t->synchronous || rows == t->ledger.options.batch);
+    return updates == t->segment && (!t->synchronous || rows == t->batch);
 }
 
 static dpcr_status note_run(training *t, const told *sum, int64_t updates, int64_t rows, dpcr_error *error) {
@@ -166,8 +169,9 @@ static dpcr_status agree(worker *w, int64_t updates, int64_t rows, bool ends, in
     const dpcri_rank *k = &w->rank;
     const told own = {.loss = {k->loss[0], k->loss[1]},
                       .correct = k->correct[0] + k->correct[1],
-                      .began = k->began,
-                      .ended = k->ended,
+                      .asked = dpcri_ranks_asked(w->t->pipeline.transport, w->t->ledger.context),
+                      .began = k->began - w->ahead,
+                      .ended = k->ended - w->ahead,
                       .busy = k->busy,
                       .bytes = dpcri_rank_activation_bytes(k)};
     if (w->comm->rank) {
@@ -179,11 +183,50 @@ static dpcr_status agree(worker *w, int64_t updates, int64_t rows, bool ends, in
         DPCR_TRY(hear_all(w, &own, &sum, error));
         DPCR_TRY(note_run(w->t, &sum, updates, rows, error));
         if (ends) DPCR_TRY(gather(w, error));
-        *decided = dpcri_ledger_decide(&w->t->ledger, SENTENCE);
+        *decided = dpcri_ranks_heed(dpcri_ledger_decide(&w->t->ledger, SENTENCE), (int)sum.asked, &w->t->stopped_by);
         for (int64_t r = 1; r < w->comm->ranks; r++)
             DPCR_TRY(dpcri_send(w->comm, r, tag, decided, sizeof *decided, error));
     }
     if (*decided & DPCRI_SAVE) DPCR_TRY(save(w, ends, error));
+done:
+    return status;
+}
+
+// ---- one clock: processes may run on machines that count seconds from different moments ----
+
+enum { QUESTIONS = 8 };
+
+// By the answer that came soonest. Clocks that differ by less than it took are taken for one, as those of one machine.
+static dpcr_status compare_with(worker *w, int64_t rank, int64_t tag, dpcr_error *error) {
+    dpcr_status status = DPCR_OK;
+    double ahead = 0, soonest = INFINITY, theirs;
+    for (int k = 0; k < QUESTIONS; k++) {
+        const double asked = dpcri_seconds();
+        DPCR_TRY(dpcri_send(w->comm, rank, tag, NULL, 0, error));
+        DPCR_TRY(dpcri_receive(w->comm, rank, tag, &theirs, sizeof theirs, error));
+        const double took = dpcri_seconds() - asked;
+        if (took >= soonest) continue;
+        soonest = took;
+        ahead = theirs - (asked + 0.5 * took);
+    }
+    if (fabs(ahead) <= soonest) ahead = 0;
+    DPCR_TRY(dpcri_send(w->comm, rank, tag, &ahead, sizeof ahead, error));
+done:
+    return status;
+}
+
+// Once an epoch, as clocks of different machines do not keep step.
+static dpcr_status compare_clocks(worker *w, dpcr_error *error) {
+    dpcr_status status = DPCR_OK;
+    const int64_t tag = dpcri_tag(&w->rank, DPCRI_MESSAGE_OTHER, 0, 0, 1);
+    for (int64_t r = 1; w->comm->rank == 0 && r < w->comm->ranks; r++) DPCR_TRY(compare_with(w, r, tag, error));
+    if (w->comm->rank == 0) return DPCR_OK;
+    for (int k = 0; k < QUESTIONS; k++) {
+        DPCR_TRY(dpcri_receive(w->comm, 0, tag, NULL, 0, error));
+        const double now = dpcri_seconds();
+        DPCR_TRY(dpcri_send(w->comm, 0, tag, &now, sizeof now, error));
+    }
+    DPCR_TRY(dpcri_receive(w->comm, 0, tag, &w->ahead, sizeof w->ahead, error));
 done:
     return status;
 }
@@ -234,10 +277,11 @@ static dpcr_status run_epochs(worker *w, dpcr_error *error) {
             if (w->comm->rank == 0) w->t->ledger.position = p;
         }
         dpcri_shuffle(t->ledger.options.seed, p.epoch, t->ledger.data->count, w->order);
+        if (t->figures && t->pipeline.transport) DPCR_TRY(compare_clocks(w, error));
         DPCR_TRY(run_epoch(w, &p, &stopped, error));
     }
     DPCR_TRY(gather(w, error));
-    if (w->comm->rank == 0) DPCR_TRY(dpcri_ledger_end(&t->ledger, error));
+    if (w->comm->rank == 0) DPCR_TRY(dpcri_ranks_stopped(dpcri_ledger_end(&t->ledger, error), t->stopped_by, error));
 done:
     return status;
 }
@@ -330,6 +374,7 @@ static dpcr_status gather_times(worker *w, dpcr_error *error) {
     const int64_t all = s->first[s->ranks], row = s->first[w->comm->rank],
                   tag = dpcri_tag(&w->rank, DPCRI_MESSAGE_OTHER, 0, 0, 0);
     double *times = NULL, began = INFINITY;
+    for (int64_t n = 0; n < 2 * (s->first[w->comm->rank + 1] - row); n++) w->times[n] -= w->ahead;
     if (w->comm->rank)
         return dpcri_send(w->comm, 0, tag, w->times, 2 * (size_t)(s->first[w->comm->rank + 1] - row) * sizeof *times,
                           error);

@@ -141,9 +141,11 @@ int dpcr_cancel_locked(void *locked_cancel) {
 
 bool dpcri_cancels(const dpcr_context *context) { return context->options.cancel != NULL; }
 
-bool dpcri_cancelled(const dpcr_context *context) {
-    return context->options.cancel && context->options.cancel(context->options.cancel_user) != 0;
+int dpcri_cancel_answer(const dpcr_context *context) {
+    return context->options.cancel ? context->options.cancel(context->options.cancel_user) : 0;
 }
+
+bool dpcri_cancelled(const dpcr_context *context) { return dpcri_cancel_answer(context) != 0; }
 
 void *dpcri_alloc(dpcr_context *context, size_t bytes) {
     return bytes ? context->options.allocate(context->options.allocator_user, bytes, 64) : NULL;

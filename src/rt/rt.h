@@ -75,5 +75,7 @@ const char *dpcri_machine_name(char *buffer, size_t bytes);
 
 // Whether there is a cancel function.
 bool dpcri_cancels(const dpcr_context *context);
+// What it says; 0 where there is none.
+int dpcri_cancel_answer(const dpcr_context *context);
 
 #endif

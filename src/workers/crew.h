@@ -18,6 +18,7 @@ typedef struct dpcri_crew {
     double enough;  // an epoch of this accuracy is the last (SWAP's first phase); 0: none is
     // Worker 0's.
     bool reached;
+    int stopped_by;  // what another worker's caller said
     double waited;
     int64_t updates;
 } dpcri_crew;
@@ -45,7 +46,7 @@ typedef struct dpcri_member {
     dpcri_minibatch batch;
     dpcr_optimiser **optimisers;  // [groups]
     int64_t *order;               // [count]
-    double *losses;               // [batch + 1] of my rows, then how many are right
+    double *losses;               // [batch + 2] of my rows, then what is told beside
     double *squares;              // [units]
     bool stepped;                 // the books' model is not mine any more
     bool stopped;                 // as asked, before the end or after the last step

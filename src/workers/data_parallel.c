@@ -21,6 +21,10 @@ enum { TAG_LOSSES, TAG_DECISION, TAG_GROUPS };  // then two a group: a sum so fa
 
 static int64_t tag_so_far(int64_t group) { return TAG_GROUPS + 2 * group; }
 static int64_t tag_whole(int64_t group) { return TAG_GROUPS + 2 * group + 1; }
+
+enum { TOLD_BESIDE = 2 };  // behind the rows' losses: how many are right, and what asked this process to stop
+static size_t told_bytes(int64_t rows) { return (size_t)(rows + TOLD_BESIDE) * sizeof(double); }
+
 int64_t dpcri_crew_tag(const dpcri_crew *c, int kind) { return TAG_GROUPS + 2 * c->groups + kind; }
 
 // ---- the crew ----
@@ -105,7 +109,7 @@ dpcr_status dpcri_member_create(dpcri_member *m, dpcri_crew *c, dpcri_comm *comm
     DPCR_TRY(dpcri_minibatch_create(&m->batch, m->context, &m->network, batch / comm->ranks + 1, error));
     m->optimisers = dpcri_alloc_zero(m->context, (size_t)c->groups * sizeof *m->optimisers);
     m->order = dpcri_alloc(m->context, (size_t)l->data->count * sizeof *m->order);
-    m->losses = dpcri_alloc(m->context, (size_t)(batch + 1) * sizeof *m->losses);
+    m->losses = dpcri_alloc(m->context, (size_t)(batch + TOLD_BESIDE) * sizeof *m->losses);
     m->squares = dpcri_alloc(m->context, (size_t)dpcri_units_of(l->model) * sizeof *m->squares);
     if (!m->optimisers || !m->order || !m->losses || !m->squares)
         DPCR_TRY(dpcri_fail(error, DPCR_ERROR_MEMORY, "train: no memory for the order of %lld rows",
@@ -162,8 +166,8 @@ static dpcr_status pass_rows(dpcri_member *m, int64_t from, int64_t rows, dpcr_e
     for (int64_t g = 0; g < m->crew->groups; g++) DPCR_TRY(dpcri_network_forward(&m->network, &m->batch, g, error));
     DPCR_TRY(dpcri_network_loss(&m->network, &m->batch, rows, m->losses, &correct, error));
     m->losses[mine] = (double)correct;
-    if (m->comm->rank)
-        DPCR_TRY(dpcri_send(m->comm, 0, TAG_LOSSES, m->losses, (size_t)(mine + 1) * sizeof *m->losses, error));
+    m->losses[mine + 1] = dpcri_ranks_asked(m->crew->options.transport, l->context);
+    if (m->comm->rank) DPCR_TRY(dpcri_send(m->comm, 0, TAG_LOSSES, m->losses, told_bytes(mine), error));
     for (int64_t g = m->crew->groups - 1; g >= 0; g--) DPCR_TRY(dpcri_network_input(&m->network, &m->batch, g, error));
 done:
     return status;
@@ -214,15 +218,18 @@ static void update(dpcri_member *m) {
 // ---- after a step ----
 
 // All rows' losses in their order.
-static dpcr_status hear_losses(dpcri_member *m, int64_t rows, double *loss, int64_t *correct, dpcr_error *error) {
+static dpcr_status hear_losses(dpcri_member *m, int64_t rows, double *loss, int64_t *correct, int *asked,
+                               dpcr_error *error) {
     dpcr_status status = DPCR_OK;
     *loss = 0;
     *correct = 0;
+    *asked = 0;
     for (int64_t worker = 0; worker < m->comm->ranks; worker++) {
         const int64_t theirs = rows_of(m, rows, worker);
-        if (worker) DPCR_TRY(await(m, worker, TAG_LOSSES, m->losses, (size_t)(theirs + 1) * sizeof *m->losses, error));
+        if (worker) DPCR_TRY(await(m, worker, TAG_LOSSES, m->losses, told_bytes(theirs), error));
         for (int64_t r = 0; r < theirs; r++) *loss += m->losses[r];
         *correct += (int64_t)m->losses[theirs];
+        if (!*asked) *asked = (int)m->losses[theirs + 1];
     }
 done:
     return status;
@@ -236,13 +243,14 @@ static dpcr_status agree(dpcri_member *m, int64_t rows, int64_t *decided, dpcr_e
     dpcri_ledger *l = &c->ledger;
     double loss;
     int64_t correct;
+    int asked;
     if (m->comm->rank) return dpcri_receive_decision(m->comm, TAG_DECISION, decided, sizeof *decided, error);
-    DPCR_TRY(hear_losses(m, rows, &loss, &correct, error));
+    DPCR_TRY(hear_losses(m, rows, &loss, &correct, &asked, error));
     DPCR_TRY(dpcri_ledger_note(l, loss / (double)rows, correct, 1, rows, error));
     c->updates++;
     const bool ended = l->position.batch == l->batches;
     if (ended) dpcri_member_hand_in(m);
-    *decided = dpcri_ledger_decide(l, c->sentence);
+    *decided = dpcri_ranks_heed(dpcri_ledger_decide(l, c->sentence), asked, &c->stopped_by);
     if (ended && c->enough > 0 && l->state.accuracy >= c->enough) *decided |= ENOUGH;
     for (int64_t worker = 1; worker < m->comm->ranks; worker++)
         DPCR_TRY(dpcri_send(m->comm, worker, TAG_DECISION, decided, sizeof *decided, error));
@@ -298,7 +306,7 @@ dpcr_status dpcri_member_train(dpcri_member *m, dpcri_position *p, dpcr_error *e
     if (m->comm->rank) return DPCR_OK;
     m->crew->reached = (decided & ENOUGH) != 0;
     dpcri_member_hand_in(m);
-    if (m->stopped) DPCR_TRY(dpcri_ledger_end(l, error));
+    if (m->stopped) DPCR_TRY(dpcri_ranks_stopped(dpcri_ledger_end(l, error), m->crew->stopped_by, error));
 done:
     return status;
 }

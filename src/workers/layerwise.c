@@ -72,6 +72,7 @@ static int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 static dpcr_status wait_until(thread *th, atomic_llong *counter, int64_t wanted, dpcr_error *error) {
     if (atomic_load_explicit(counter, memory_order_acquire) >= wanted) return DPCR_OK;
     const double began = dpcri_seconds();
+    dpcri_patience patience = dpcri_patience_begin(th->comm->deadline);
     for (int64_t turn = 0; atomic_load_explicit(counter, memory_order_acquire) < wanted; turn++) {
         dpcri_wait(turn);
         if (turn % 64) continue;
@@ -79,7 +80,7 @@ static dpcr_status wait_until(thread *th, atomic_llong *counter, int64_t wanted,
             const int64_t other = th->comm->rank ? 0 : th->comm->ranks - 1;
             return dpcri_receive(th->comm, other, TAG_NEVER, NULL, 0, error);
         }
-        if (dpcri_seconds() - began > th->comm->deadline)
+        if (dpcri_patience_over(&patience))
             return dpcri_fail(error, DPCR_ERROR_SYSTEM, "thread %lld waited %g s for another, which did nothing",
                               (long long)th->comm->rank, th->comm->deadline);
     }

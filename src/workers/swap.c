@@ -1,16 +1,22 @@
 // SPDX-License-Identifier: MIT
 // SWAP (Gupta, Serrano, DeCoste; ICLR 2020, arXiv 2001.02312): together with large minibatches, then apart with small
 // ones and orders of rows of their own, then the mean of the weights. While they are apart workers tell worker 0, and
-// it tells them, now and then that they live: how long an epoch takes bounds nobody's patience.
+// it tells them, now and then that they live: how long an epoch takes bounds nobody's patience. Processes meet about
+// once a second beside, after a step that worker 0 names: it has to hear who was asked to stop.
 #include <stdatomic.h>
 #include <string.h>
 
 #include "model/model_internal.h"
+#include "pipe/executor_ranks.h"
 #include "rt/rt.h"
 #include "workers/crew.h"
 
 enum { TAG_PARTED, TAG_ALIVE, TAG_WEIGHTS, TAG_NEVER };  // beside the first phase's
 enum { RUNNING, ASKED_TO_STOP, FAILED };
+// What TAG_ALIVE says. Who has come to a meeting, or to the end, says MET, and more than that by what asked him to
+// stop; worker 0 after how many steps the next meeting is.
+enum { ALIVE, MET };
+static const double MEETING_SECONDS = 1;
 
 typedef struct swapping {
     dpcri_crew crew;  // first: a crew's body gets it
@@ -27,7 +33,9 @@ typedef struct alone {
     dpcri_member *member;
     dpcr_model *model;
     double beat, mark;
-    dpcr_error error;  // of a message from within a step
+    double met;              // processes: when they met last
+    int64_t meeting, apart;  // step after which they meet, and steps between the last meeting and that
+    dpcr_error error;        // of a message from within a step
     dpcr_train_options options;
 } alone;
 
@@ -35,30 +43,71 @@ static int64_t tag(const alone *a, int kind) { return dpcri_crew_tag(&a->swap->c
 
 // ---- signs of life ----
 
-static dpcr_status beat(alone *a, bool done, dpcr_error *error) {
+static dpcr_status say(alone *a, int64_t word, dpcr_error *error) {
     dpcr_status status = DPCR_OK;
     dpcri_comm *comm = a->member->comm;
-    const double now = dpcri_seconds();
-    const int64_t say = done;
-    if (!done && now - a->beat < comm->deadline / 4) return DPCR_OK;
-    a->beat = now;
-    if (comm->rank) return dpcri_send(comm, 0, tag(a, TAG_ALIVE), &say, sizeof say, error);
+    a->beat = dpcri_seconds();
+    if (comm->rank) return dpcri_send(comm, 0, tag(a, TAG_ALIVE), &word, sizeof word, error);
     for (int64_t worker = 1; worker < comm->ranks; worker++)
-        DPCR_TRY(dpcri_send(comm, worker, tag(a, TAG_ALIVE), &say, sizeof say, error));
+        DPCR_TRY(dpcri_send(comm, worker, tag(a, TAG_ALIVE), &word, sizeof word, error));
 done:
     return status;
 }
 
-static dpcr_status wait_for(alone *a, int64_t worker, dpcr_error *error) {
+static dpcr_status beat(alone *a, dpcr_error *error) {
+    if (dpcri_seconds() - a->beat < a->member->comm->deadline / 4) return DPCR_OK;
+    return say(a, ALIVE, error);
+}
+
+static dpcr_status wait_for(alone *a, int64_t worker, int64_t *said, dpcr_error *error) {
     dpcr_status status = DPCR_OK;
-    for (int64_t said = 0; !said;) {
+    for (*said = ALIVE; *said == ALIVE;) {
         if (a->member->comm->rank) {
-            DPCR_TRY(dpcri_receive_decision(a->member->comm, tag(a, TAG_ALIVE), &said, sizeof said, error));
+            DPCR_TRY(dpcri_receive_decision(a->member->comm, tag(a, TAG_ALIVE), said, sizeof *said, error));
             continue;
         }
-        DPCR_TRY(dpcri_receive(a->member->comm, worker, tag(a, TAG_ALIVE), &said, sizeof said, error));
-        DPCR_TRY(beat(a, false, error));
+        DPCR_TRY(dpcri_receive(a->member->comm, worker, tag(a, TAG_ALIVE), said, sizeof *said, error));
+        DPCR_TRY(beat(a, error));
     }
+done:
+    return status;
+}
+
+// ---- meetings ----
+
+static dpcr_status say_met(alone *a, dpcr_error *error) {
+    const dpcri_crew *c = &a->swap->crew;
+    return say(a, MET + dpcri_ranks_asked(c->options.transport, c->ledger.context), error);
+}
+
+static dpcr_status name_next(alone *a, dpcr_error *error) {
+    const double now = dpcri_seconds(), took = now - a->met, most = 16 * (double)a->apart;
+    const double steps = (double)a->apart * MEETING_SECONDS / (took > 1e-9 ? took : 1e-9);
+    a->met = now;
+    a->apart = steps < 1 ? 1 : (int64_t)(steps < most ? steps : most);
+    a->meeting += a->apart;
+    return say(a, a->apart, error);
+}
+
+// All have as many steps. Whoever was asked waits for worker 0, which ends the run.
+static dpcr_status meet(alone *a, int64_t step, dpcr_error *error) {
+    dpcr_status status = DPCR_OK;
+    const dpcri_comm *comm = a->member->comm;
+    int64_t said;
+    int fate = RUNNING;
+    if (!a->swap->crew.options.transport || comm->ranks == 1 || step != a->meeting) return DPCR_OK;
+    if (comm->rank) {
+        DPCR_TRY(say_met(a, error));
+        DPCR_TRY(wait_for(a, 0, &said, error));
+        a->meeting += said;
+        return DPCR_OK;
+    }
+    for (int64_t worker = 1; worker < comm->ranks; worker++) {
+        DPCR_TRY(wait_for(a, worker, &said, error));
+        if (said > MET && atomic_compare_exchange_strong(&a->swap->fate, &fate, ASKED_TO_STOP))
+            a->swap->crew.stopped_by = (int)(said - MET);
+    }
+    if (atomic_load(&a->swap->fate) == RUNNING) DPCR_TRY(name_next(a, error));
 done:
     return status;
 }
@@ -102,7 +151,9 @@ static int on_step(void *user, const dpcr_train_state *state) {
     int running = RUNNING;
     if (a->member->comm->rank == 0 && tell(a, state))
         atomic_compare_exchange_strong(&a->swap->fate, &running, ASKED_TO_STOP);
-    return beat(a, false, &a->error) != DPCR_OK || atomic_load(&a->swap->fate) != RUNNING;
+    if (atomic_load(&a->swap->fate) != RUNNING) return 1;
+    return beat(a, &a->error) != DPCR_OK || meet(a, state->step, &a->error) != DPCR_OK ||
+           atomic_load(&a->swap->fate) != RUNNING;
 }
 
 static dpcr_status make_alone(alone *a, dpcr_error *error) {
@@ -127,15 +178,17 @@ static dpcr_status make_alone(alone *a, dpcr_error *error) {
                                       .seed = c->ledger.options.seed + 1 + (uint64_t)m->comm->rank,
                                       .progress = on_step,
                                       .progress_user = a};
-    a->beat = dpcri_seconds();
+    a->beat = a->met = dpcri_seconds();
+    a->meeting = a->apart = 1;
 done:
     return status;
 }
 
 static dpcr_status stopped_apart(const swapping *s, dpcr_error *error) {
     const char *save = s->crew.ledger.options.save;
-    return dpcri_fail(error, DPCR_ERROR_CANCELLED, "train: stopped as asked while the workers were apart%s%s",
-                      save ? "; to go on from where they parted, resume from " : "", save ? save : "");
+    return dpcri_fail_code(error, DPCR_ERROR_CANCELLED, s->crew.stopped_by,
+                           "train: stopped as asked while the workers were apart%s%s",
+                           save ? "; to go on from where they parted, resume from " : "", save ? save : "");
 }
 
 static dpcr_status work_alone(alone *a, dpcr_error *error) {
@@ -189,17 +242,20 @@ static dpcr_status average(alone *a, dpcr_error *error) {
     dpcr_model *model = s->crew.ledger.model;
     dpcri_comm *comm = a->member->comm;
     const size_t bytes = dpcri_model_bytes(model);
+    int64_t said = MET;
     if (comm->rank) {
-        DPCR_TRY(beat(a, true, error));
+        DPCR_TRY(say_met(a, error));
         DPCR_TRY(dpcri_send(comm, 0, tag(a, TAG_WEIGHTS), a->model->parameters, bytes, error));
-        return wait_for(a, 0, error);
+        return wait_for(a, 0, &said, error);
     }
     for (int64_t worker = 0; worker < comm->ranks; worker++) {
-        if (worker) DPCR_TRY(wait_for(a, worker, error));
+        if (worker) DPCR_TRY(wait_for(a, worker, &said, error));
+        if (said > MET) s->crew.stopped_by = (int)(said - MET);
+        if (said > MET) DPCR_TRY(stopped_apart(s, error));
         if (worker) DPCR_TRY(dpcri_receive(comm, worker, tag(a, TAG_WEIGHTS), a->model->parameters, bytes, error));
         add_in(s, a->model);
         memcpy(model->parameters, a->model->parameters, bytes);
-        DPCR_TRY(beat(a, worker + 1 == comm->ranks, error));
+        DPCR_TRY(worker + 1 == comm->ranks ? say(a, MET, error) : beat(a, error));
         dpcri_phase_end(&s->seconds[1], &a->mark);
         DPCR_TRY(show(s, DPCR_SWAP_APART, worker, error));
         a->mark = dpcri_seconds();
@@ -225,7 +281,8 @@ static dpcr_status run_worker(void *argument, dpcri_comm *comm, dpcr_error *erro
     DPCR_TRY(dpcri_member_create(&m, &s->crew, comm, error));
     DPCR_TRY(dpcri_member_train(&m, &position, error));
     if (m.stopped) {  // also after the first phase's last step: there is a second one
-        if (comm->rank == 0) DPCR_TRY(dpcri_ledger_stopped(&s->crew.ledger, error));
+        if (comm->rank == 0)
+            DPCR_TRY(dpcri_ranks_stopped(dpcri_ledger_stopped(&s->crew.ledger, error), s->crew.stopped_by, error));
         goto done;
     }
     DPCR_TRY(part(&a, error));

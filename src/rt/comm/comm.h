@@ -48,6 +48,18 @@ static inline dpcr_status dpcri_receive_decision(dpcri_comm *comm, int64_t tag, 
 // This rank goes no further: the others' waits end.
 static inline void dpcri_comm_fail(dpcri_comm *comm, const dpcr_error *error) { comm->table->failed(comm, error); }
 
+// ---- patience ----
+
+// A wait of at most `deadline` seconds, looked after every `slice` seconds. A look that comes more than a second late
+// says that this process stood still (Ctrl-Z, a frozen container), and with it those that it waits for: the time since
+// the last look does not count.
+typedef struct dpcri_patience {
+    double until, seen, slice;  // `seen`: the last look
+} dpcri_patience;
+dpcri_patience dpcri_patience_begin(double deadline);
+double dpcri_patience_next(const dpcri_patience *patience);  // when to look again, by dpcri_seconds
+bool dpcri_patience_over(dpcri_patience *patience);          // the look
+
 // ---- ranks as threads ----
 
 // Runs body(argument, comm) on `ranks` threads at once, rank 0 on the caller's. What the rank that failed first says is

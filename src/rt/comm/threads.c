@@ -128,15 +128,26 @@ static message *take(mailbox *box, int64_t from, int64_t tag) {
     return NULL;
 }
 
-static struct timespec after(double seconds) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    const double most = !(seconds > 0) ? 0 : seconds < 1e9 ? seconds : 1e9;
-    const long long whole = (long long)most;
-    t.tv_sec += whole;
-    t.tv_nsec += (long)((most - (double)whole) * 1e9);
-    if (t.tv_nsec >= 1000000000) t.tv_sec++, t.tv_nsec -= 1000000000;
-    return t;
+dpcri_patience dpcri_patience_begin(double deadline) {
+    const double now = dpcri_seconds(), most = !(deadline > 0) ? 0 : deadline < 1e9 ? deadline : 1e9;
+    return (dpcri_patience){.until = now + most, .seen = now, .slice = most < 4 ? most / 4 : 1};
+}
+
+double dpcri_patience_next(const dpcri_patience *p) {
+    const double next = p->seen + p->slice;
+    return next < p->until ? next : p->until;
+}
+
+bool dpcri_patience_over(dpcri_patience *p) {
+    const double now = dpcri_seconds(), since = now - p->seen;
+    if (since > p->slice + 1) p->until += since;
+    p->seen = now;
+    return now >= p->until;
+}
+
+static struct timespec moment(double seconds) {
+    const time_t whole = (time_t)seconds;
+    return (struct timespec){.tv_sec = whole, .tv_nsec = (long)((seconds - (double)whole) * 1e9)};
 }
 
 static void stay_awake(mailbox *box, unsigned seen) {
@@ -147,7 +158,7 @@ static void stay_awake(mailbox *box, unsigned seen) {
 static dpcr_status receive(dpcri_comm *comm, int64_t from, int64_t tag, void *data, size_t bytes, dpcr_error *error) {
     group *g = group_of(comm);
     mailbox *box = &g->boxes[comm->rank];
-    const struct timespec until = after(comm->deadline);
+    dpcri_patience patience = dpcri_patience_begin(comm->deadline);
     dpcr_status status = DPCR_OK;
     message *m = NULL;
     bool late = false;
@@ -163,7 +174,9 @@ static dpcr_status receive(dpcri_comm *comm, int64_t from, int64_t tag, void *da
             break;
         }
         if (asleep) {
-            late = pthread_cond_timedwait(&box->arrived, &box->lock, &until) == ETIMEDOUT;
+            const struct timespec next = moment(dpcri_patience_next(&patience));
+            if (pthread_cond_timedwait(&box->arrived, &box->lock, &next) == ETIMEDOUT)
+                late = dpcri_patience_over(&patience);
             continue;
         }
         const unsigned seen = atomic_load(&box->changes);
