@@ -124,6 +124,24 @@ static dpcr_status check_memory(const checking *c, int64_t rank) {
     return DPCR_OK;
 }
 
+// When the copies of a stage on several ranks come and go no row tells.
+static dpcr_status check_limit(const checking *c) {
+    const dpcr_schedule *s = c->schedule;
+    if (c->limit <= 0 || s->semantics != DPCR_DELAYED) return DPCR_OK;
+    for (int64_t r = 0; r < s->ranks; r++)
+        for (int64_t n = s->first[r]; n < s->first[r + 1]; n++) {
+            int32_t *rank = &c->rank_of[s->actions[n].stage];
+            if (*rank < 0) *rank = (int32_t)r;
+            if (*rank != r)
+                return dpcri_fail(
+                    c->error, DPCR_ERROR_UNSUPPORTED,
+                    "schedule: a limit of activations is for stages on one rank each, and stage %lld lies "
+                    "on ranks %d and %lld; simulating tells what they hold",
+                    (long long)s->actions[n].stage, (int)*rank, (long long)r);
+        }
+    return DPCR_OK;
+}
+
 static dpcr_status check_rows(checking *c) {
     const dpcr_schedule *s = c->schedule;
     dpcr_status status = DPCR_OK;
@@ -223,6 +241,7 @@ dpcr_status dpcr_schedule_validate(dpcr_context *context, const dpcr_schedule *s
     if (!c.seen || !c.moved || !c.rank_of)
         DPCR_TRY(dpcri_fail(error, DPCR_ERROR_MEMORY, "schedule: no memory to check it"));
     for (int64_t s = 0; s < schedule->stages; s++) c.rank_of[s] = -1;
+    DPCR_TRY(check_limit(&c));
     DPCR_TRY(check_rows(&c));
     DPCR_TRY(check_counts(&c));
     if (c.lowered) DPCR_TRY(check_moves(&c));
