@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 // Arrays of the program's own, element access by dtype, and random numbers by counter.
 #include <Random123/philox.h>
+#include <errno.h>
 #include <math.h>
 #include <string.h>
 
@@ -77,6 +78,17 @@ double cli_normal(uint64_t seed, uint64_t stream, uint64_t index) {
 uint64_t cli_hash(uint64_t hash, const void *bytes, size_t count) {
     for (size_t i = 0; i < count; i++) hash = (hash ^ ((const uint8_t *)bytes)[i]) * UINT64_C(1099511628211);
     return hash;
+}
+
+int cli_hash_file(const char *what, const char *path, uint64_t *hash) {
+    char piece[1 << 14];
+    FILE *in = fopen(path, "re");
+    if (!in) return cli_fail(CLI_INPUT, "cannot read the %s '%s': %s", what, path, strerror(errno));
+    *hash = CLI_HASH;
+    for (size_t n; (n = fread(piece, 1, sizeof piece, in)) > 0;) *hash = cli_hash(*hash, piece, n);
+    const int code = ferror(in) ? errno : 0;
+    fclose(in);
+    return code ? cli_fail(CLI_INPUT, "cannot read the %s '%s': %s", what, path, strerror(code)) : CLI_DONE;
 }
 
 uint64_t cli_random_below(uint64_t seed, uint64_t stream, uint64_t index, uint64_t n) {

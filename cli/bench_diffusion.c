@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT
 // bench diffusion: a denoiser's steps by several methods, at several tolerances, windows and numbers of samples, each
 // beside the loop in interleaved rounds; and, with a classifier, the quality of many samples by each, over some seeds.
-#include <errno.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -418,21 +417,10 @@ static void name_run(const diffusion_bench *b, points *all) {
     if (b->classifier) name_number(all, RUN_SEEDS, b->seeds);
 }
 
-static int hash_file(const char *what, const char *path, uint64_t *hash) {
-    char piece[1 << 14];
-    FILE *in = fopen(path, "re");
-    if (!in) return cli_fail(CLI_INPUT, "cannot read the %s '%s': %s", what, path, strerror(errno));
-    *hash = CLI_HASH;
-    for (size_t n; (n = fread(piece, 1, sizeof piece, in)) > 0;) *hash = cli_hash(*hash, piece, n);
-    const int code = ferror(in) ? errno : 0;
-    fclose(in);
-    return code ? cli_fail(CLI_INPUT, "cannot read the %s '%s': %s", what, path, strerror(code)) : CLI_DONE;
-}
-
 // By what the file holds: a name may have got another model since. It has been read, so it is no pipe.
 static int name_file(const char *what, const char *path, run_field field, points *all) {
     uint64_t hash = 0;
-    const int status = hash_file(what, path, &hash);
+    const int status = cli_hash_file(what, path, &hash);
     if (!status) name_hash(all, field, hash);
     return status;
 }

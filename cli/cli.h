@@ -253,6 +253,8 @@ double cli_normal(uint64_t seed, uint64_t stream, uint64_t index);
 // The hash (FNV-1a) of what `hash` is of with these bytes after it; CLI_HASH: of nothing.
 #define CLI_HASH UINT64_C(14695981039346656037)
 uint64_t cli_hash(uint64_t hash, const void *bytes, size_t count);
+// Of what a file holds; `what` is it in the message where it cannot be read. Returns the exit code.
+int cli_hash_file(const char *what, const char *path, uint64_t *hash);
 uint64_t cli_random_below(uint64_t seed, uint64_t stream, uint64_t index, uint64_t n);
 
 // ---- output ----

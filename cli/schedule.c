@@ -620,6 +620,7 @@ static const char *users_of(int key, int action) {
 static int refuse_beside_table(const cli_schedule *s, int action) {
     for (int key = KEY_RANKS; key <= KEY_SEMANTICS; key++) {
         if (!(s->given & bit_of(key)) || (key == KEY_ACTIVATIONS && action == VALIDATE)) continue;
+        if (key == KEY_OBJECTIVE) return cli_fail(CLI_USAGE, "--objective beside --from: the table is made already");
         if (s->kind_given)
             return cli_fail(CLI_USAGE, "--%s beside --from: the table says it, and --schedule %s adds nothing",
                             option_name(key), dpcr_schedule_name(s->options.kind));

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT
 #include "train_agree.h"
 
-#include <errno.h>
 #include <string.h>
 
 #include "ranks.h"
@@ -50,21 +49,10 @@ static void add_data(list *l, const dpcr_dataset *data) {
     add(l, "data (--data)", CLI_FACT_OTHER, cli_data_hash(data));
 }
 
-static int hash_file(const char *path, uint64_t *hash) {
-    unsigned char piece[1 << 14];
-    FILE *in = fopen(path, "rb");
-    *hash = CLI_HASH;
-    for (size_t n; in && (n = fread(piece, 1, sizeof piece, in)) > 0;) *hash = cli_hash(*hash, piece, n);
-    const bool whole = in && !ferror(in);
-    const int code = errno;
-    if (in) fclose(in);
-    return whole ? CLI_DONE : cli_fail(CLI_INPUT, "cannot read '%s': %s", path, strerror(code));
-}
-
 static int add_start(list *l, const dpcr_train_options *o, dpcr_model *model) {
     uint64_t file = 0, parameters = 0;
     int64_t count = 0;
-    const int status = o->resume ? hash_file(o->resume, &file) : CLI_DONE;
+    const int status = o->resume ? cli_hash_file("checkpoint", o->resume, &file) : CLI_DONE;
     const void *vector = dpcr_model_vector(model, &count);
     if (!o->resume)
         parameters = cli_hash(CLI_HASH, vector, (size_t)count * dpcr_dtype_size(dpcr_model_get_options(model)->dtype));

@@ -8,7 +8,7 @@ python3 - "$program" "$folder" tests/fixtures <<'PYTHON'
 import glob, os, random, struct, sys
 
 from program import answer, content, ended, folder, get_npy, is_one_line, near, npy, path, put, put_npy, read_npy, refused, run, tensors
-from onnx_writer import attribute, block, halves, info, model, node, number, tensor, weights
+from onnx_writer import attribute, block, halves, info, model, node, number, tensor, varint, weights
 
 fixtures = os.path.abspath(sys.argv[3])
 
@@ -387,15 +387,35 @@ def filled(value):
     return [node("ConstantOfShape", ["s"], ["H"], **({} if value is None else {"value": tensor("", (1,), [value])}))]
 
 
+def FULLY(**value):
+    return [node("Constant", [], ["v"], **value), node("Reshape", ["v", "s"], ["r"]), node("CastLike", ["r", "W"], ["H"])]
+
+
+def FLOATS(*values):  # packed or not, as an attribute's list
+    packed = block(1, "value_floats") + block(7, struct.pack("<%df" % len(values), *values)) + number(20, 6)
+    single = block(1, "value_floats") + b"".join(varint(7 << 3 | 5) + struct.pack("<f", v) for v in values) + number(20, 6)
+    return [node("Constant", [], ["v"]) + block(5, packed), node("Constant", [], ["u"]) + block(5, single), node("Concat", ["v", "u"], ["H"], axis=0)]
+
+
+def CAST_FILL(value):
+    return [node("ConstantOfShape", ["s"], ["c"], value=tensor("", (1,), [value], "raw", 7)), node("Cast", ["c"], ["H"], to=1)]
+
+
 POSITIVE = [node("Concat", ["Q", "E"], ["z"], axis=0), node("Slice", ["z", "0", "1"], ["H"])]
 for data in (begun(FULL), begun(FULL, kind=10), begun(filled(None)), begun(filled(0.0)), begun(FULL[:1] + POSITIVE), begun([constant("I", 0, 0), node("Cast", ["I"], ["H"], to=1)]),
              begun(FULL, (1, 1), inputs=["X", "W", "R"]),
-             begun([node("Gemm", ["X", "P"], ["H"])], (1, 1)), begun([node("Expand", ["P", "s"], ["H"], domain="other")], (1, 1))):
+             begun([node("Gemm", ["X", "P"], ["H"])], (1, 1)), begun([node("Tile", ["H", "s"], ["H"])]),
+             begun(FULL[:1] + [node("Gather", ["E", "I"], ["H"])], (1, 1)), begun([node("Slice", ["P", "I", "J"], ["H"])], (1, 1)),
+             begun(FULLY(value_float=0.0)), begun(FULLY(value_ints=[0, 0])), begun(FULLY(value_int=0)), begun(FLOATS(0.0, -0.0)), begun(CAST_FILL(0)), begun([node("Expand", ["P", "s"], ["H"], domain="other")], (1, 1))):
     run("convert", "-", path("W.st"), "--quiet", data=data)
 for data, what in ((begun(FULL, (0, 1)), "initial_h"), (begun(FULL, (0, 1), 11), "initial_h"), (begun(filled(-.5)), "initial_h"), (begun(FULL[:1] + POSITIVE, (1, 0)), "initial_h"),
                    (begun(FULL, (1, 0), inputs=["X", "W", "R", "", "", "", "H"]), "initial_c"),
-                   (begun([constant("I", 0, 3), node("Cast", ["I"], ["H"], to=1)]), "initial_h"), (begun(filled(float("nan"))), "initial_h")):
-    bad(data, 5, "'it' (LSTM): %s is a constant that is not zero" % what)
+                   (begun([constant("I", 0, 3), node("Cast", ["I"], ["H"], to=1)]), "initial_h"), (begun(filled(float("nan"))), "initial_h"),
+                   (begun(FULLY(value_float=.5)), "initial_h"), (begun(FULLY(value_ints=[0, 1])), "initial_h"), (begun(FULLY(value_int=2)), "initial_h"), (begun(FULLY(value_string="0")), "initial_h"),
+                   (begun(FLOATS(0.0, 1.0)), "initial_h"), (begun(FLOATS(0.0, 2.0 ** -149)), "initial_h"), (begun(CAST_FILL(3)), "initial_h"),
+                   (begun([constant("z", 0), node("Gather", ["P", "z"], ["H"])], (0, 1)), "initial_h"), (begun([node("Slice", ["P"], ["H"], starts=[0], ends=[1])], (0, 1)), "initial_h"),
+                   (begun([node("Pad", ["P", "1", "Q"], ["H"]), constant("Q", 3)], (0, 0)), "initial_h"), (begun([node("Pad", ["P", "1"], ["H"])], (0, 1)), "initial_h")):
+    bad(data, 5, "'it' (LSTM): %s has a constant's numbers other than 0" % what)
 
 
 def handed(state, *between, lengths=("", ""), tensors=(), **more):
@@ -452,6 +472,20 @@ for name in ("data", "other"):
     for arguments, what in (([path(name)], "the output"), ([path("W.st"), "--csv", path(name)], "--csv")):
         refused(2, "holds the model's weights and is to be written over (%s)" % what, "convert", path("m.onnx"), *arguments)
         assert content("data") == struct.pack("<10f", *range(10))
+# Nor that of a tensor that convert has no use for, of a branch, of a function, or in another folder.
+plain = [tensor("W", (1, 2, 3), [1] * 6), tensor("R", (1, 2, 2), [1] * 4)]
+beside, above, absolute = (tensor("U", (6,), [], (place, "0", "24")) for place in ("data", "../" + os.path.basename(folder) + "/data", path("data")))
+branch = node("If", ["c"], ["i"]) + block(5, block(1, "then_branch") + block(6, block(5, beside)) + number(20, 5))
+function = block(25, block(1, "f") + block(7, node("Constant", [], ["k"]) + block(5, block(1, "value") + block(5, beside) + number(20, 4))))
+for bytes_ in (model(lone, plain + [above]), model(lone, plain + [absolute]), model(lone + [branch], plain), model(lone, plain) + function):
+    put("m.onnx", bytes_)
+    run("convert", path("m.onnx"), path("W.st"), "--quiet")
+    refused(2, "holds the model's weights", "convert", path("m.onnx"), path("data"))
+    assert content("data") == struct.pack("<10f", *range(10))
+put("cut.onnx", content("m.onnx")[:-3])
+before = content("W.st")
+refused(5, "cut.onnx", "convert", path("cut.onnx"), path("W.st"))
+assert content("W.st") == before
 put("m.onnx", model(lone, [tensor("W", (1, 2, 1 << 60), [], ("data", None, None)), tensor("R", (1, 2, 2), [1] * 4)]))
 refused(5, "at most", "convert", path("m.onnx"), path("none.st"))
 put("m.onnx", model(lone, [tensor("W", (1, 2, 1 << 50), [], ("data", None, None)), tensor("R", (1, 2, 2), [1] * 4)]))

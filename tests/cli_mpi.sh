@@ -93,12 +93,18 @@ disagree() { # words, options of both, rank 0's, rank 1's
     one_line "rank 0 with '$3', rank 1 with '$4'"
     [ ! -e "$folder/both.st" ] || complain "rank 0 with '$3', rank 1 with '$4': trained"
 }
-disagree "--rate is 0.5, rank 0's 0.003" "--pipeline zb-h1" "" "--rate 0.5"
-disagree "--clip is 0, rank 0's 1" --data-parallel "--clip 1" ""
-disagree "--seed is 7, rank 0's 1" --swap "" "--seed 7"
-disagree "choice of --trace is another than rank 0's" "--pipeline zb-h1" "--trace $folder/both.json" ""
+beside disagree "--rate is 0.5, rank 0's 0.003" "--pipeline zb-h1" "" "--rate 0.5"
+beside disagree "--clip is 0, rank 0's 1" --data-parallel "--clip 1" ""
+beside disagree "--seed is 7, rank 0's 1" --swap "" "--seed 7"
+beside disagree "--weight-decay is 0.3, rank 0's 0.01" "--pipeline zb-h1" "" "--weight-decay 0.3"
+beside disagree "--activation is another than rank 0's" --data-parallel "" "--activation relu"
+beside disagree "--apart-rate is 0.2, rank 0's 0.0003" --swap "" "--apart-rate 0.2"
+beside disagree "kind of training (--pipeline, --data-parallel, --swap) is another than rank 0's" "" --data-parallel --swap
+beside disagree "number of images (--limit) is 600, rank 0's 700" --data-parallel "" "--limit 600"
+beside disagree "initialisation (--init, --gain) is another than rank 0's" --data-parallel "" "--gain 2"
+beside disagree "choice of --trace is another than rank 0's" "--pipeline zb-h1" "--trace $folder/both.json" ""
 "$program" "${options[@]}" --epochs 1 --quiet --constant-rate --warm-up 1 --save "$folder/r0.st" && "$program" "${options[@]}" --epochs 1 --quiet --constant-rate --warm-up 1 --seed 7 --save "$folder/r1.st" || complain "checkpoints of two runs"
-disagree "checkpoint (--resume) is another than rank 0's" "--pipeline zb-h1 --constant-rate --warm-up 1" "--resume $folder/r0.st" "--resume $folder/r1.st"
+beside disagree "checkpoint (--resume) is another than rank 0's" "--pipeline zb-h1 --constant-rate --warm-up 1" "--resume $folder/r0.st" "--resume $folder/r1.st"
 # what each may have of its own does not matter
 command=("$program" "${options[@]}" --pipeline zb-h1)
 timeout 60 mpirun --oversubscribe -np 1 "${command[@]}" --threads 1 --quiet --save "$folder/p.safetensors" : -np 1 "${command[@]}" --recompute --cut even --deadline 50 --csv "$folder/no.csv" --save "$folder/other.safetensors" 2>"$folder/err" ||
@@ -111,12 +117,40 @@ one_line "workers apart that diverge"
 among 2 --data-parallel --clip 3 --constant-rate --warm-up 1 --resume "$folder/r0.st" --quiet >/dev/null 2>"$folder/err"
 ends $? 0 1 "clip is 3, wanted 0, the checkpoint's" "a checkpoint of other options"
 one_line "a checkpoint of other options"
+# a rank 0 whose last work takes longer than the others would give one that is late: they wait for its end
+slow_end() {
+    mkfifo "$folder/late"
+    (sleep 8; timeout 60 cat "$folder/late" >"$folder/late.csv") &
+    timeout 60 mpirun --oversubscribe -np 1 "${command[@]}" --deadline 3 --quiet --csv "$folder/late" : -np 1 "${command[@]}" --deadline 3 --quiet 2>"$folder/err" || complain "a slow end of rank 0: $(cat "$folder/err")"
+    wait $!
+    [ -s "$folder/late.csv" ] || complain "a slow end of rank 0 left no result"
+}
+beside slow_end
 # a rank that never leaves
-if command -v cc >/dev/null && ! grep -qE '__[at]san_init' "$program" && printf '#include <unistd.h>\nint MPI_Finalize(void) { for (;;) pause(); }\n' | cc -shared -fPIC -x c -o "$folder/no_end.so" - 2>/dev/null; then
-    timeout 60 mpirun --oversubscribe -np 1 "${command[@]}" --deadline 3 --quiet : -np 1 -x LD_PRELOAD="$folder/no_end.so" "${command[@]}" --deadline 3 --quiet >/dev/null 2>"$folder/err"
+never_leaves() {
+    timeout 60 mpirun --oversubscribe -np 1 "${command[@]}" --deadline 3 --quiet : -np 1 -x LD_PRELOAD="$folder/../no_end.so" "${command[@]}" --deadline 3 --quiet >/dev/null 2>"$folder/err"
     ends $? 0 1 "MPI did not end within 5 s: a process stands still" "a rank that never leaves"
     one_line "a rank that never leaves"
+}
+if command -v cc >/dev/null && ! grep -qE '__[at]san_init' "$program" && printf '#include <unistd.h>\nint MPI_Finalize(void) { for (;;) pause(); }\n' | cc -shared -fPIC -x c -o "$folder/no_end.so" - 2>/dev/null; then
+    beside never_leaves
 fi
+# what is not for several processes, which would each do the whole, into the same files
+alone() { # kind
+    timeout 60 mpirun --oversubscribe -np 2 "$program" train "$1" --save "$folder/alone" >/dev/null 2>"$folder/err"
+    ends $? 0 1 "$1 trains in one process, but started as 2" "$1 under mpirun"
+    one_line "$1 under mpirun"
+}
+for kind in gru denoiser vgg11; do beside alone $kind; done
+alone_verb() { # verb, words
+    timeout 60 mpirun --oversubscribe -np 2 "$program" "$@" >"$folder/out" 2>"$folder/err"
+    [ $? -eq 2 ] && [ ! -s "$folder/out" ] && [ "$(grep -c "^deeppcr $1: runs in one process, but started as 2, as the environment of mpirun says$" "$folder/err")" -eq 1 ] ||
+        complain "$* under mpirun: $(cat "$folder/out" "$folder/err")"
+}
+# shellcheck disable=SC2086 # words of options
+for verb in check gradcheck "plan linear" "convert a.wav a.npy" "eval a" "generate a" "bench mlp" "schedule print"; do beside alone_verb $verb; done
+joined
+
 find_rank() {
     for victim in $(pgrep -f "deeppcr train .*$folder/run.safetensors"); do
         rank_is "$victim" "$1" && return
@@ -186,17 +220,6 @@ ends $? 0 1 "has threads alone" "--layer-wise under mpirun"
 among 2 --pipeline 1f1b --ranks 3 >/dev/null 2>"$folder/err"
 ends $? 0 1 "started as 2 processes" "--ranks beside mpirun"
 [ "$(grep -c '^deeppcr train: ' "$folder/err")" -eq 1 ] || complain "more than one line of ours: $(cat "$folder/err")"
-for kind in gru denoiser vgg11; do  # their processes would each train the whole, into the same files
-    timeout 60 mpirun --oversubscribe -np 2 "$program" train $kind --save "$folder/alone" >/dev/null 2>"$folder/err"
-    ends $? 0 1 "$kind trains in one process, but started as 2" "$kind under mpirun"
-    [ "$(grep -c '^deeppcr train: ' "$folder/err")" -eq 1 ] || complain "more than one line of ours: $(cat "$folder/err")"
-done
-for verb in check gradcheck "plan linear" "convert a.wav a.npy" "eval a" "generate a" "bench mlp" "schedule print"; do  # as those
-    # shellcheck disable=SC2086 # words of options
-    timeout 60 mpirun --oversubscribe -np 2 "$program" $verb >"$folder/out" 2>"$folder/err"
-    [ $? -eq 2 ] && [ ! -s "$folder/out" ] && [ "$(grep -c "^deeppcr ${verb%% *}: runs in one process, but started as 2, as the environment of mpirun says$" "$folder/err")" -eq 1 ] ||
-        complain "$verb under mpirun: $(cat "$folder/out" "$folder/err")"
-done
 
 # The module: who is no rank loads no MPI; it is found where both are installed, and what is wrong with it is said.
 ! ldd "$program" | grep -q libmpi || complain "the program loads MPI before it is asked for"

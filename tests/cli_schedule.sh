@@ -222,6 +222,7 @@ for action in validate simulate lower; do
     printf '0B0,0F0\n' >"$folder/dead.csv"
     refused 5 "dead.csv': " $action --from "$folder/dead.csv"
 done
+refused 2 "objective beside --from: the table is made already" simulate --from $golden/gpipe_p4_m8.csv --objective steady
 refused 2 "a limit of activations is for stages on one rank each, and stage 1 lies on ranks 1 and 2" validate --schedule layerpipe --ranks 3 --stages 2 --microbatches 8 --activations 3
 refused 5 "0F3 makes it hold 4 activations" validate --from $golden/gpipe_p4_m8.csv --activations 3
 refused 2 "makes it hold 2 activations" validate --schedule gpipe --ranks 4 --microbatches 8 --activations 1

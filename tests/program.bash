@@ -20,6 +20,26 @@ complain() {
     failures=$((failures + 1))
 }
 
+# beside FUNCTION ARGUMENT...: that function beside what follows, with a $folder of its own; `joined` waits for all of them.
+jobs_beside=()
+beside() {
+    (
+        failed=0
+        folder=$(mktemp -d -p "$folder") || exit 1
+        "$@"
+        exit $failed
+    ) &
+    jobs_beside+=($!)
+}
+joined() {
+    local job
+    for job in "${jobs_beside[@]}"; do
+        # shellcheck disable=SC2034 # the tests end with it
+        wait "$job" || failed=1
+    done
+    jobs_beside=()
+}
+
 # find_numpy: leaves $python, which has NumPy, or skips the test.
 find_numpy() {
     for python in python3 /usr/bin/python3; do

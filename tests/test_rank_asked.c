@@ -167,17 +167,21 @@ static void who_is_asked_at_the_end_has_it_all(void **state) {
     dpcr_context_destroy(context);
 }
 
-// The first phase has BATCHES questions; the next is after the first step alone.
+// The first phase has BATCHES questions; the next is after the first step alone, one or more come on the way, and one
+// after the last step of all.
 static void workers_apart_are_stopped_too(void **state) {
     (void)state;
     dpcr_context *context = make_context(1);
-    for (int64_t rank = 1; rank < RANKS; rank++) {
-        job j = {.kind = SWAP, .asked = rank, .after = BATCHES};
-        assert_int_equal(run(context, &j), DPCR_ERROR_CANCELLED);
-        assert_non_null(strstr(j.error[0].text, "stopped as asked while the workers were apart"));
-        assert_int_equal(j.error[0].code, ANSWER);
-        assert_int_equal(j.last.step, BATCHES + 1);
-    }
+    for (int64_t rank = 1; rank < RANKS; rank++)
+        for (int64_t after = BATCHES, last = BATCHES + 1; last < BATCHES + APART * BATCHES; after++) {
+            job j = {.kind = SWAP, .asked = rank, .after = after};
+            assert_int_equal(run(context, &j), DPCR_ERROR_CANCELLED);
+            assert_non_null(strstr(j.error[0].text, "stopped as asked while the workers were apart"));
+            assert_int_equal(j.error[0].code, ANSWER);
+            if (after == BATCHES) assert_int_equal(j.last.step, last);
+            assert_true(after == BATCHES || j.last.step > last);
+            last = j.last.step;
+        }
     dpcr_context_destroy(context);
 }
 
@@ -218,11 +222,6 @@ static void threads_do_not_ask_by_themselves(void **state) {
 
 // ---- a wait that a signal ended ----
 
-static dpcr_status send_nowhere(void *user, int64_t to, int64_t tag, const void *bytes, size_t size,
-                                dpcr_error *error) {
-    (void)user, (void)to, (void)tag, (void)bytes, (void)size, (void)error;
-    return DPCR_OK;
-}
 static dpcr_status be_interrupted(void *user, int64_t from, int64_t tag, void *bytes, size_t size, double deadline,
                                   dpcr_error *error) {
     (void)from, (void)tag, (void)bytes, (void)size, (void)deadline;

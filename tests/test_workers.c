@@ -453,11 +453,6 @@ static void faults_end_all_workers(void **state) {
 }
 
 // A transport whose other end says nothing, and counts how long it was waited for.
-static dpcr_status send_nowhere(void *user, int64_t to, int64_t tag, const void *bytes, size_t size,
-                                dpcr_error *error) {
-    (void)user, (void)to, (void)tag, (void)bytes, (void)size, (void)error;
-    return DPCR_OK;
-}
 static dpcr_status hear_nothing(void *user, int64_t from, int64_t tag, void *bytes, size_t size, double deadline,
                                 dpcr_error *error) {
     (void)from, (void)tag, (void)bytes, (void)size;

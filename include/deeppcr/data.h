@@ -132,9 +132,9 @@ DPCR_API dpcr_status dpcr_tensors_sum_agrees(const dpcr_tensors *tensors, const 
 // [3 H] in the order i, f, o.
 //
 // `node` NULL: all of them must be the layers of one network: of one kind, width and direction, each one's X the
-// former's Y (through Squeeze, Transpose, Reshape, Identity, Dropout), with the same lengths, and none begins in a state
-// that comes of another one's numbers. Else that one alone: the name of the node, or of
-// its first output where it has none. `path` "-" is standard input.
+// former's Y (through Squeeze, Transpose, Reshape, Identity, Dropout), with the same lengths, and none begins in a
+// state that comes of another one's numbers. Else that one alone: the name of the node, or of its first output where
+// it has none. `path` "-" is standard input.
 //
 // A run takes x [T][B][I] and h0, c0 [layers directions][B][H] whatever the layout: of layout 0 a node's X, initial_h
 // and initial_c as they are; of layout 1, where ONNX has [B][T][I] and [B][directions][H], with the first two axes
@@ -143,11 +143,13 @@ DPCR_API dpcr_status dpcr_tensors_sum_agrees(const dpcr_tensors *tensors, const 
 //
 // DPCR_ERROR_UNSUPPORTED names the node and what cannot be said in these tensors: other activations, weights that are
 // computed, an initial state that is a constant other than 0 or copied from one (through Expand, Slice, Concat and
-// their like), lengths that are constants and not, or not known to be, all steps; else lengths and states are the run's.
+// their like), lengths that are constants and not, or not known to be, all steps; else lengths and states are the
+// run's.
 DPCR_API dpcr_status dpcr_onnx_read_recurrent(dpcr_context *context, const char *path, const char *node,
                                               dpcr_tensors *tensors, dpcr_error *error);
-// Calls found(state, file) for every tensor of the model that lies in a file beside it, with that file's path: what must
-// not be written over while the model is wanted. `path` "-": none can be known, and none is told.
+// Calls found(state, file) for every tensor of the model, of branches and functions too, that lies in a file of its
+// own, with that file's path: what must not be written over while the model is wanted. `path` "-": none can be known,
+// and none is told.
 DPCR_API dpcr_status dpcr_onnx_external_files(dpcr_context *context, const char *path,
                                               void (*found)(void *state, const char *file), void *state,
                                               dpcr_error *error);

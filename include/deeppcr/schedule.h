@@ -161,9 +161,9 @@ DPCR_API const char *dpcr_action_text(const dpcr_action *action, char *text, siz
 
 // Every (stage, microbatch) has one F and one B, or one I (or both halves) and one W; each stage lies on one rank
 // (unless delayed); the rows run to their end; sends and receives, if any, match, a receive before the task that takes
-// what it brings; a rank never holds more than memory_limit activations (0: no limit; else each stage lies on one rank, or
-// DPCR_ERROR_UNSUPPORTED: when its copies come and go no row tells). Otherwise DPCR_ERROR_FORMAT and what is wrong; sizes
-// and numbers out of range, and arrays that are missing: DPCR_ERROR_ARGUMENT.
+// what it brings; a rank never holds more than memory_limit activations (0: no limit; else each stage lies on one rank,
+// or DPCR_ERROR_UNSUPPORTED: when its copies come and go no row tells). Otherwise DPCR_ERROR_FORMAT and what is wrong;
+// sizes and numbers out of range, and arrays that are missing: DPCR_ERROR_ARGUMENT.
 DPCR_API dpcr_status dpcr_schedule_validate(dpcr_context *context, const dpcr_schedule *schedule, double memory_limit,
                                             dpcr_error *error);
 
@@ -180,7 +180,7 @@ typedef struct dpcr_simulation {
     double makespan;      // end of the last action of one isolated iteration (update included)
     double work;          // of the busiest rank
     double idle;          // makespan - work
-    double span;          // longest last end (update included) - first start of a rank
+    double span;          // longest last end (update and all-reduce included) - first start of a rank
     double idle_in_span;  // that - work
     double steady_state;  // a further iteration's time when they follow each other without a barrier; NaN: too short
     double utilisation;   // mean over ranks of work / steady_state

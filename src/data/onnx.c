@@ -12,10 +12,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MODEL_GRAPH = 7, MODEL_OPSET = 8, OPSET_DOMAIN = 1 };
+enum { MODEL_GRAPH = 7, MODEL_OPSET = 8, MODEL_FUNCTION = 25, OPSET_DOMAIN = 1, FUNCTION_NODE = 7 };
 enum { GRAPH_NODE = 1, GRAPH_INITIALIZER = 5, GRAPH_INPUT = 11, GRAPH_OUTPUT = 12, GRAPH_VALUE_INFO = 13 };
 enum { NODE_INPUT = 1, NODE_OUTPUT = 2, NODE_NAME = 3, NODE_TYPE = 4, NODE_ATTRIBUTE = 5, NODE_DOMAIN = 7 };
 enum { ATTRIBUTE_NAME = 1, ATTRIBUTE_F = 2, ATTRIBUTE_I = 3, ATTRIBUTE_S = 4, ATTRIBUTE_T = 5, ATTRIBUTE_INTS = 8 };
+enum { ATTRIBUTE_G = 6, ATTRIBUTE_TENSORS = 10, ATTRIBUTE_GRAPHS = 11 };
 enum { ATTRIBUTE_TYPE = 20 };
 enum { INFO_NAME = 1, INFO_TYPE = 2, TYPE_TENSOR = 1, TENSOR_TYPE_SHAPE = 2, SHAPE_DIM = 1, DIM_VALUE = 1 };
 enum { ENTRY_KEY = 1, ENTRY_VALUE = 2 };
@@ -360,14 +361,18 @@ bool dpcri_onnx_constant(const dpcri_onnx *m, dpcri_span name, dpcri_onnx_tensor
 
 int dpcri_onnx_integers(const dpcri_onnx *m, dpcri_span name, int64_t *to, int most) {
     dpcri_onnx_tensor t;
-    if (!dpcri_onnx_constant(m, name, &t) || t.external) return -1;
-    const bool narrow = t.type == DPCRI_ONNX_INT32;
-    if (!narrow && t.type != DPCRI_ONNX_INT64) return -1;
-    if (!t.raw.at) return read_integers(t.body, narrow ? TENSOR_INT32S : TENSOR_INT64S, to, most);
+    return dpcri_onnx_constant(m, name, &t) ? dpcri_onnx_tensor_integers(&t, to, most) : -1;
+}
+
+int dpcri_onnx_tensor_integers(const dpcri_onnx_tensor *t, int64_t *to, int most) {
+    if (t->external) return -1;
+    const bool narrow = t->type == DPCRI_ONNX_INT32;
+    if (!narrow && t->type != DPCRI_ONNX_INT64) return -1;
+    if (!t->raw.at) return read_integers(t->body, narrow ? TENSOR_INT32S : TENSOR_INT64S, to, most);
     const size_t element = narrow ? sizeof(int32_t) : sizeof *to;
-    const size_t bytes = dpcri_span_bytes(t.raw), count = bytes / element;
+    const size_t bytes = dpcri_span_bytes(t->raw), count = bytes / element;
     if (bytes % element != 0 || count > (size_t)most) return -1;
-    if (bytes) memcpy(to, t.raw.at, bytes);
+    if (bytes) memcpy(to, t->raw.at, bytes);
     if (!dpcri_host_is_little_endian()) dpcri_swap_bytes(to, (int64_t)count, element);
     for (size_t i = narrow ? count : 0; i-- > 0;) {  // from the end: the wide ones lie over the narrow
         int32_t value;
@@ -436,28 +441,27 @@ static int64_t read_decimal(dpcri_span text, int64_t fallback) {
     return value;
 }
 
-// The file of external data beside the model. A model of a stranger's must not reach for other folders.
-static bool make_location(const dpcri_onnx *m, dpcri_span location, char path[MOST_PATH]) {
+// Where the location of external data lies, seen from the model. Returns it in the path, NULL: it is none.
+static const char *make_path(const dpcri_onnx *m, dpcri_span location, char path[MOST_PATH]) {
     const size_t length = dpcri_span_bytes(location);
     const char *slash = strrchr(m->path, '/');
-    const size_t folder = slash ? (size_t)(slash - m->path) + 1 : 0;
-    if (length == 0 || *location.at == '/' || memchr(location.at, 0, length)) return false;
-    if (folder + length + 3 > MOST_PATH) return false;
-    snprintf(path, MOST_PATH, "%.*s%.*s", folder ? (int)folder : 2, folder ? m->path : "./", (int)length,
+    const size_t folder = slash ? (size_t)(slash - m->path) + 1 : 0, before = folder ? folder : 2;
+    if (length == 0 || memchr(location.at, 0, length) || folder + length + 3 > MOST_PATH) return NULL;
+    const bool absolute = *location.at == '/';
+    snprintf(path, MOST_PATH, "%.*s%.*s", absolute ? 0 : (int)before, folder ? m->path : "./", (int)length,
              (const char *)location.at);
-    for (const char *part = path + (folder ? folder : 2); part; part = strchr(part, '/')) {
+    return path + (absolute ? 0 : before);
+}
+
+// The file of external data beside the model. A model of a stranger's must not reach for other folders.
+static bool make_location(const dpcri_onnx *m, dpcri_span location, char path[MOST_PATH]) {
+    const char *part = make_path(m, location, path);
+    if (!part || *part == '/') return false;
+    for (; part; part = strchr(part, '/')) {
         part += *part == '/';
         if (part[0] == '.' && part[1] == '.' && (part[2] == '/' || part[2] == 0)) return false;
     }
     return true;
-}
-
-void dpcri_onnx_external(const dpcri_onnx *m, void (*found)(void *state, const char *file), void *state) {
-    char path[MOST_PATH];
-    dpcri_onnx_tensor t;
-    for (int64_t i = 0; i < m->values; i++)
-        if (dpcri_onnx_constant(m, m->value[i].name, &t) && t.external && make_location(m, t.location, path))
-            found(state, path);
 }
 
 static dpcr_status open_external(const dpcri_onnx *m, const dpcri_onnx_tensor *t, const char *what, int64_t bytes,
@@ -479,6 +483,59 @@ static dpcr_status open_external(const dpcri_onnx *m, const dpcri_onnx_tensor *t
                             (long long)length, (long long)*at, dpcri_onnx_quote(t->location, &quoted), (long long)bytes,
                             (long long)file->size);
 }
+
+// ---- files beside the model: of tensors anywhere in it, branches and functions too ----
+
+typedef struct listing {
+    const dpcri_onnx *model;
+    void (*found)(void *state, const char *file);
+    void *state;
+} listing;
+
+static void list_tensor(const listing *l, dpcri_span body) {
+    char path[MOST_PATH];
+    const dpcri_onnx_tensor t = dpcri_onnx_read_tensor(body);
+    if (t.external && make_path(l->model, t.location, path)) l->found(l->state, path);
+}
+
+static void list_graph(const listing *l, dpcri_span graph, uint64_t node, int depth);
+
+static void list_attribute(const listing *l, dpcri_span attribute, int depth) {
+    const unsigned char *fault = NULL;
+    dpcri_field f;
+    while (dpcri_field_next(&attribute, &f, &fault)) {
+        if (f.wire != DPCRI_BYTES) continue;
+        if (f.number == ATTRIBUTE_T || f.number == ATTRIBUTE_TENSORS) list_tensor(l, f.bytes);
+        if (f.number == ATTRIBUTE_G || f.number == ATTRIBUTE_GRAPHS) list_graph(l, f.bytes, GRAPH_NODE, depth);
+    }
+}
+
+// `node`: the field of nodes, which graphs and functions have at other numbers.
+static void list_graph(const listing *l, dpcri_span graph, uint64_t node, int depth) {
+    const unsigned char *fault = NULL;
+    dpcri_field f, a;
+    while (depth > 0 && dpcri_field_next(&graph, &f, &fault)) {
+        if (f.wire != DPCRI_BYTES) continue;
+        if (f.number == GRAPH_INITIALIZER && node == GRAPH_NODE) list_tensor(l, f.bytes);
+        while (f.number == node && dpcri_field_next(&f.bytes, &a, &fault))
+            if (a.number == NODE_ATTRIBUTE && a.wire == DPCRI_BYTES) list_attribute(l, a.bytes, depth - 1);
+    }
+}
+
+void dpcri_onnx_external(const dpcri_onnx *m, dpcri_span file, void (*found)(void *state, const char *file),
+                         void *state) {
+    enum { MOST_DEPTH = 64 };
+    const listing l = {m, found, state};
+    const unsigned char *fault = NULL;
+    dpcri_field f;
+    while (dpcri_field_next(&file, &f, &fault)) {
+        if (f.wire != DPCRI_BYTES) continue;
+        if (f.number == MODEL_GRAPH) list_graph(&l, f.bytes, GRAPH_NODE, MOST_DEPTH);
+        if (f.number == MODEL_FUNCTION) list_graph(&l, f.bytes, FUNCTION_NODE, MOST_DEPTH);
+    }
+}
+
+// ---- loading ----
 
 // *bytes as they are stored, *wide as they are loaded.
 static dpcr_status check_size(const dpcri_onnx *m, const dpcri_onnx_tensor *t, const char *what, int64_t *count,

@@ -97,9 +97,11 @@ dpcr_dtype dpcri_onnx_dtype(const dpcri_onnx_tensor *tensor);
 // error texts.
 dpcr_status dpcri_onnx_load(const dpcri_onnx *model, const dpcri_onnx_tensor *tensor, const char *what, void **data,
                             dpcr_error *error);
-// As dpcr_onnx_external_files.
-void dpcri_onnx_external(const dpcri_onnx *model, void (*found)(void *state, const char *file), void *state);
-// Integers of a constant (int32, int64) or of an attribute's list; -1: none, or more than `most`.
+// As dpcr_onnx_external_files; `file`: the model's.
+void dpcri_onnx_external(const dpcri_onnx *model, dpcri_span file, void (*found)(void *state, const char *file),
+                         void *state);
+// Integers of a tensor (int32, int64), of a constant's or of an attribute's list; -1: none, or more than `most`.
+int dpcri_onnx_tensor_integers(const dpcri_onnx_tensor *tensor, int64_t *to, int most);
 int dpcri_onnx_integers(const dpcri_onnx *model, dpcri_span name, int64_t *to, int most);
 int dpcri_onnx_attribute_integers(const dpcri_onnx_attribute *attribute, int64_t *to, int most);
 
@@ -109,7 +111,8 @@ int dpcri_onnx_attribute_integers(const dpcri_onnx_attribute *attribute, int64_t
 dpcr_status dpcri_onnx_all_zeros(const dpcri_onnx *model, const dpcri_onnx_tensor *tensor, const char *what,
                                  bool *zeros, dpcr_error *error);
 // False where a constant with a number other than 0 goes into a value through operators that copy numbers: Expand,
-// Slice, Concat, ConstantOfShape and their like. What the model is given and what is computed say nothing.
+// Slice, Concat, ConstantOfShape and their like. What the model is given, what is computed, and what is picked out when
+// it runs say nothing.
 dpcr_status dpcri_onnx_copies_zeros(const dpcri_onnx *model, dpcri_span name, const char *what, bool *zeros,
                                     dpcr_error *error);
 // Whether what a node computes for which `on` is true goes into one of the values, by more than its extents.

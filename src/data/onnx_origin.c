@@ -33,9 +33,12 @@ static void add(walk *w, dpcri_span name) {
     w->pending[w->count++] = value;
 }
 
-static void add_inputs(walk *w, const dpcri_onnx_node *node, int64_t most) {
+static const unsigned ALL_INPUTS = ~0U;
+// `which`: a bit each, the last one for those beyond it too.
+static void add_inputs(walk *w, const dpcri_onnx_node *node, unsigned which) {
     dpcri_span rest = node->body, name;
-    for (int64_t i = 0; i < most && dpcri_onnx_next_input(&rest, &name); i++) add(w, name);
+    for (int i = 0; dpcri_onnx_next_input(&rest, &name); i += i < 31)
+        if (which >> i & 1) add(w, name);
 }
 
 static const dpcri_onnx_value *next(walk *w) { return w->count ? w->pending[--w->count] : NULL; }
@@ -56,18 +59,25 @@ dpcr_status dpcri_onnx_all_zeros(const dpcri_onnx *m, const dpcri_onnx_tensor *t
     return DPCR_OK;
 }
 
-// How many of its inputs a node's numbers are copied from; 0: it computes others.
-static int64_t copied_inputs(const dpcri_onnx_node *node) {
-    static const char *const types[] = {"Cast",  "Dropout", "Expand",  "Flatten", "Gather",    "Identity", "Reshape",
-                                        "Slice", "Split",   "Squeeze", "Tile",    "Transpose", "Unsqueeze"};
+// The inputs that a node's numbers are copied from, a bit each; 0: it computes others, or picks out of them by a number
+// that is not known before it runs.
+static unsigned copied_inputs(const dpcri_onnx *m, const dpcri_onnx_node *node) {
+    static const char *const types[] = {"Cast",    "CastLike", "Dropout", "Expand", "Flatten",   "Identity",
+                                        "Reshape", "Split",    "Squeeze", "Tile",   "Transpose", "Unsqueeze"};
+    dpcri_onnx_tensor index;
     if (!node->standard) return 0;
-    if (dpcri_span_is(node->type, "Concat")) return INT64_MAX;
+    if (dpcri_span_is(node->type, "Concat")) return ALL_INPUTS;
+    if (dpcri_span_is(node->type, "Pad")) return 1U | 1U << 2;
+    if (dpcri_span_is(node->type, "Gather") || dpcri_span_is(node->type, "Slice")) {
+        const dpcri_span first = dpcri_onnx_input(node, 1);
+        return dpcri_span_bytes(first) == 0 || dpcri_onnx_constant(m, first, &index);
+    }
     for (size_t i = 0; i < sizeof types / sizeof types[0]; i++)
         if (dpcri_span_is(node->type, types[i])) return 1;
     return 0;
 }
 
-// The constant that a value is, or that ConstantOfShape fills it with (of which no attribute means 0).
+// The tensor that a value is, or that ConstantOfShape fills it with (of which no attribute means 0).
 static bool constant_of(const dpcri_onnx *m, const dpcri_onnx_value *value, dpcri_onnx_tensor *t) {
     dpcri_onnx_attribute a;
     if (dpcri_onnx_constant(m, value->name, t)) return true;
@@ -78,14 +88,43 @@ static bool constant_of(const dpcri_onnx *m, const dpcri_onnx_value *value, dpcr
     return true;
 }
 
-// Integers, on their way to a Cast; of more of them, or of another type, nothing is known.
-static bool are_zeros(const dpcri_onnx *m, dpcri_span name) {
-    enum { MOST = 64 };
-    int64_t number[MOST];
-    const int count = dpcri_onnx_integers(m, name, number, MOST);
+enum { MOST_INTEGERS = 64 };
+static bool are_zeros(const int64_t *number, int count) {  // < 0: not known
     for (int i = 0; i < count; i++)
         if (number[i] != 0) return false;
     return count >= 0;
+}
+
+// Floats of an attribute's list, one by one or packed; +0 and -0 alike.
+static bool floats_are_zeros(dpcri_span attribute) {
+    enum { ATTRIBUTE_FLOATS = 7, SIZE = 4, MAGNITUDE = 0x7f };
+    const unsigned char *fault = NULL;
+    dpcri_field f;
+    while (dpcri_field_next(&attribute, &f, &fault)) {
+        if (f.number != ATTRIBUTE_FLOATS || (f.wire != DPCRI_BYTES && f.wire != DPCRI_FIXED32)) continue;
+        for (const unsigned char *at = f.bytes.at; f.bytes.end - at >= SIZE; at += SIZE)
+            if (at[0] || at[1] || at[2] || (at[3] & MAGNITUDE)) return false;
+    }
+    return true;
+}
+
+// Of a Constant that has no tensor.
+static bool attributes_are_zeros(const dpcri_onnx_node *node) {
+    dpcri_onnx_attribute a;
+    int64_t number[MOST_INTEGERS];
+    if (dpcri_onnx_find_attribute(node, "value_float", &a)) return a.f == 0;
+    if (dpcri_onnx_find_attribute(node, "value_int", &a)) return a.i == 0;
+    if (dpcri_onnx_find_attribute(node, "value_floats", &a)) return floats_are_zeros(a.body);
+    return dpcri_onnx_find_attribute(node, "value_ints", &a) &&
+           are_zeros(number, dpcri_onnx_attribute_integers(&a, number, MOST_INTEGERS));
+}
+
+static dpcr_status tensor_is_zeros(const dpcri_onnx *m, const dpcri_onnx_tensor *t, const char *what, bool *zeros,
+                                   dpcr_error *error) {
+    int64_t number[MOST_INTEGERS];
+    if (dpcri_onnx_dtype(t)) return dpcri_onnx_all_zeros(m, t, what, zeros, error);
+    *zeros = are_zeros(number, dpcri_onnx_tensor_integers(t, number, MOST_INTEGERS));  // on their way to a Cast
+    return DPCR_OK;
 }
 
 dpcr_status dpcri_onnx_copies_zeros(const dpcri_onnx *m, dpcri_span name, const char *what, bool *zeros,
@@ -98,12 +137,15 @@ dpcr_status dpcri_onnx_copies_zeros(const dpcri_onnx *m, dpcri_span name, const 
     DPCR_TRY(walk_begin(&w, m, error));
     add(&w, name);
     while (*zeros && (value = next(&w))) {
-        if (!constant_of(m, value, &t))
-            add_inputs(&w, &m->node[value->node], copied_inputs(&m->node[value->node]));
-        else if (dpcri_onnx_dtype(&t))
-            DPCR_TRY(dpcri_onnx_all_zeros(m, &t, what, zeros, error));
+        if (constant_of(m, value, &t)) {
+            DPCR_TRY(tensor_is_zeros(m, &t, what, zeros, error));
+            continue;
+        }
+        const dpcri_onnx_node *node = &m->node[value->node];
+        if (node->standard && dpcri_span_is(node->type, "Constant"))
+            *zeros = attributes_are_zeros(node);
         else
-            *zeros = are_zeros(m, value->name);
+            add_inputs(&w, node, copied_inputs(m, node));
     }
 done:
     walk_end(&w);
@@ -126,7 +168,7 @@ dpcr_status dpcri_onnx_depends(const dpcri_onnx *m, const dpcri_span *names, int
         *depends = on(node);
         const bool extents =
             node->standard && (dpcri_span_is(node->type, "Shape") || dpcri_span_is(node->type, "Size"));
-        if (!extents) add_inputs(&w, node, INT64_MAX);
+        if (!extents) add_inputs(&w, node, ALL_INPUTS);
     }
 done:
     walk_end(&w);

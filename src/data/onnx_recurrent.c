@@ -244,8 +244,8 @@ static dpcr_status check_state(const dpcri_onnx *m, const layer *l, int64_t inde
                                    : dpcri_onnx_copies_zeros(m, value, name, &zero, error);
     if (status != DPCR_OK || zero) return status;
     return dpcri_onnx_refuse(m, error,
-                             "ONNX node '%s' (%s): %s is a constant that is not zero, which the weights' file has no "
-                             "place for; wanted an input of the model (solve has --%s) or none",
+                             "ONNX node '%s' (%s): %s has a constant's numbers other than 0, which the weights' file "
+                             "has no place for; wanted an input of the model (solve has --%s) or none",
                              l->label.text, l->kind->type, name, index == INPUT_H ? "h0" : "c0");
 }
 
@@ -741,12 +741,7 @@ done:
     return status;
 }
 
-// What lies at `path`, which the caller frees.
-static dpcr_status read_model(dpcr_context *context, const char *path, char **bytes, int64_t *count,
-                              dpcr_error *error) {
-    const int64_t most = INT32_MAX;  // protobuf's own limit
-    return dpcri_file_read(context, path, most, bytes, count, error);
-}
+enum { MOST_BYTES = INT32_MAX };  // protobuf's own limit
 
 dpcr_status dpcr_onnx_read_recurrent(dpcr_context *context, const char *path, const char *node, dpcr_tensors *tensors,
                                      dpcr_error *error) {
@@ -755,7 +750,7 @@ dpcr_status dpcr_onnx_read_recurrent(dpcr_context *context, const char *path, co
         return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "onnx_read_recurrent: context, path or tensors is NULL");
     char *bytes = NULL;
     int64_t count = 0;
-    dpcr_status status = read_model(context, path, &bytes, &count, error);
+    dpcr_status status = dpcri_file_read(context, path, MOST_BYTES, &bytes, &count, error);
     if (status != DPCR_OK) return status;
     const bool is_file = strcmp(path, "-") != 0;
     const dpcri_source source = dpcri_source_memory(path, bytes, (size_t)count);
@@ -772,12 +767,12 @@ dpcr_status dpcr_onnx_external_files(dpcr_context *context, const char *path,
     char *bytes = NULL;
     int64_t count = 0;
     dpcri_onnx model;
-    dpcr_status status = read_model(context, path, &bytes, &count, error);
+    dpcr_status status = dpcri_file_read(context, path, MOST_BYTES, &bytes, &count, error);
     if (status != DPCR_OK) return status;
     const dpcri_source source = dpcri_source_memory(path, bytes, (size_t)count);
     const unsigned char *at = (const unsigned char *)bytes;
     status = dpcri_onnx_open(context, path, &source, (dpcri_span){at, at + count}, &model, error);
-    if (status == DPCR_OK) dpcri_onnx_external(&model, found, state);
+    if (status == DPCR_OK) dpcri_onnx_external(&model, (dpcri_span){at, at + count}, found, state);
     dpcri_onnx_free(&model);
     dpcri_free(context, bytes);
     return status;

@@ -2,7 +2,7 @@
 // Figures of a schedule: times from in-order runs (run.c), memory from the order of the rows, bytes from where tasks
 // lie.
 //   idle          makespan of one isolated iteration minus the busiest rank's work
-//   idle_in_span  longest last end - first start of a rank, updates included, minus the same
+//   idle_in_span  longest last end - first start of a rank, updates and all-reduce included, minus the same
 //   steady_state  synchronous: iterations follow each other without a barrier, each rank going on as soon as its own
 //                 weights are updated; the time of one more, once it repeats. Asynchronous: the rate of the
 //                 third quarter of the microbatches, between filling and draining, drawn out to whole updates, times

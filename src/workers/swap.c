@@ -94,7 +94,6 @@ static dpcr_status meet(alone *a, int64_t step, dpcr_error *error) {
     dpcr_status status = DPCR_OK;
     const dpcri_comm *comm = a->member->comm;
     int64_t said;
-    int fate = RUNNING;
     if (!a->swap->crew.options.transport || comm->ranks == 1 || step != a->meeting) return DPCR_OK;
     if (comm->rank) {
         DPCR_TRY(say_met(a, error));
@@ -104,10 +103,12 @@ static dpcr_status meet(alone *a, int64_t step, dpcr_error *error) {
     }
     for (int64_t worker = 1; worker < comm->ranks; worker++) {
         DPCR_TRY(wait_for(a, worker, &said, error));
-        if (said > MET && atomic_compare_exchange_strong(&a->swap->fate, &fate, ASKED_TO_STOP))
-            a->swap->crew.stopped_by = (int)(said - MET);
+        if (said > MET && !a->swap->crew.stopped_by) a->swap->crew.stopped_by = (int)(said - MET);
     }
-    if (atomic_load(&a->swap->fate) == RUNNING) DPCR_TRY(name_next(a, error));
+    if (a->swap->crew.stopped_by)
+        atomic_store(&a->swap->fate, ASKED_TO_STOP);
+    else
+        DPCR_TRY(name_next(a, error));
 done:
     return status;
 }
