@@ -326,7 +326,9 @@ bool cli_sound_name(const char *path);
 int cli_sound_read(const char *path, dpcr_array *x, int *rate);
 // Has it no NaN, infinity or sample of more than 1e30, of which there would be no features? Else tells it: exit code 5.
 int cli_sound_check(const char *path, const dpcr_array *x);
-// Writes one (.wav and others of float, .flac of 24 bits, telling what is clipped), as cli_write_file does.
+// Can the format that `path` ends in hold a sound of that form, [samples][channels]? Else tells it. The exit code.
+int cli_sound_fits(const char *path, const dpcr_array *x);
+// Writes one that fits (.wav and others of float, .flac of 24 bits, telling what is clipped), as cli_write_file does.
 int cli_sound_write(const char *path, const dpcr_array *x, int rate);
 
 // Is `path` a file that can be read? Tells it otherwise and returns false (exit code 5).

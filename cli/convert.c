@@ -155,7 +155,7 @@ static int refuse(const conversion *c) {
     if (cli_sound_name(c->model)) {
         const char *end = strrchr(c->output, '.');
         if (!cli_array_place(c->output)) return CLI_USAGE;
-        if (end && !strcmp(end, ".safetensors"))
+        if ((end && !strcmp(end, ".safetensors")) || cli_sound_name(c->output))
             return cli_fail(CLI_USAGE, "'%s': the features of a recording are written as .npy or .npz", c->output);
     }
     if (!cli_sound_name(c->model) && !cli_safetensors_name("the output", c->output)) return CLI_USAGE;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
 // Data sets by name or folder.
+#include <fts.h>
 #include <libgen.h>
 #include <math.h>
 #include <stdlib.h>
@@ -72,6 +73,19 @@ static bool is_sound_below(const char *folder, const char *path) {
     return below && cli_sound_name(path);
 }
 
+// The same file, which links in the folder lead to.
+static bool is_linked_below(const char *folder, const char *path) {
+    struct stat file;
+    char *const top[] = {(char *)(uintptr_t)folder, NULL};
+    bool found = false;
+    if (!cli_sound_name(path) || stat(path, &file) != 0) return false;
+    FTS *const tree = fts_open(top, FTS_LOGICAL | FTS_NOCHDIR, NULL);
+    for (FTSENT *e; tree && !found && (e = fts_read(tree));)
+        found = e->fts_info == FTS_F && e->fts_statp->st_dev == file.st_dev && e->fts_statp->st_ino == file.st_ino;
+    if (tree) fts_close(tree);
+    return found;
+}
+
 bool cli_data_holds(const char *folder, const char *path) {
     static const char *const names[] = {"train-images-idx3-ubyte", "train-images-idx3-ubyte.gz",
                                         "train-labels-idx1-ubyte", "train-labels-idx1-ubyte.gz",
@@ -87,7 +101,8 @@ bool cli_data_holds(const char *folder, const char *path) {
         if (cli_is_one_file(file, path)) return true;
     }
     char *const target = realpath(path, NULL);  // of a link
-    const bool sound = is_sound_below(folder, path) || (target && is_sound_below(folder, target));
+    const bool sound =
+        is_sound_below(folder, path) || (target && (is_sound_below(folder, target) || is_linked_below(folder, target)));
     free(target);
     return sound;
 }

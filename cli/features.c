@@ -129,7 +129,7 @@ int cli_features_of(const cli_features *o, const dpcr_array *x, int rate, dpcr_a
         drop(&t);
         return CLI_RESOURCES;
     }
-    for (int64_t f = 0; f < frames; f++)
+    for (int64_t f = 0; f < frames && !cli_signal(); f++)
         for (int64_t c = 0; c < channels; c++) {
             for (int64_t i = 0; i < o->frame; i++) {
                 const int64_t at = f * o->hop + i;
@@ -138,7 +138,9 @@ int cli_features_of(const cli_features *o, const dpcr_array *x, int rate, dpcr_a
             cepstrum(&t, o, (float *)features->data + (f * channels + c) * kept);
         }
     drop(&t);
-    return CLI_DONE;
+    if (!cli_signal()) return CLI_DONE;
+    cli_array_destroy(features);
+    return cli_fail_stopped();
 }
 #else
 int cli_features_of(const cli_features *o, const dpcr_array *x, int rate, dpcr_array *features) {

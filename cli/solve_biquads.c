@@ -212,8 +212,9 @@ static int run(dpcr_context *context, const biquads *b) {
     work w = {.context = context};
     int status = read_sections(b, &w);
     if (!status) status = read_signals(b, &w);
-    if (!status && b->output && cli_sound_name(b->output) && !w.rate)
-        status = cli_fail(CLI_USAGE, "--output is a sound and --input is not: its sampling rate is not known");
+    if (!status && b->output && cli_sound_name(b->output))
+        status = w.rate ? cli_sound_fits(b->output, &w.sound)
+                        : cli_fail(CLI_USAGE, "--output is a sound and --input is not: its sampling rate is not known");
     if (!status) status = read_states(b, &w);
     if (!status) status = filter_signals(&w);
     if (!status) status = write_signals(b, &w);
@@ -236,6 +237,8 @@ static int refuse(const biquads *b) {
     if (from_stdin > 1) return cli_fail(CLI_USAGE, "standard input ('-') holds one array only");
     if (to_stdout > 1) return cli_fail(CLI_USAGE, "standard output is wanted twice (--json, --csv - or '-')");
     if (!cli_array_place(b->output) || !cli_array_place(b->final)) return CLI_USAGE;
+    if (b->final && cli_sound_name(b->final))
+        return cli_fail(CLI_USAGE, "--final '%s': states are written as .npy or .npz", b->final);
     for (size_t i = 0; i < 2; i++)
         if (outputs[i] && !cli_is_stdout(outputs[i]) && !cli_writable("the output", outputs[i])) return CLI_RESOURCES;
     const cli_file written[] = {{"--output", b->output}, {"--final", b->final}, {"--csv", b->common.csv}};

@@ -33,38 +33,59 @@ int cli_sound_check(const char *path, const dpcr_array *x) {
 #if defined(DEEPPCR_SNDFILE)
 #include <sndfile.h>
 
-enum { HEAD = 8 };  // of a chunk of a WAV file: a name of four letters, and how many bytes follow
+enum { HEAD = 8 };  // of a chunk: a name of four letters, and how many bytes follow
 
-static bool read_head(FILE *file, int64_t at, char name[4], uint32_t *size) {
+// Formats of which libsndfile reads the samples that are there, however many the file says: in chunks, one of them with
+// the samples, or (NULL) behind a header that says their place and size. Numbers begin with the last byte or, big, with
+// the first.
+typedef struct layout {
+    const char *form, *samples;
+    bool big;
+} layout;
+
+static const layout layouts[] = {{"RIFF", "data", false},
+                                 {"RIFX", "data", true},
+                                 {"FORM", "SSND", true},
+                                 {".snd", NULL, true},
+                                 {"dns.", NULL, false}};
+
+static bool read_head(const layout *l, FILE *file, int64_t at, char name[4], uint32_t *size) {
     unsigned char head[HEAD];
     if (fseeko(file, at, SEEK_SET) != 0 || fread(head, 1, HEAD, file) != HEAD) return false;
     memcpy(name, head, 4);
-    *size = head[4] | (uint32_t)head[5] << 8 | (uint32_t)head[6] << 16 | (uint32_t)head[7] << 24;
+    *size = 0;
+    for (int i = 0; i < 4; i++) *size |= (uint32_t)head[4 + i] << (l->big ? 24 - 8 * i : 8 * i);
     return true;
 }
 
-static bool has_all_data(FILE *file, int64_t bytes) {
+static bool has_all_samples(const layout *l, FILE *file, int64_t bytes) {
     char name[4];
     uint32_t size = 0;
-    for (int64_t at = HEAD + 4; read_head(file, at, name, &size); at += HEAD + (int64_t)size + size % 2)
-        if (!memcmp(name, "data", 4)) return at + HEAD + (int64_t)size <= bytes;
+    for (int64_t at = HEAD + 4; read_head(l, file, at, name, &size); at += HEAD + (int64_t)size + size % 2)
+        if (!memcmp(name, l->samples, 4)) return at + HEAD + (int64_t)size <= bytes;
     return false;
 }
 
-// Of a WAV file that is shorter than it says libsndfile reads what is there. Who wrote it into a pipe could not say;
-// and some count 8 bytes too many for the whole, or a last pad byte that is not there: the samples are what matters.
-static bool is_cut_short(const char *path) {
+// Who wrote it into a pipe could not say how long it is; and some count 8 bytes too many for the whole, or a last pad
+// byte that is not there: the samples are what matters.
+static bool is_shorter(const layout *l, FILE *file, int64_t bytes) {
     enum { UNSAID = 0x7fffff00 };  // sizes from there on, and 0
     char name[4];
-    uint32_t said = 0;
+    uint32_t said = 0, size = 0;
+    if (!read_head(l, file, 0, name, &said) || memcmp(name, l->form, 4) != 0 || said == 0 || said >= UNSAID)
+        return false;
+    if (l->samples) return bytes - HEAD < said && !has_all_samples(l, file, bytes);
+    return read_head(l, file, 4, name, &size) && size < UNSAID && (int64_t)said + size > bytes;
+}
+
+static bool is_cut_short(const char *path) {
     struct stat info;
     if (stat(path, &info) != 0 || !S_ISREG(info.st_mode)) return false;  // a pipe has no second opening
     FILE *file = fopen(path, "rb");
+    bool cut = false;
     if (!file) return false;
-    const bool read = read_head(file, 0, name, &said) && fseeko(file, 0, SEEK_END) == 0;
-    const int64_t bytes = read ? (int64_t)ftello(file) : -1;
-    const bool shorter = read && !memcmp(name, "RIFF", 4) && said > 0 && said < UNSAID && bytes - HEAD < said;
-    const bool cut = shorter && !has_all_data(file, bytes);
+    for (size_t i = 0; i < sizeof layouts / sizeof layouts[0]; i++)
+        cut = cut || is_shorter(&layouts[i], file, (int64_t)info.st_size);
     fclose(file);
     return cut;
 }
@@ -150,12 +171,32 @@ static sf_count_t memory_write(const void *from, sf_count_t count, void *user) {
     return count;
 }
 
+enum { FLAC = SF_FORMAT_FLAC | SF_FORMAT_PCM_24, AU = SF_FORMAT_AU | SF_FORMAT_FLOAT };
+
 static int format_of(const char *path) {
     const char *end = strrchr(path, '.');
-    if (end && !strcasecmp(end, ".flac")) return SF_FORMAT_FLAC | SF_FORMAT_PCM_24;
+    if (end && !strcasecmp(end, ".flac")) return FLAC;
     if (end && (!strcasecmp(end, ".aiff") || !strcasecmp(end, ".aif"))) return SF_FORMAT_AIFF | SF_FORMAT_FLOAT;
-    if (end && !strcasecmp(end, ".au")) return SF_FORMAT_AU | SF_FORMAT_FLOAT;
+    if (end && !strcasecmp(end, ".au")) return AU;
     return end && !strcasecmp(end, ".wav") ? SF_FORMAT_WAV | SF_FORMAT_FLOAT : 0;
+}
+
+static bool has_chunks(int format) { return format != FLAC && format != AU; }
+
+int cli_sound_fits(const char *path, const dpcr_array *x) {
+    enum { FLAC_CHANNELS = 8, HEADERS = 4096 };
+    const int format = format_of(path);
+    const int64_t bytes = cli_array_count(x) * (int64_t)sizeof(float);
+    if (!format) return cli_fail(CLI_USAGE, "'%s': sounds are written as .wav, .flac, .aiff or .au", path);
+    if (format == FLAC && (x->shape[0] == 0 || x->shape[1] > FLAC_CHANNELS))
+        return cli_fail(CLI_RESOURCES,
+                        "cannot write '%s': flac holds 1 to %d channels of 1 sample or more, not %lld of %lld; .wav "
+                        "does",
+                        path, FLAC_CHANNELS, (long long)x->shape[1], (long long)x->shape[0]);
+    if (has_chunks(format) && bytes > (int64_t)UINT32_MAX - HEADERS)
+        return cli_fail(CLI_RESOURCES, "cannot write '%s': %lld bytes are more than its format counts; .au does", path,
+                        (long long)bytes);
+    return CLI_DONE;
 }
 
 static bool is_finite(const dpcr_array *x) {
@@ -180,12 +221,20 @@ static void warn_of_clipping(const char *path, const dpcr_array *x) {
                  path, (long long)clipped, (long long)count, (double)peak);
 }
 
+// The time of writing, by which two files of one sound would differ: in WAV and AIFF it stands in the chunk PEAK,
+// before the samples, behind the chunk's name, size and version.
+static void clear_time(const memory *m) {
+    enum { TIME = 12, BYTES = 4, HEADER = 128 };
+    const sf_count_t header = m->size < HEADER ? m->size : HEADER;
+    char *const peak = memmem(m->data, (size_t)header, "PEAK", 4);
+    if (peak && peak + TIME + BYTES <= m->data + header) memset(peak + TIME, 0, BYTES);
+}
+
 int cli_sound_write(const char *path, const dpcr_array *x, int rate) {
     SF_VIRTUAL_IO io = {memory_length, memory_seek, memory_read, memory_write, memory_tell};
     SF_INFO info = {.samplerate = rate, .channels = (int)x->shape[1], .format = format_of(path)};
     memory m = {0};
-    if (!info.format) return cli_fail(CLI_USAGE, "'%s': sounds are written as .wav, .flac, .aiff or .au", path);
-    const bool flac = info.format == (SF_FORMAT_FLAC | SF_FORMAT_PCM_24);
+    const bool flac = info.format == FLAC;
     if (flac && !is_finite(x))
         return cli_fail(CLI_RESOURCES, "cannot write '%s': flac holds no NaN and no infinity; .wav does", path);
     SNDFILE *file = sf_open_virtual(&io, SFM_WRITE, &info, &m);
@@ -195,6 +244,7 @@ int cli_sound_write(const char *path, const dpcr_array *x, int rate) {
     char why[128];
     snprintf(why, sizeof why, "%s", ok ? "no memory" : sf_strerror(file));
     ok = sf_close(file) == 0 && ok;
+    if (ok && has_chunks(info.format)) clear_time(&m);
     const int status =
         ok ? cli_write_file(path, m.data, (size_t)m.size) : cli_fail(CLI_RESOURCES, "cannot write '%s': %s", path, why);
     if (!status && flac) warn_of_clipping(path, x);
@@ -207,6 +257,10 @@ static int absent(const char *path) {
 }
 int cli_sound_read(const char *path, dpcr_array *x, int *rate) {
     (void)x, (void)rate;
+    return absent(path);
+}
+int cli_sound_fits(const char *path, const dpcr_array *x) {
+    (void)x;
     return absent(path);
 }
 int cli_sound_write(const char *path, const dpcr_array *x, int rate) {

@@ -81,6 +81,19 @@ for value, told in ((np.nan, "nan"), (-np.inf, "-inf"), (3e38, "3e+38")):
     refused(5, "broken.wav': sample 10 is %s, wanted a finite number" % told, "convert", path("broken.wav"), path("none.npy"))
 assert not os.path.exists(path("none.npy"))
 
+# a signal while they are worked out
+write(path("long.wav"), rng.normal(0, 0.1, 1 << 18))
+stop = subprocess.Popen(words("convert", path("long.wav"), path("none.npy"), "--hop", 1), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+used = 0
+while used < 0.5 * os.sysconf("SC_CLK_TCK"):
+    time.sleep(0.05)
+    with open("/proc/%d/stat" % stop.pid) as file:
+        used = int(file.read().rsplit(")", 1)[1].split()[11])
+stop.send_signal(signal.SIGINT)
+out, said = stop.communicate(timeout=600)
+assert stop.returncode == 130 and out == b"" and b"stopped as asked" in said and is_one_line(said), (stop.returncode, out, said)
+assert not os.path.exists(path("none.npy"))
+
 
 # ---- two classes whose means are the same: a tone that rises, and the same played backwards ----
 def rising(n):
@@ -134,6 +147,14 @@ assert heard() == plain, (heard(), plain)
 os.symlink("../down/z/say5.wav", path("linked", "up", "theirs.wav"))  # under both classes
 assert sum(heard()[:2]) == 23
 os.remove(path("linked", "up", "theirs.wav"))
+os.rename(path("linked", "down"), path("elsewhere"))
+os.symlink(path("elsewhere"), path("linked", "down"))
+spared = content("elsewhere", "z", "say6.wav")
+for option in ("--save", "--csv"):
+    refused(2, "is to be read and to be written over", "train", "gru", "--data", path("linked"), "--epochs", 1, option, path("elsewhere", "z", "say6.wav"))
+assert content("elsewhere", "z", "say6.wav") == spared
+os.remove(path("linked", "down"))
+os.rename(path("elsewhere"), path("linked", "down"))
 write(path("linked", "up", *"abcdefghijk", "deep.wav"), rising(1000))
 assert sum(heard()[:2]) == 25
 os.symlink("nowhere", path("linked", "up", "lost.wav"))
@@ -228,6 +249,7 @@ for arguments, status, word in (
     (["convert", one, path("o.npy"), "--node", "n"], 2, "--node"),
     (["convert", one, path("o.npz:features")], 2, "names a member"),
     (["convert", one, path("o.safetensors")], 2, "written as .npy or .npz"),
+    (["convert", one, path("o.wav")], 2, "written as .npy or .npz"),
     (["eval", path("a.st"), "--data", path("other")], 5, "classes"),
     (["eval", path("a.st"), "--data", path("nowhere")], 5, "nowhere"),
     (["eval", path("bits.st"), "--data", path("set")], 2, "bitstream"),

@@ -113,6 +113,38 @@ else:
         assert content("said.wav.npy") == content(name + ".npy"), name
         put("said.wav", content("said.wav")[:-1])
         refused(5, "cut short", "--sos", path("sos.npy"), "--input", path("said.wav"), "--output", path("y.wav"))
+    # other formats: what comes back, and what is cut short; no file has the time of writing in it
+    for end in ("wav", "aiff", "au"):
+        run("--sos", path("one.npy"), "--input", path("in.wav"), "--output", path("whole." + end), "--quiet")
+        run("--sos", path("one.npy"), "--input", path("whole." + end), "--output", path("back.npy"), "--quiet")
+        assert get_npy("back.npy")[1] == tuple(v / 32768 for v in samples[0::2] + samples[1::2]), end
+        whole = content("whole." + end)
+        at = whole.find(b"PEAK", 0, 128)
+        assert (at < 0) == (end == "au") and (at < 0 or whole[at + 12:at + 16] == bytes(4)), (end, at)
+        for cut in (len(whole) - 1, len(whole) // 2):
+            put("cut." + end, whole[:cut])
+            refused(5, "cut short", "--sos", path("sos.npy"), "--input", path("cut." + end), "--output", path("y.wav"))
+    big, little = whole[24:], struct.pack("<%df" % len(samples), *[v / 32768 for v in samples])
+    head = b"WAVEfmt " + struct.pack(">IHHIIHH", 16, 3, 2, 44100, 8 * 44100, 8, 32) + b"data" + struct.pack(">I", len(big))
+    for turned in (b"RIFX" + struct.pack(">I", len(head + big)) + head + big, b"dns." + struct.pack("<5I", 24, len(little), 6, 44100, 2) + little):
+        run("--sos", path("one.npy"), "--input", put("turned.wav", turned), "--output", path("y.npy"), "--quiet")
+        assert content("y.npy") == content("back.npy"), turned[:4]
+        refused(5, "cut short", "--sos", path("sos.npy"), "--input", put("turned.wav", turned[:-1]), "--output", path("y.wav"))
+    put("piped.au", whole[:8] + b"\xff" * 4 + whole[12:])
+    run("--sos", path("one.npy"), "--input", path("piped.au"), "--output", path("piped.npy"), "--quiet")
+    assert content("piped.npy") == content("back.npy")
+    # what a format does not hold
+    for count, frames in ((1, 0), (9, 2)):
+        with wave.open(path("few.wav"), "wb") as w:
+            w.setparams((count, 2, 8000, 0, "NONE", ""))
+            w.writeframes(bytes(2 * count * frames))
+        refused(4, "not %d of %d; .wav does" % (count, frames), "--sos", path("sos.npy"), "--input", path("few.wav"), "--output", path("none.flac"))
+        for end in ("wav", "aiff", "au"):
+            run("--sos", path("sos.npy"), "--input", path("few.wav"), "--output", path("few_back." + end), "--quiet")
+            run("--sos", path("sos.npy"), "--input", path("few_back." + end), "--output", path("y.npy"), "--quiet")
+            assert get_npy("y.npy")[0] == ((frames,) if count == 1 else (count, frames)), end
+    refused(2, "written as .wav, .flac", "--sos", path("sos.npy"), "--input", path("in.wav"), "--output", path("none.ogg"))
+    assert not os.path.exists(path("none.flac")) and not os.path.exists(path("none.ogg"))
     put("cut.wav", b"RIFF....")
     refused(5, "no sound", "--sos", path("sos.npy"), "--input", path("cut.wav"), "--output", path("y.wav"))
 
@@ -143,6 +175,7 @@ for end in ("npy", "npz"):
 assert get_npz("y.npz") == {"y": get_npy("y.npy")} and get_npz("zi.npz") == {"zi": get_npy("zi.npy")}
 for option in ("--output", "--final"):
     refused(2, "names a member of a file", "--sos", path("sos.npy"), "--input", x, option, path("o.npz:y"))
+refused(2, "z.wav': states are written as .npy or .npz", "--sos", path("sos.npy"), "--input", x, "--final", path("z.wav"))
 refused(4, "no/folder/y.npy", "--sos", path("sos.npy"), "--input", x, "--output", path("no/folder/y.npy"))
 print("cli_biquads: the loop's numbers, in SciPy's layouts; refusals in words")
 PYTHON
