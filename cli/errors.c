@@ -135,6 +135,7 @@ int cli_fail_training(const dpcr_error *error) {
                  {": data.hash is ", "; the data differ, or the --seed of bit streams"},
                  {": optimiser.total is ", "; that many steps follow from --epochs and --batch"},
                  {": optimiser.warm_up is ", "; it follows from --epochs and --batch, or is --warm-up"},
+                 {": network.inputs is ", "; it follows from the data, or is a text's --embedding"},
                  {": the model's inputs is ", "; it follows from the data"},
                  {": the model's outputs is ", "; it follows from the data"},
                  {": the model's ", "; without any option of the network it is the checkpoint's"}};

@@ -20,7 +20,10 @@ static int score(dpcr_context *context, dpcr_sequence *model, const uint8_t *tex
                  const dpcr_solve_options *solve, dpcr_sequence_likelihood_report *report) {
     dpcr_error error = {0};
     *report = (dpcr_sequence_likelihood_report){.size = sizeof *report};
-    if (dpcr_sequence_likelihood(context, model, text, count, solve, report, &error) == DPCR_OK) return CLI_DONE;
+    cli_signals_at_once(true);  // the loop over all of a text is one call
+    const dpcr_status status = dpcr_sequence_likelihood(context, model, text, count, solve, report, &error);
+    cli_signals_at_once(false);
+    if (status == DPCR_OK) return CLI_DONE;
     if (error.status == DPCR_ERROR_UNSUPPORTED) return cli_eval_unsupported(model, count - 1, 1, false, solve, &error);
     if (error.status == DPCR_ERROR_ARGUMENT) return cli_fail(CLI_INPUT, "%s", error.text);
     return cli_fail_error(&error, CLI_COMPUTING);

@@ -20,9 +20,22 @@ typedef struct features {
     dpcr_array x, z0, z;
 } features;
 
-static double metadata_number(const dpcr_model *model, const char *key, double otherwise) {
+// NAN where it is none.
+static float metadata_number(const dpcr_model *model, const char *key, float otherwise) {
     const char *text = dpcr_model_metadata(model, key);
-    return text ? strtod(text, NULL) : otherwise;
+    char *end = NULL;
+    const float value = text ? (float)strtod(text, &end) : otherwise;
+    return !text || (end != text && !*end) ? value : NAN;
+}
+
+// How pixels were scaled for the classifier.
+static int read_scale(features *f, const char *path) {
+    f->mean = metadata_number(f->model, "pixel_mean", 0);
+    f->deviation = metadata_number(f->model, "pixel_deviation", 1);
+    if (isfinite(f->mean) && isfinite(f->deviation) && f->deviation > 0) return CLI_DONE;
+    return cli_fail(CLI_INPUT,
+                    "'%s': wanted finite numbers as metadata 'pixel_mean' and 'pixel_deviation', the second above 0",
+                    path);
 }
 
 static void close_features(features *f) {
@@ -49,8 +62,7 @@ static int open_features(features *f, dpcr_context *context, const char *path, i
             path, (long long)o->inputs, (long long)o->layers, (long long)o->width, dpcr_dtype_name(o->dtype),
             (long long)pixels, MOST_WIDTH);
     f->width = o->width;
-    f->mean = (float)metadata_number(f->model, "pixel_mean", 0);
-    f->deviation = (float)metadata_number(f->model, "pixel_deviation", 1);
+    if (read_scale(f, path)) return CLI_INPUT;
     const dpcr_solve_options options = {
         .size = sizeof options, .method = DPCR_METHOD_SEQUENTIAL, .backward = DPCR_SCHEME_SEQUENTIAL};
     if (dpcr_model_steps(f->model, BATCH, &steps, &error) != DPCR_OK ||

@@ -102,8 +102,8 @@ static const struct argp_option generate_options[] = {
     {"path", KEY_PATH, "FILE", 0, "The first picture on its way, PNG", 0},
     {"samples", KEY_SAMPLES, "FILE", 0, "The pictures, .npy or .npz, [C][pixels], 0 to 1", 0},
     {"evaluate", KEY_EVALUATE, "CLASSIFIER", 0,
-     "Frechet distance, precision and recall against held-out images, on the features of this network of 'train "
-     "mlp|resnet'",
+     "Frechet distance, precision and recall (of the first 2000 each) against held-out images, on the features of this "
+     "network of 'train mlp|resnet'",
      0},
     {"data", KEY_DATA, "NAME|DIR", 0, "Held-out images of --evaluate and --known N (default fashion-mnist)", 0},
     {"wisdom", KEY_WISDOM, "FILE", 0,
@@ -136,6 +136,14 @@ static bool read_times(generate *t, const char *arg) {
     return ok;
 }
 
+// What is given has a file's name.
+static void read_guess(generate *t, const char *arg) {
+    dpcr_guess guess = DPCR_GUESS_GIVEN;
+    const bool named = dpcr_guess_find(arg, &guess, NULL) == DPCR_OK && guess != DPCR_GUESS_GIVEN;
+    t->guess = named ? NULL : arg;
+    if (named) t->run.solve.guess = guess;
+}
+
 static error_t parse_generate(int key, char *arg, struct argp_state *state) {
     generate *t = state->input;
     generation *g = &t->run;
@@ -153,7 +161,7 @@ static error_t parse_generate(int key, char *arg, struct argp_state *state) {
             return taken(cli_read_double("--clip", arg, 0, HUGE_VAL, &g->sampler.clip));
         case KEY_SAMPLER: return found(dpcr_sampler_find(arg, &g->sampler.kind, &error), "--sampler", &error);
         case KEY_SPACING: return found(dpcr_spacing_find(arg, &g->sampler.spacing, &error), "--spacing", &error);
-        case KEY_GUESS: t->guess = dpcr_guess_find(arg, &g->solve.guess, NULL) == DPCR_OK ? NULL : arg; return 0;
+        case KEY_GUESS: read_guess(t, arg); return 0;
         case KEY_PATH_OUT: t->path_out = arg; return 0;
         case KEY_MASK: t->mask = arg; return 0;
         case KEY_WISDOM: t->wisdom = arg; return 0;
@@ -285,21 +293,26 @@ static int read_numbers(generate *t, const char *what, const char *path, int64_t
     const dpcr_array *array = &tensors.items[0].array;
     const int64_t count = tensors.count == 1 ? cli_array_count(array) : 0;
     int status = CLI_DONE;
-    if (tensors.count != 1 || (count != one && count != many))
+    if (tensors.count != 1)
+        status = cli_fail(CLI_INPUT, "%s '%s' has %lld arrays, wanted one", what, path, (long long)tensors.count);
+    else if (count != one && count != many)
         status = cli_fail(CLI_INPUT, "%s '%s' has %lld numbers, wanted %lld%s", what, path, (long long)count,
                           (long long)one, many != one ? ", or as many for every picture" : "");
     if (!status && !fits(t, array)) {
         const dpcr_diffusion_options *o = dpcr_diffusion_get_options(t->run.model);
-        status = fits == is_of_pictures
-                     ? cli_fail(CLI_INPUT, "%s '%s' has the shape of no picture, wanted [%lld][%lld] or [%lld]", what,
-                                path, (long long)o->rows, (long long)o->cols, (long long)dpcr_diffusion_pixels(o))
-                     : cli_fail(CLI_INPUT, "%s '%s' has the shape of no path, wanted [%lld][C][%lld]", what, path,
-                                (long long)cli_generate_length(&t->run), (long long)cli_generate_state(&t->run));
+        char planes[24] = "";
+        if (channels_of(o) > 1) snprintf(planes, sizeof planes, "[%lld]", (long long)channels_of(o));
+        status =
+            fits == is_of_pictures
+                ? cli_fail(CLI_INPUT, "%s '%s' has the shape of no picture, wanted %s[%lld][%lld] or [%lld]", what,
+                           path, planes, (long long)o->rows, (long long)o->cols, (long long)dpcr_diffusion_pixels(o))
+                : cli_fail(CLI_INPUT, "%s '%s' has the shape of no path, wanted [%lld][C][%lld]", what, path,
+                           (long long)cli_generate_length(&t->run), (long long)cli_generate_state(&t->run));
     }
     if (!status && !(*numbers = cli_allocate((size_t)count * sizeof **numbers))) status = cli_fail_memory(what);
     for (int64_t i = 0; !status && i < count; i++) {
-        const double x = cli_array_get(array, i);
-        (*numbers)[i] = (float)x;
+        const float x = (float)cli_array_get(array, i);
+        (*numbers)[i] = x;
         if (!isfinite(x)) status = cli_fail(CLI_INPUT, "%s '%s' has a number that is not finite", what, path);
     }
     *is_many = count == many;
@@ -312,17 +325,11 @@ static bool is_png(const char *path) {
     return n > 4 && !strcmp(path + n - 4, ".png");
 }
 
-// A picture of 0..1 (or several) to the denoiser's -1..1.
-static int read_picture(generate *t, const char *what, const char *path, float **pixels, int64_t *count) {
+// A picture of 0..1, or `most`, whose number *many says.
+static int read_picture(generate *t, const char *what, const char *path, int64_t most, float **pixels, bool *many) {
     const dpcr_diffusion_options *o = dpcr_diffusion_get_options(t->run.model);
-    bool many = false;
-    *count = 1;
-    if (!is_png(path)) {
-        const int status =
-            read_numbers(t, what, path, o->width, o->width * t->run.count, is_of_pictures, pixels, &many);
-        if (many) *count = t->run.count;
-        return status;
-    }
+    *many = false;
+    if (!is_png(path)) return read_numbers(t, what, path, o->width, o->width * most, is_of_pictures, pixels, many);
     if (!cli_readable(what, path)) return CLI_INPUT;
     if (!(*pixels = cli_allocate((size_t)o->width * sizeof **pixels))) return cli_fail_memory(what);
     return cli_png_read(path, o->rows, o->cols, channels_of(o), *pixels);
@@ -335,9 +342,16 @@ static int read_known(generate *t) {
     const dpcr_diffusion_options *o = dpcr_diffusion_get_options(t->run.model);
     dpcr_dataset data = {0};
     int64_t index = 0;
-    if (!is_index(t->known)) return read_picture(t, "--known", t->known, &t->owned[2], &t->run.knowns);
+    bool many = false;
+    int status = CLI_DONE;
+    t->run.knowns = 1;
+    if (!is_index(t->known)) {
+        status = read_picture(t, "--known", t->known, t->run.count, &t->owned[2], &many);
+        if (many) t->run.knowns = t->run.count;
+        return status;
+    }
     if (!cli_read_int64("--known", t->known, 0, INT64_MAX, &index)) return CLI_USAGE;
-    int status = cli_data_read(t->run.context, t->data, "t10k", 0, 0, &data);
+    status = cli_data_read(t->run.context, t->data, "t10k", 0, 0, &data);
     if (!status && (dpcr_dataset_pixels(&data) != o->width || data.rows != o->rows || data.cols != o->cols))
         status = cli_fail(CLI_INPUT,
                           "--known %lld: the held-out images of '%s' are %lld of %lld x %lld, the model's %lld of "
@@ -352,14 +366,12 @@ static int read_known(generate *t) {
     for (int64_t i = 0; !status && i < o->width; i++)
         t->owned[2][i] = (float)data.images[index * o->width + i] / 255.0F;
     dpcr_dataset_free(t->run.context, &data);
-    t->run.knowns = 1;
     return status;
 }
 
 static int read_inputs(generate *t) {
     generation *g = &t->run;
     const int64_t w = dpcr_diffusion_get_options(g->model)->width;
-    int64_t masks = 1;
     bool many = false;
     int status = CLI_DONE;
     if (t->guess) {
@@ -370,8 +382,7 @@ static int read_inputs(generate *t) {
         g->guesses = many ? g->count : 1;
     }
     if (status || !t->mask) return status;
-    status = read_picture(t, "--mask", t->mask, &t->owned[1], &masks);
-    if (!status && masks > 1) status = cli_fail(CLI_INPUT, "--mask '%s' is more than one picture", t->mask);
+    status = read_picture(t, "--mask", t->mask, 1, &t->owned[1], &many);
     if (!status) status = read_known(t);
     for (int64_t i = 0; !status && i < w * g->knowns; i++) {
         const float x = t->owned[2][i];
@@ -424,7 +435,11 @@ static int read_held_out(generate *t) {
 }
 
 static int evaluate(generate *t, const float *pictures) {
-    return cli_quality_measure(t->run.context, t->classifier, &t->held_out, t->run.count, pictures, &t->quality);
+    cli_signals_at_once(true);  // eigenvalues and neighbours of many pictures take a while
+    const int status =
+        cli_quality_measure(t->run.context, t->classifier, &t->held_out, t->run.count, pictures, &t->quality);
+    cli_signals_at_once(false);
+    return status;
 }
 
 static int64_t grid_columns(int64_t count) {

@@ -514,7 +514,7 @@ static json_t *way_object(training *t, int w) {
 
 static double accuracy_of(const training *t, int part) {
     const int64_t images = t->part_steps[part] * t->part_batch[part];
-    return images ? (double)t->parts[part].correct / (double)images : 0;
+    return images ? (double)t->parts[part].correct / (double)images : NAN;
 }
 
 static int tell(training *t) {
@@ -549,8 +549,9 @@ static int tell(training *t) {
         cli_set_real(&r, "pruned_test_loss", t->tests[AFTER_PRUNING].loss);
         cli_set_real(&r, "pruned_test_accuracy", t->tests[AFTER_PRUNING].accuracy);
     }
-    cli_set_real(&r, "first_loss", t->parts[PRUNED].first_loss);
-    cli_set_real(&r, "train_loss", t->parts[PRUNED].loss);
+    const bool trained = t->part_steps[PRUNED] > 0;
+    cli_set_real(&r, "first_loss", trained ? t->parts[PRUNED].first_loss : NAN);
+    cli_set_real(&r, "train_loss", trained ? t->parts[PRUNED].loss : NAN);
     cli_set_real(&r, "train_accuracy", accuracy_of(t, PRUNED));
     cli_set_real(&r, "test_loss", t->tests[AT_END].loss);
     cli_set_real(&r, "test_accuracy", t->tests[AT_END].accuracy);
@@ -634,6 +635,8 @@ static int train(training *t) {
     t->optimiser.options.momentum = settled.options.momentum;
     int status = check_optimiser(t);
     if (!status) status = t->resume ? resume(t) : begin(t);
+    // Which images the test after the pruning takes hangs on --batch, which may be another one than then.
+    if (!status && !t->net.whole && t->step > 0 && t->step == t->part_steps[WHOLE]) status = test(t, AFTER_PRUNING);
     if (!status && !(t->resume && t->save && !strcmp(t->save, t->resume))) status = save(t);
     t->saved = cli_now();
     const double start = cli_now();

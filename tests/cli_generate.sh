@@ -7,7 +7,7 @@ set -u
 python3 - "$program" "$folder" <<'PYTHON'
 import json, os, random, signal, struct, subprocess, time, zlib
 
-from program import answer, content, ended, get_npy, get_npz, is_one_line, path, put, put_cifar, put_images, put_npy, put_safetensors, read_json, refused, run, safetensors, words
+from program import answer, content, ended, get_npy, get_npz, is_one_line, path, put, put_cifar, put_images, put_npy, put_npz, put_safetensors, read_json, refused, run, safetensors, stopped_within, words
 
 chance = random.Random(int(os.environ.get("SEED", "7")))
 SIDE = 8
@@ -170,6 +170,7 @@ run("generate", path("codes"), "--steps", 2, "--count", 1, "--guess", path("few.
 refused(2, "names a member", "generate", path("codes"), "--samples", path("few.npz:samples"))
 refused(5, "", *paths, "--json", "--guess", path("one.npy"), "--steps", 49)
 refused(5, "", *paths, "--json", "--guess", path("none.npy"))
+refused(5, "cannot read --guess 'given'", *paths, "--json", "--guess", "given")  # the library's word is no guess here
 # As many numbers, of two paths whose states are half as wide.
 refused(5, "no path", *paths, "--sampler", "dpm-solver++", "--guess", path("paths.npy"))
 with open(path("paths.npy"), "r+b") as file:
@@ -218,7 +219,11 @@ for part in "images-idx3", "labels-idx1":  # as many numbers an image, in other 
     read = content("data", "t10k-%s-ubyte" % part)
     put("flat/t10k-%s-ubyte" % part, read if part[0] == "l" else read[:8] + struct.pack(">2I", SIDE // 2, 2 * SIDE) + read[16:])
 refused(5, "are 1 of %d x %d, the model's 1 of %d x %d" % (SIDE // 2, 2 * SIDE, SIDE, SIDE), *paint, "--data", path("flat"), "--known", 3)
-refused(5, "", *paint, "--known", path("mask.npy"), "--mask", path("known.npy"))
+assert refused(5, "has 128 numbers, wanted 64", *paint, "--known", path("mask.npy"), "--mask", path("known.npy")).endswith("64\n")
+put_npz("both.npz", {"a": (64,), "b": (64,)}, {"a": half, "b": half})
+refused(5, "has 2 arrays, wanted one", *paint, "--known", path("both.npz"))
+put_npy("vast.npy", (SIDE, SIDE), [1e39 * x for x in half])
+refused(5, "is not finite", *paint[:-1], path("vast.npy"), *of_data, 3)
 put_npy("wide.npy", (SIDE // 2, 2 * SIDE), half, "f")
 refused(5, "no picture", *paint[:-1], path("wide.npy"), *of_data, 3)
 put_npy("loud.npy", (SIDE, SIDE), [2 * x for x in half], "f")
@@ -259,7 +264,18 @@ assert abs(good["frechet_distance"] - newton["frechet_distance"]) < 0.02 * good[
 assert good["precision"] > 0.1 and 0 <= good["recall"] <= 1 and scaled["reason"] == "scaled", (good, scaled)
 refused(5, "", "generate", path("codes"), "--evaluate", path("vae"), "--data", path("data"), "--samples", path("unjudged"))
 refused(2, "wants 4 pictures or more", *judged, 20, "--count", 3, "--samples", path("unjudged"))
+strings, parts = safetensors(path("judge"))
+del strings["deeppcr.checksum"]
+for key, value in (("pixel_mean", "nan"), ("pixel_mean", "inf"), ("pixel_mean", "x"), ("pixel_deviation", "0"), ("pixel_deviation", "nan")):
+    put_safetensors("unscaled", {**strings, key: value}, parts)
+    refused(5, "pixel_", *judged, 20, "--evaluate", path("unscaled"), "--samples", path("unjudged"))
+    refused(5, key, "eval", path("unscaled"), "--data", path("data"))
 assert not os.path.exists(path("unjudged")), "pictures were made before their judge was refused"
+
+# A judge that takes its time is not waited for.
+run("train", "mlp", "--data", path("data"), "--layers", 1, "--width", 256, "--epochs", 1, "--limit", 256, "--save", path("wide"), "--quiet")
+stopped_within(0.7, lambda _: os.path.exists(path("judged.npy")), "generate", path("codes"), "--count", 10000, "--steps", 1, "--evaluate", path("wide"),
+               "--data", path("data"), "--samples", path("judged.npy"), "--quiet", "--threads", 1)
 
 # Killed and resumed: the bits of the run that nobody stopped.
 for kind in ("vae", "denoiser"):
@@ -319,9 +335,12 @@ for model in ("conv.codes", "colour"):
         assert content("colour.png")[16:26] == struct.pack(">IIBB", 2 * 66 + 2, 68, 8, 2)
         assert png_size("strip.png")
 refused(5, "", "generate", path("colour"), "--steps", 10, "--count", 1, "--known", 3, "--mask", path("mask.npy"), "--data", path("cifar"))
+put_npy("planes.npy", (96, 32), [0] * 3072)
+refused(5, "wanted [3][32][32] or [3072]", "generate", path("colour"), "--known", 3, "--mask", path("planes.npy"), "--data", path("cifar"))
 refused(2, "wanted below 1", "train", "vae", *small, "--average", 1)
 refused(2, "--conv'", "train", "vae", *small, "--convolutions", "gathered")
 refused(2, "vae's", "train", "denoiser", "--conv", *small)
+refused(2, "hidden times 2^depth", "train", "vae", "--conv", *colour, "--width", 16384, "--depth", 1)
 refused(2, "", "train", "denoiser", *small, "--latent", path("conv"))
 with open(path("cifar", "data_batch_2.bin"), "r+b") as file:
     file.truncate(3072 * 5)

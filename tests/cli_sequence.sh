@@ -7,7 +7,7 @@ set -u
 python3 - "$program" "$folder" <<'PYTHON'
 import fcntl, gzip, json, os, resource, signal, subprocess, termios, time
 
-from program import answer, content, is_one_line, path, put, put_safetensors, refused, run, safetensors, until_asleep, words
+from program import answer, content, is_one_line, path, put, put_safetensors, refused, run, safetensors, stopped_within, until_asleep, words
 
 # ---- streams: they are learnt, and every method gives the same losses ----
 streams = ["--data", "bitstream", "--limit", 480, "--length", 60, "--epochs", 3, "--rate", "5e-3", "--threads", 2]
@@ -52,6 +52,15 @@ assert content("a.st") == content("b.st")
 for method in ("sequential", "overlap", "auto"):
     r = answer("eval", path("a.st"), "--data", path("text"), "--method", method)
     assert r["characters"] > 900 and r["difference"] < 1e-6 and r["loss"] < 1.0 and r["memory"], r
+# The loop over all of a text is one call, and is left at once.
+run("train", "gru", "--data", path("text"), "--hidden", 1024, "--batch", 1, "--length", 4, "--limit", 20, "--epochs", 1, "--save", path("wide.st"), "--quiet")
+put("tale", text * 2)
+stopped_within(1.5, lambda used: used > 0.5, "eval", path("wide.st"), "--data", path("tale"), "--split", "train", "--limit", 30000, "--method", "sequential",
+               "--threads", 1)
+
+# A step of two characters is one chunk, the test is many.
+refused(3, "and --no-fallback was given", "train", "gru", *learn, "--length", 2, "--limit", 2000, "--epochs", 1, "--method", "overlap", "--chunk", 8,
+        "--run-up", 1, "--max-sweeps", 1, "--tolerance", 0, "--no-fallback", "--quiet")
 
 # ---- interrupted and killed: resumed to the same bits ----
 for way in (signal.SIGINT, signal.SIGKILL):
@@ -70,6 +79,7 @@ further = ["train", "gru", *learn, "--constant-rate", "--warm-up", 0, "--epochs"
 run(*further, 1, "--save", path("c.st"), "--quiet")
 assert answer(*further, 2, "--resume", path("c.st"))["sentence"].endswith(": as in the checkpoint")
 refused(2, "", "train", "gru", *learn, "--epochs", 4, "--clip", 2, "--resume", path("a.st"))
+refused(2, "or is a text's --embedding", "train", "gru", *learn, "--embedding", 5, "--resume", path("a.st"), "--save", path("d.st"))
 kept = content("a.st")
 for files in (["--save", path("a.st"), "--log", path("a.st")], ["--resume", path("a.st"), "--save", path("d.st"), "--log", path("a.st")],
               ["--resume", path("a.st"), "--csv", path("a.st")], ["--log", path("d.log"), "--csv", path("d.log")]):

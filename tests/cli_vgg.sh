@@ -90,6 +90,7 @@ for option in ("--method", "newton"), ("--scheme", "pcr"), ("--tolerance", "1e-3
     refused(2, "a VGG-11 takes no " + option[0], *judge("model"), *option)
 whole = answer(*TRAIN, *both, "--steps", 0, "--prune", 0, "--prune-stages", 1, "--save", path("unpruned"))  # nothing taken out: both judge alike
 assert abs(whole["dense_test_loss"] - whole["test_loss"]) < 1e-4 and whole["weights_kept"] == whole["weights"], whole
+assert [whole[k] for k in ("first_loss", "train_loss", "train_accuracy")] == [None] * 3, whole  # of no step
 
 # hardly any channels, hardly any weights left, more stages than steps
 narrow = answer(*TRAIN, "--data", path("idx"), "--divisor", 512, "--prune", 0.999, "--dense-steps", 3, "--dense-batch", 10, "--prune-stages", 40, "--steps", 4,
@@ -129,6 +130,11 @@ for attempt in range(10):
 answer(*TRAIN, *both, "--steps", 0, "--save", path("ready"))
 r = answer(*TRAIN, *both, "--way", "scan", "--resume", path("ready"), "--save", path("scan"))
 assert abs(r["train_loss"] - done["train_loss"]) < 1e-3 and r["way"] == "scan", (r, done)
+# other batches, of which the test after the pruning has other images: as if they had been asked for at once
+threes = [*both, "--batch", 3, "--compare", 0, "--save"]
+answer(*TRAIN, *threes, path("threes"))
+answer(*TRAIN, *threes, path("later"), "--resume", path("ready"))
+assert content("later") == content("threes")
 
 # ---- refusals ----
 for split in ("train", "t10k"):

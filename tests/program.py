@@ -5,6 +5,7 @@ import ast
 import json
 import math
 import os
+import resource
 import struct
 import subprocess
 import sys
@@ -49,6 +50,26 @@ def until_asleep(child):
         if asleep == 5: return
         time.sleep(0.1)
     raise AssertionError("it never waits")
+
+
+def stopped_within(seconds, begun, *arguments):
+    """A call that is terminated once begun() holds ends so, with no more than these seconds of its processor's."""
+    child = subprocess.Popen(words(*arguments), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+    def used():
+        with open("/proc/%d/stat" % child.pid) as file:
+            return sum(map(int, file.read().rsplit(")", 1)[1].split()[11:13])) / os.sysconf("SC_CLK_TCK")
+
+    while not begun(used()):
+        assert child.poll() is None, (arguments, child.communicate())
+        time.sleep(0.02)
+    before, others = used(), resource.getrusage(resource.RUSAGE_CHILDREN)
+    child.terminate()
+    out, said = child.communicate(timeout=600)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    assert child.returncode == 143 and out == b"" and is_one_line(said) and b"stopped as asked" in said, (arguments, child.returncode, out, said)
+    spent = after.ru_utime + after.ru_stime - others.ru_utime - others.ru_stime - before
+    assert spent < seconds, (arguments, spent)
 
 
 def run(*arguments, **more):

@@ -412,6 +412,10 @@ static void predictions_are_in_order(void **state) {
     assert_int_equal(dpcr_context_set_machine(context, &bad, NULL), DPCR_ERROR_ARGUMENT);
     bad.flops = NAN;
     assert_int_equal(dpcr_context_set_machine(context, &bad, NULL), DPCR_ERROR_ARGUMENT);
+    dpcr_error error = {0};
+    bad = (dpcr_machine){.size = sizeof bad, .threads = 1e-300};
+    assert_int_equal(dpcr_context_set_machine(context, &bad, &error), DPCR_ERROR_ARGUMENT);
+    assert_non_null(strstr(error.text, "1e-300 threads"));
     dpcr_context_destroy(context);
 }
 

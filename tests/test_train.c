@@ -606,12 +606,14 @@ static void evaluation_depends_on_the_batch_by_rounding_only(void **state) {
     assert_int_equal(dpcr_model_set_metadata(model, "pixel_deviation", NULL, NULL), DPCR_OK);
     assert_int_equal(dpcr_evaluate(context, model, set, 32, NULL, &bare, NULL, NULL), DPCR_OK);
     assert_true(fabs(bare - loss) > 1e-3);
-    const char *const nonsense[] = {"abc", "0", "-1", "nan", ""};
-    for (int i = 0; i < 5; i++) {
+    const char *const nonsense[] = {"abc", "nan", "inf", "", "0", "-1"};
+    for (int i = 0; i < 10; i++) {
         dpcr_error error = {0};
-        assert_int_equal(dpcr_model_set_metadata(model, "pixel_deviation", nonsense[i], NULL), DPCR_OK);
+        const char *const key = i < 6 ? "pixel_deviation" : "pixel_mean";
+        assert_int_equal(dpcr_model_set_metadata(model, "pixel_deviation", NULL, NULL), DPCR_OK);
+        assert_int_equal(dpcr_model_set_metadata(model, key, nonsense[i % 6], NULL), DPCR_OK);
         assert_int_equal(dpcr_evaluate(context, model, set, 32, NULL, &bare, NULL, &error), DPCR_ERROR_FORMAT);
-        assert_non_null(strstr(error.text, "pixel_deviation"));
+        assert_non_null(strstr(error.text, key));
     }
     dpcr_model_destroy(model);
     dpcr_context_destroy(context);

@@ -235,10 +235,16 @@ static void strange_values_are_not_believed(void **state) {
         "backward sequential auto chunk 0 warm-up 0 sweeps 1 seconds 1; seen sweeps 0 warm-up 0 failed 0",
         "seen sweeps -4 warm-up 0 failed 0",
         "seen sweeps 0 warm-up 0 failed 0 told 6 -1 5",
+        "backward sequential overlap chunk 0 warm-up 0 sweeps 1 seconds 1; seen sweeps 0 warm-up 0 failed 0",
         "forward newton pcr chunk 0 warm-up 0 sweeps 1 seconds 1; seen sweeps 0 warm-up 0 failed 0 most -1",
         "seen sweeps 0 warm-up 0 failed 0 told 6 3 5 work 2.7 nan 3",
         "seen sweeps 0 warm-up 0 failed 0 told 6 3 5 work -2.7 1 3",
-        "seen sweeps 0 warm-up 0 failed 0 told 6 3 5 work 2.7 1"};
+        "seen sweeps 0 warm-up 0 failed 0 told 6 3 5 work 2.7 1",
+        "seen sweeps 0 warm-up 4611686018427387904 failed 0",
+        "forward overlap auto chunk 4611686018427387904 warm-up 3 sweeps 1 seconds 1; seen sweeps 0 warm-up 0 failed 0",
+        "forward overlap auto chunk 0 warm-up 4611686018427387904 sweeps 1 seconds 1; seen sweeps 0 warm-up 0 failed 0",
+        "seen sweeps 0 warm-up 0 failed 0 costs 1 1 1 1 1 spent 1 memory 1 9223372036854775807 0 0.5",
+        "seen sweeps 0 warm-up 0 failed 0 costs 1 1 1 1 1 spent 1 memory 1 0 9223372036854775807 0.5"};
     dpcr_context *context = solving_context(1);
     dpcri_known known;
     for (size_t i = 0; i < sizeof values / sizeof *values; i++) {

@@ -426,6 +426,9 @@ dpcr_status dpcr_context_set_machine(dpcr_context *context, const dpcr_machine *
     if (!good)
         return dpcri_fail(error, DPCR_ERROR_ARGUMENT,
                           "context_set_machine: a rate is negative or not finite; wanted 0 (as measured) or more");
+    if (given.threads > 0 && given.threads < 1)
+        return dpcri_fail(error, DPCR_ERROR_ARGUMENT,
+                          "context_set_machine: %g threads, wanted 0 (as measured), 1 or more", given.threads);
     pthread_mutex_lock(&context->rates_lock);
     context->given = given;
     pthread_mutex_unlock(&context->rates_lock);

@@ -20,7 +20,7 @@ static dpcr_status check_options(const dpcr_autoencoder_options *o, dpcr_error *
     return dpcri_fail(
         error, DPCR_ERROR_ARGUMENT,
         "autoencoder: pictures of %lld x %lld x %lld, latent %lld, hidden %lld, depth %lld; wanted at most "
-        "%lld pixels and numbers, depth 1 to %d (6 of convolutions)",
+        "%lld pixels and numbers, depth 1 to %d; of convolutions depth 1 to 6 and hidden times 2^depth at most that",
         (long long)channels, (long long)o->rows, (long long)o->cols, (long long)o->latent, (long long)o->hidden,
         (long long)o->depth, (long long)most, DPCRI_MOST_DEPTH);
 }

@@ -22,6 +22,7 @@
 
 enum { FILE_LIMIT = 64 << 20, HEADER = 512 };
 static const double most_spent = 1e8, most_rate = 1e9;
+static const int64_t most_steps = INT64_C(1) << 40;  // more than any chain has
 
 // ---- keys and values ----
 
@@ -135,6 +136,8 @@ void dpcri_wisdom_remember(dpcr_context *context, const char *key, const dpcri_k
     dpcri_wisdom_set(context, key, text);  // refused memory: not remembered, found out again
 }
 
+static bool is_steps(long long n) { return n >= 0 && n <= most_steps; }
+
 // Reads "NAME METHOD SCHEME chunk N warm-up N sweeps X seconds X; " at *text and moves it on. True also where there is
 // none of that name; false: something else stands there.
 static bool take_candidate(const char **text, const char *name, bool *chosen, dpcr_candidate *c) {
@@ -149,8 +152,8 @@ static bool take_candidate(const char **text, const char *name, bool *chosen, dp
                                      scheme, &chunk, &warm_up, &sweeps, &seconds, &end);
     *c = (dpcr_candidate){.size = sizeof *c, .chunk = chunk, .warm_up = warm_up, .sweeps = sweeps, .measured = seconds};
     *text += n + (size_t)end;
-    return read == 6 && end > 0 && chunk >= 0 && warm_up >= 0 && seconds > 0 && seconds < 1e9 && sweeps >= 0 &&
-           sweeps < 1e9 && dpcr_method_find(method, &c->method, NULL) == DPCR_OK &&
+    return read == 6 && end > 0 && is_steps(chunk) && is_steps(warm_up) && seconds > 0 && seconds < 1e9 &&
+           sweeps >= 0 && sweeps < 1e9 && dpcr_method_find(method, &c->method, NULL) == DPCR_OK &&
            dpcr_scheme_find(scheme, &c->scheme, NULL) == DPCR_OK && c->method != DPCR_METHOD_AUTO;
 }
 
@@ -171,7 +174,11 @@ static bool take_costs(const char **text, dpcri_known *known) {
     *text += end;
     return read == 10 && end > 0 && is_cost(c->block) && is_cost(c->lane) && is_cost(c->sweep) &&
            is_cost(c->jacobian) && is_cost(known->spent) && memory >= 0 && memory <= (int)DPCRI_MEMORY_CHAOTIC &&
-           within >= 0 && to_bits >= 0 && isfinite(m->rate);
+           is_steps(within) && is_steps(to_bits) && isfinite(m->rate);
+}
+
+static bool is_way_back(const dpcr_candidate *c) {
+    return c->scheme != DPCR_SCHEME_AUTO && (c->scheme != DPCR_SCHEME_OVERLAP || c->warm_up > 0);
 }
 
 static bool read_known(const char *text, dpcri_known *known) {
@@ -195,8 +202,8 @@ static bool read_known(const char *text, dpcri_known *known) {
     if (read != 3 || !take_costs(&text, known)) return false;
     for (int i = 0; i < DPCRI_TOLD; i++)
         if (told[i] < 0 || !(work[i] >= 0 && work[i] < 1e9)) return false;
-    return text[0] == 0 && known->sweeps >= 0 && warm_up >= 0 && known->max_sweeps >= 0 && known->max_sweeps <= 1000 &&
-           (!known->chosen[1] || known->candidate[1].scheme != DPCR_SCHEME_AUTO);
+    return text[0] == 0 && known->sweeps >= 0 && is_steps(warm_up) && known->max_sweeps >= 0 &&
+           known->max_sweeps <= 1000 && (!known->chosen[1] || is_way_back(&known->candidate[1]));
 }
 
 bool dpcri_wisdom_recall(dpcr_context *context, const char *key, dpcri_known *known) {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
 // Mean loss and accuracy of a classifier over a data set, in the set's own order.
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -14,9 +15,9 @@ static dpcr_status read_number(const dpcr_model *model, const char *key, double 
                                dpcr_error *error) {
     const char *text = dpcr_model_metadata(model, key);
     *value = fallback;
-    if (!text || dpcri_number_parse(text, value)) return DPCR_OK;
-    return dpcri_fail(error, DPCR_ERROR_FORMAT, "evaluate: the model's metadata '%s' is '%.40s', wanted a number", key,
-                      text);
+    if (!text || (dpcri_number_parse(text, value) && isfinite(*value))) return DPCR_OK;
+    return dpcri_fail(error, DPCR_ERROR_FORMAT,
+                      "evaluate: the model's metadata '%s' is '%.40s', wanted a finite number", key, text);
 }
 
 static dpcr_status make_normaliser(const dpcr_model *model, dpcri_normaliser *normaliser, dpcr_error *error) {
