@@ -54,6 +54,7 @@ MUTANTS = [
     ("nonlinear.py", "{**_tolerances(options, method, dtype), **options}", "options", "test_nonlinear.py::test_a_tolerance_of_zero_alone"),
     ("_engine.py", "self.filled = None  # a", "self.filled = filled  # a", "test_recurrent.py::test_addresses_that"),
     ("torch/recurrent.py", " or self._refusal(tensors[-1 - key[1]], tensors[0]) is not None:", ":", "test_torch.py::test_what_pytorch_was_given"),
+    ("torch/recurrent.py", " or wrapped(x, h0, c0, *weights)", "", "test_torch.py::test_tensors_that_hold_others_are_read_by_operators"),
     ("torch/chain.py", 'expect("flat", flat, (form.layers, form.numbers()), z0.dtype)  # whose', "pass  # whose", "test_torch_func.py::test_parameters_of_a_stack"),
     ("_library.py", "if array.dtype.itemsize > 8:", "if False:", "test_refusals.py::test_refusals_name_what_is_wrong"),
     ("nonlinear.py", "given[name] = -1.0", "pass", "test_nonlinear.py::test_tolerances_of_zero"),

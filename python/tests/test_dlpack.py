@@ -68,6 +68,16 @@ def test_tensors_of_pytorch(rng):
                               (b.to("meta"), "b's device", "memory"), (b.to_sparse(), "b's layout", "to_dense")):  # fmt: skip
         with pytest.raises(deeppcr.Error, match=f"{what} is .*wanted.*{wanted}"):
             deeppcr.linear_chain(A, bad)
+    held = type("Held", (torch.Tensor,), {"__torch_dispatch__": classmethod(lambda *_: None)})  # whose own memory is nothing
+    with pytest.raises(deeppcr.ArgumentError, match="b is a Held, whose memory is elsewhere; wanted a torch.Tensor"):
+        deeppcr.linear_chain(A, torch.Tensor._make_wrapper_subclass(held, b.shape, dtype=b.dtype))
+    with pytest.raises(deeppcr.ArgumentError, match="b's layout is torch._mkldnn; wanted a dense one"):
+        deeppcr.linear_chain(A, b.to_mkldnn())
+    freed = b.clone()
+    (freed.untyped_storage() if hasattr(freed, "untyped_storage") else freed.storage()).resize_(0)
+    with pytest.raises(deeppcr.ArgumentError, match="b is a Tensor without memory"):
+        deeppcr.linear_chain(A, freed)
+    assert deeppcr.linear_chain(A[:0], b[:0]).shape == (0, 2)
     if hasattr(torch, "func"):
         with pytest.raises(deeppcr.ArgumentError, match="deeppcr.torch"):
             torch.func.vmap(lambda b: deeppcr.linear_chain(A, b))(torch.ones(2, 9, 2))

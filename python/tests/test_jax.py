@@ -59,6 +59,17 @@ def test_transposed_and_shared(chain, rng, structure, shape):
             assert x.shape == y.shape and np.allclose(x, y, atol=1e-4)
 
 
+@pytest.mark.parametrize("structure, shape", [("identity", ()), ("scalar", ()), ("diagonal", (4,)), ("dense", (4, 4)), ("scalar", (2,))])
+def test_what_is_shared_where_jax_refuses_to_promote_ranks(rng, structure, shape):
+    A = jnp.asarray(np.ones(shape) if structure == "identity" else rng.normal(size=shape) * 0.4, jnp.float32)
+    b = jnp.asarray(rng.normal(size=(5, 2, 4)), jnp.float32)
+    f = lambda b, z0: (ours.linear_chain(A, b, z0, structure=structure) ** 2).sum()  # noqa: E731
+    second = jax.jacrev(jax.grad(f, 1), 1)
+    wanted = f(b, b[0]), second(b, b[0])
+    with jax.numpy_rank_promotion("raise"):
+        assert np.allclose(f(b, b[0]), wanted[0]) and np.allclose(second(b, b[0]), wanted[1])
+
+
 @pytest.mark.parametrize("structure, values", [("dense", (4, 4)), ("diagonal", (4,)), ("block", (2, 2, 2))])
 @pytest.mark.parametrize("lead", [(0,), (0, 3), (5, 0)])
 @pytest.mark.parametrize("transposed", [False, True])

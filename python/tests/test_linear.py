@@ -153,9 +153,25 @@ def test_a_number_goes_with_the_dtype_of_the_rest():
         with pytest.raises(deeppcr.ArgumentError, match="^A") as caught:
             chain(bad, u)
         assert caught.value.wanted
+    for large in (1 << 64, -(1 << 70), 10**300):  # which NumPy has no dtype for
+        assert np.array_equal(chain(large, f.astype("f8")), chain(float(large), f.astype("f8")))
+    with pytest.raises(deeppcr.ArgumentError, match="^A is a whole number of 1329 bits; wanted a number that a double holds"):
+        chain(10**400, f)
     with pytest.raises(deeppcr.ArgumentError, match="^A is 1e\\+300; wanted a number that float32 holds"):
         chain(1e300, f)
     assert np.all(np.isinf(chain(float("inf"), f)[1:]))
+
+
+@pytest.mark.parametrize("structure, shape", [("scalar", ()), ("diagonal", (1, 2)), ("dense", (2, 2)), ("scalar", (5, 1))])
+def test_gradients_of_uint32_wrap_around(structure, shape):
+    """Of what is shared too, whose sum NumPy would give 64 bits."""
+    b, g = (np.arange(n, n + 20, dtype="u4").reshape(5, 2, 2) * np.uint32(0x9E3779B1) for n in (1, 3))
+    A, values = np.full(shape, 0x85EBCA6B, "u4"), {"scalar": (), "diagonal": (2,), "dense": (2, 2)}[structure]
+    z, each = deeppcr.linear_chain(A, b, structure=structure), np.broadcast_to(A, (5, 2, *values)).copy()
+    shared, whole = (deeppcr.linear_chain_vjp(a, z, g, structure=structure)[0] for a in (A, each))
+    lead = (1,) * (2 + len(values) - len(shape)) + shape
+    axes = tuple(i for i in range(2) if lead[i] == 1)
+    assert shared.dtype == np.uint32 and np.array_equal(shared, whole.sum(axes, np.uint32).reshape(shape))
 
 
 def test_an_identity_has_no_part_in_the_dtype():
@@ -167,6 +183,8 @@ def test_an_identity_has_no_part_in_the_dtype():
         assert deeppcr.linear_chain(A, f, structure="identity", out=np.empty_like(f)).dtype == np.float32
         assert deeppcr.linear_chain_vjp(A, f, f, structure="identity")[1].dtype == np.float32
         assert deeppcr.linear_chain_jvp(A, f, db=f, structure="identity").dtype == np.float32
+        with pytest.raises(deeppcr.ArgumentError, match="^dA's shape"):  # though nothing comes of it
+            deeppcr.linear_chain_jvp(A, f, np.ones(7), structure="identity")
     with pytest.raises(deeppcr.ArgumentError, match=r"^A .*wanted 1\.0"):
         deeppcr.linear_chain(1.5, u, structure="identity")
     with pytest.raises(deeppcr.ArgumentError, match="^A's dtype"):

@@ -214,6 +214,7 @@ V = np.ones((2, 3, 9))
 @pytest.mark.parametrize("call, what", [
     (lambda: deeppcr.selective_scan(X[0], X, M, V, V), "u's shape"), (lambda: deeppcr.selective_scan(X, X[:, :5], M, V, V), "delta's shape"),
     (lambda: deeppcr.selective_scan(X, X, M[:5], V, V), "A's shape"), (lambda: deeppcr.selective_scan(X, X, M[0], V, V), "A's shape"),
+    (lambda: deeppcr.selective_scan(X, X, M[:, :0], V[:, :0], V[:, :0]), "A's shape"),
     (lambda: deeppcr.selective_scan(X, X, M, V[:1], V), "B's shape"), (lambda: deeppcr.selective_scan(X, X, M, V, V[..., :8]), "C's shape"),
     (lambda: deeppcr.selective_scan(X, X, M, V, M.T), "C's shape"), (lambda: deeppcr.selective_scan(X, X, M, np.ones((2, 4, 3, 9)), V), "B's shape"),
     (lambda: deeppcr.selective_scan(X, X, M, np.ones((2, 0, 3, 9)), V), "B's shape"), (lambda: deeppcr.selective_scan(X, X, M, V, V, M), "D's shape"),

@@ -20,7 +20,7 @@ torch = pytest.importorskip("torch")
 import deeppcr  # noqa: E402
 import deeppcr.recurrent  # noqa: E402
 import deeppcr.torch as ours  # noqa: E402
-from deeppcr.torch._registry import looks  # noqa: E402
+from deeppcr.torch._registry import REGISTERS, looks  # noqa: E402
 from torch.nn.utils import rnn  # noqa: E402
 
 NAMES = ["RNN", "GRU", "LSTM"]
@@ -1004,6 +1004,10 @@ def test_linear_chain_of_uint32_wraps_around():
     A, b = torch.full((6, 2), 3, dtype=torch.uint32), torch.full((6, 2), 1 << 31, dtype=torch.uint32)
     z = ours.linear_chain(A, b)
     assert z.dtype is torch.uint32 and np.array_equal(z, deeppcr.linear_chain(A.numpy(), b.numpy()))
+    for structure, A in (("diagonal", A[:1]), ("identity", torch.ones((), dtype=torch.uint32))):
+        for transposed in (False, True) if REGISTERS else ():
+            found = torch.ops.deeppcr.linear_chain_vjp(A, z, b, None, transposed, "auto", structure)
+            assert [g.dtype for g in found[:2]] == [torch.uint32] * 2
 
 
 # ---- deep stacks ----
@@ -1295,3 +1299,95 @@ def test_nothing_in_the_place_of_tensors():
         ours.Chain(3, 2, hidden=np.ones(0))
     with pytest.raises(deeppcr.ArgumentError, match="dtype"):
         deeppcr.recurrent.GRU(2, 3, dtype=torch.ones(5, 2, requires_grad=True))
+
+
+class Wrapper(torch.Tensor):
+    """Holds another tensor, as DTensor and others do, and has no memory of its own."""
+
+    @staticmethod
+    def __new__(cls, held):
+        return torch.Tensor._make_wrapper_subclass(cls, held.shape, strides=held.stride(), dtype=held.dtype)
+
+    def __init__(self, held):
+        self.held = held
+
+    @classmethod
+    def __torch_dispatch__(cls, function, types, args=(), kwargs=None):
+        from torch.utils._pytree import tree_map
+
+        inside = [tree_map(lambda t: t.held if isinstance(t, Wrapper) else t, given) for given in (args, kwargs or {})]
+        return tree_map(lambda t: Wrapper(t) if isinstance(t, torch.Tensor) else t, function(*inside[0], **inside[1]))
+
+
+def _calls_of_tensors():
+    """By name a function and its tensors, the parameters of a module last."""
+    x, h, sos = torch.randn(5, 2, 3), torch.randn(1, 2, 4), torch.tensor([[1.0, 0.2, 0.1, 1, -0.3, 0.1]])
+    gru, lstm, chain = ours.GRU(3, 4), ours.LSTM(3, 4), ours.Chain(3, 4)
+
+    def through(module, *tensors):
+        count = len(list(module.parameters()))
+        for (name, _), own in zip(list(module.named_parameters()), tensors[len(tensors) - count :]):
+            setattr(module, name, torch.nn.Parameter(own.detach()))
+        given = tensors[: len(tensors) - count]
+        return module(given[0], *([] if len(given) == 1 else [given[1:] if len(given) == 3 else given[1]]))
+
+    def own(module):
+        return [p.detach().clone() for p in module.parameters()]
+
+    u = torch.rand(1, 3, 5)
+    return {
+        "GRU": (lambda *t: through(gru, *t)[0], [x, h, *own(gru)]),
+        "LSTM": (lambda *t: through(lstm, *t)[0], [x, h, h.clone(), *own(lstm)]),
+        "Chain": (lambda *t: through(chain, *t), [x, *own(chain)]),
+        "linear_chain": (ours.linear_chain, [torch.rand(5, 2, 3), x, torch.rand(2, 3)]),
+        "sosfilt": (lambda sos, x, zi: ours.sosfilt(sos, x, zi=zi)[0], [sos, x, torch.rand(1, 5, 2, 2)]),
+        "sosfilt from nothing": (ours.sosfilt, [sos, x]),
+        "selective_scan": (ours.selective_scan, [u, u.clone(), -torch.rand(3, 2), torch.rand(1, 2, 5), torch.rand(1, 2, 5)]),
+    }
+
+
+@pytest.mark.parametrize("name", list(_calls_of_tensors()))
+def test_tensors_that_hold_others_are_read_by_operators(name):
+    """Not where their own memory would be: that is nothing, or another's."""
+    call, tensors = _calls_of_tensors()[name]
+    with torch.no_grad():
+        wanted = call(*tensors)
+        for i in range(len(tensors)):
+            for _ in range(2):  # calls like one before are known
+                given = [Wrapper(t) if i == k else t for k, t in enumerate(tensors)]
+                if REGISTERS:
+                    found = call(*given)
+                    assert isinstance(found, Wrapper) and torch.equal(found.held, wanted), i
+                else:
+                    with pytest.raises(deeppcr.UnsupportedError, match="answers operators; wanted torch.Tensor"):
+                        call(*given)
+
+
+@pytest.mark.parametrize("name", ["GRU", "LSTM"])
+def test_gradients_that_hold_others_are_not_taken_for_none(name):
+    theirs, mine = pair(name, 3, 4)
+    x = torch.randn(5, 2, 3, dtype=torch.float64)
+    g = torch.randn(5, 2, 4, dtype=torch.float64)
+    for wanted, found in zip(*(torch.autograd.grad(m(x)[0], list(m.parameters()), g) for m in (theirs, mine))):
+        torch.testing.assert_close(found, wanted)
+    for wanted, found in zip(torch.autograd.grad(theirs(x)[0], list(theirs.parameters()), g),
+                             torch.autograd.grad(mine(x)[0], list(mine.parameters()), Wrapper(g))):  # fmt: skip
+        torch.testing.assert_close(found.held, wanted)
+
+
+def test_nested_tensors_are_refused():
+    nested = torch.nested.nested_tensor([torch.randn(3, 3), torch.randn(2, 3)])
+    for call in (lambda: ours.GRU(3, 4)(nested), lambda: deeppcr.linear_chain(0.5, nested)):
+        with pytest.raises(ValueError, match="a nested tensor; wanted"):
+            call()
+
+
+@pytest.mark.parametrize("calls", [0, 2])
+def test_parameters_whose_storage_was_freed(calls):
+    gru, x = ours.GRU(3, 4), torch.randn(5, 2, 3)
+    for _ in range(calls):
+        gru(x)
+    weight = gru.weight_hh_l0
+    (weight.untyped_storage() if hasattr(weight, "untyped_storage") else weight.storage()).resize_(0)
+    with pytest.raises(deeppcr.ArgumentError, match="a parameter is without memory"):
+        gru(x)

@@ -567,6 +567,9 @@ _ELSEWHERE = {2: "cuda", 4: "opencl", 7: "vulkan", 8: "metal", 10: "rocm", 14: "
 _UNEVEN = getattr(np, "VisibleDeprecationWarning", ValueError)
 
 
+_NO_DISPATCH = "_disabled_torch_dispatch_impl"  # of PyTorch's classes whose tensors have memory of their own
+
+
 def array(values: Any, name: str = "an array") -> np.ndarray:
     """Values as an array; what speaks DLPack, such as tensors of PyTorch, or the buffer protocol as it lies, without a copy."""
     if type(values) is np.ndarray:
@@ -581,6 +584,13 @@ def array(values: Any, name: str = "an array") -> np.ndarray:
             if hasattr(values, "aval"):  # of JAX's, within a transform
                 raise errors.ArgumentError.of(name, f"a {kind}, which has no numbers yet", "an array, or the function of deeppcr.jax") from None
             raise errors.ArgumentError.of(name, f"a {kind} of uneven shape", "numbers of one shape") from None
+    layout = getattr(values, "layout", "strided")
+    if "strided" not in str(layout):
+        raise errors.ArgumentError.of(f"{name}'s layout", layout, "a dense one, as by to_dense()")
+    if getattr(values, "is_nested", False):
+        raise errors.ArgumentError.of(name, "a nested tensor", "numbers of one shape")
+    if getattr(getattr(type(values), "__torch_dispatch__", None), "__name__", _NO_DISPATCH) != _NO_DISPATCH:
+        raise errors.ArgumentError.of(name, f"a {kind}, whose memory is elsewhere", "a torch.Tensor, or the function of deeppcr.torch")
     try:
         device, number = values.__dlpack_device__()
     except Exception as error:  # noqa: B902  a framework's own, such as for a device without memory
@@ -595,8 +605,8 @@ def array(values: Any, name: str = "an array") -> np.ndarray:
         raise errors.ArgumentError.of(name, f"a {kind} that requires gradients", "it detached, or the function of deeppcr.torch")
     if hasattr(values, "resolve_neg"):  # PyTorch's views that are to be negated or conjugated, of which DLPack does not tell
         values = values.resolve_neg().resolve_conj()
-    if "strided" not in str(getattr(values, "layout", "strided")):
-        raise errors.ArgumentError.of(f"{name}'s layout", values.layout, "a dense one, as by to_dense()")
+    if hasattr(values, "data_ptr") and values.numel() and not values.data_ptr():  # for which NumPy takes new memory
+        raise errors.ArgumentError.of(name, f"a {kind} without memory, as of a storage that was freed", "numbers")
     found: Any = values
     try:
         found = np.from_dlpack(values)

@@ -256,7 +256,8 @@ def _gradients_backward(scheme: str, structure: str, kept: Any, given: Any) -> A
             return jnp.zeros_like(A), g, None if z0 is None else jnp.zeros_like(z0)
         direct = _chain(A, g, None, True, scheme, structure)
         before = jnp.concatenate([jnp.zeros_like(z[:1]) if z0 is None else z0[None], z[:-1]])
-        A0 = A[0] if A.ndim - numbers.STRUCTURES[structure] == g.ndim - 1 else A
+        lead = A.ndim - numbers.STRUCTURES[structure]
+        A0 = A[0] if lead == g.ndim - 1 else A[(None,) * (g.ndim - 2 - lead)]
         first = None if z0 is None else numbers.back_through(A0, structure, direct[0])
         return _outer(direct, before, structure, A), direct, first
 
@@ -313,7 +314,7 @@ def linear_chain(A: Array, b: Array, z0: Optional[Array] = None, transposed: boo
     b, z0 = b.astype(dtype), None if z0 is None else z0.astype(dtype)
     if identity:
         z = jax.lax.cumsum(b, 0, reverse=bool(transposed))
-        return z if z0 is None else z + z0
+        return z if z0 is None else z + z0[None]
     return _chain(A.astype(dtype), b, z0, transposed, scheme, structure)
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from . import _abi
 from . import _library as library
 from ._plot import axes_or_new
-from .errors import ArgumentError, UnsupportedError, flag, one_of, whole_number
+from .errors import ArgumentError, UnsupportedError, flag, number, one_of, whole_number
 
 ARRAY = np.ndarray
 SCHEMES = {
@@ -168,15 +168,14 @@ def _values(a: ARRAY, b: ARRAY, structure: Optional[str], width: int, single: bo
 def _transitions(A: Any, **others: Optional[ARRAY]) -> ARRAY:
     """A as an array. A number of Python's has no dtype: it gets the one that the others are computed in, or float64 where that is uint32
     and it is a float."""
-    a = library.array(A, "A")
     if type(A) is not int and type(A) is not float:
-        return a
-    library.real(a, "A")
+        return library.array(A, "A")
     dtype = library.common(**others)
-    if dtype == np.uint32:
-        if type(A) is float:
-            return a
+    if dtype == np.uint32 and type(A) is int:
         whole_number("A", A, 0, (1 << 32) - 1)
+    a = np.asarray(number("A", A))
+    if dtype == np.uint32 and type(A) is float:
+        return a
     with np.errstate(over="ignore"):
         there = a.astype(dtype)
     if np.isfinite(a) and not np.isfinite(there):
@@ -386,7 +385,7 @@ def _unbroadcast(values: ARRAY, A: ARRAY, dims: int) -> ARRAY:
         lead = A.shape[:1] + (1,)
     for axis in (0, 1):
         if lead[axis] == 1 and values.shape[axis] != 1:
-            values = values.sum(axis, keepdims=True)
+            values = values.sum(axis, dtype=values.dtype, keepdims=True)
     return values.reshape(A.shape)
 
 
@@ -563,8 +562,8 @@ def linear_chain_jvp(
     p = problem(A, z, start, False, scheme, structure, chunk)
     dtype, shape = p.b.dtype, p.b.shape
     steps: Dict[str, Optional[ARRAY]] = {"da": None, "db": None, "dz0": None}
-    if dA is not None and p.a is not None:
-        da = library.like("dA", dA, A.shape, dtype)
+    da = None if dA is None else library.like("dA", dA, A.shape, dtype)
+    if da is not None and p.a is not None:
         values = _values(da, z, structure, shape[2], p.single)[3]
         assert values is not None
         steps["da"] = np.broadcast_to(values, shape[:2] + values.shape[2:])

@@ -37,8 +37,8 @@ def check(shapes: Sequence[Optional[Shape]]) -> Tuple[int, int, int, int]:
     if len(u) != 3:
         raise ArgumentError.of("u's shape", u, "(batch, dim, L)")
     batch, dim, length = u
-    if len(A) != 2 or A[0] != dim:
-        raise ArgumentError.of("A's shape", A, f"({dim}, N), as u has channels")
+    if len(A) != 2 or A[0] != dim or not A[1]:
+        raise ArgumentError.of("A's shape", A, f"({dim}, N), as u has channels, N 1 or more")
     states = A[1]
     wanted = {1: u, 5: (dim,), 6: u, 7: (dim,), 8: (batch, dim, states)}
     for i, shape in enumerate(shapes):

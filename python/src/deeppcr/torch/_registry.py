@@ -31,6 +31,9 @@ class _Unregistered:
     def register_autograd(self, *_: Any, **__: Any) -> None:
         pass
 
+    def __call__(self, *_: Any) -> Any:
+        raise UnsupportedError.of("a tensor's class", "one that answers operators", "torch.Tensor, or PyTorch 2.4, which has some")
+
 
 def operator(name: str, schema: str) -> Callable[[Any], Any]:
     """torch.library.custom_op of an operator that changes none of its arguments."""
@@ -92,6 +95,18 @@ def tracing() -> bool:
     """Whether torch.compile, torch.export, a transform of torch.func or a TorchDispatchMode is at work: they know operators, not how
     modules run."""
     return REGISTERS and (_transforming() or torch.compiler.is_compiling() or _watching() > 0)  # the compiler reads as far as its own
+
+
+_dispatch = getattr(Tensor, "__torch_dispatch__", None)
+
+
+def wrapped(*tensors: Optional[Tensor]) -> bool:
+    """Whether some are of a class that answers operators itself, as DTensor and others that hold tensors do, which have no memory of
+    their own."""
+    for tensor in tensors:
+        if type(tensor) is not Tensor and tensor is not None and getattr(type(tensor), "__torch_dispatch__", None) is not _dispatch:
+            return True
+    return False
 
 
 def going_forward() -> bool:

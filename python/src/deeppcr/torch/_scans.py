@@ -11,7 +11,7 @@ from .._scans import Kind, refuse_complex
 from ..errors import ArgumentError, UnsupportedError
 from ._others import send_home
 from ._pages import in_large_pages
-from ._registry import array, differentiable, expect, floats, going_forward, no_forward, on_cpu, operator, refuse_many, tracing, wanted
+from ._registry import array, differentiable, expect, floats, going_forward, no_forward, on_cpu, operator, refuse_many, tracing, wanted, wrapped
 
 Given = Sequence[Optional[Tensor]]  # as the names of a Kind
 
@@ -45,7 +45,7 @@ class Scans:
         self.traced_vjp = differentiable(back)
 
     def __call__(self, tensors: Given, option: Any, tells: bool) -> Union[Tensor, Tuple[Tensor, Tensor]]:
-        if tracing():
+        if tracing() or wrapped(*tensors):
             out, end = self.traced(*tensors, option)
             return (out, end) if tells else out
         keeps = wanted(*tensors)

@@ -18,7 +18,7 @@ from ..nonlinear import METHODS
 from ._others import send_home
 from ._registry import (
     CODES, apart, autocasting, differentiable, expect, floats, going_forward, no_script, of_many, on_cpu, operator, plain,
-    saved_elsewhere, tracing,
+    saved_elsewhere, tracing, wrapped,
 )  # fmt: skip
 
 _ACTIVATIONS = {n: _abi.CONSTANTS[f"DPCR_ACT_{n.upper()}"] for n in ("identity", "relu", "tanh", "sigmoid", "gelu", "silu")}
@@ -217,7 +217,7 @@ class _Chain(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> Tuple[Optional[Tensor], ...]:
         z0, flat = ctx.saved_tensors
-        if torch.is_grad_enabled() or of_many((g,)):  # gradients that have gradients themselves: by PyTorch's operators
+        if torch.is_grad_enabled() or of_many((g,)) or wrapped(g):  # gradients that have gradients themselves: by PyTorch's operators
             wants = ctx.needs_input_grad[2:]
             with torch.enable_grad():
                 own: List[Any] = apart((z0, flat))
@@ -408,7 +408,7 @@ class Chain(torch.nn.Module):
         if going_forward():  # as PyTorch's own operators have these derivatives
             return _eager(form, z0, flat)
         count = math.prod(z0.shape[:-1])
-        if tracing():
+        if tracing() or wrapped(z0, flat):
             rows = z0.reshape(count, form.width)
             last = _traced(rows, flat, form.kind, form.hidden, form.activation, form.branch, form.layer_norm,
                                            form.scale, self._token, self.method)  # fmt: skip

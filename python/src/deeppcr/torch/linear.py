@@ -10,7 +10,7 @@ from torch import Tensor
 from .. import _library as library
 from .. import linear as numbers
 from ..errors import ArgumentError
-from ._registry import CODES, array, differentiable, expect, going_forward, no_forward, on_cpu, operator, refuse_many, tracing, wanted
+from ._registry import CODES, array, differentiable, expect, going_forward, no_forward, on_cpu, operator, refuse_many, tracing, wanted, wrapped
 
 
 _TAKEN = {*CODES, getattr(torch, "uint32", None)}  # those that results have too, which operators promise
@@ -105,7 +105,8 @@ def _operator_vjp(A: Tensor, z: Tensor, g: Tensor, z0: Optional[Tensor], transpo
         ctx = _Saved((A, z0, z), (transposed, scheme, structure))
         dA, db, dz0 = _LinearChain.backward(ctx, g)[:3]
     assert db is not None
-    return torch.zeros_like(A) if dA is None else dA, db, g.new_empty(0) if dz0 is None else dz0
+    # PyTorch's sums and products of uint32 have 64 bits.
+    return torch.zeros_like(A) if dA is None else dA.to(A.dtype), db.to(g.dtype), g.new_empty(0) if dz0 is None else dz0
 
 
 class _Saved:
@@ -187,7 +188,7 @@ def linear_chain(A: Tensor, b: Tensor, z0: Optional[Tensor] = None, transposed: 
     """
     _check(A=A, b=b, z0=z0)
     named = _structure(A, b, structure)
-    if tracing():
+    if tracing() or wrapped(A, b, z0):
         return _traced(A, b, z0, transposed, scheme, named)
     if wanted(A, b, z0) or going_forward() or type(A) is not Tensor or type(b) is not Tensor:
         return _LinearChain.apply(A, b, z0, transposed, scheme, named)

@@ -23,7 +23,7 @@ from ..nonlinear import METHODS
 from ._others import LONG, send_home
 from ._registry import (
     CODES, REGISTERS, apart, autocasting, differentiable, eagerly, expect, floats, going_forward, jit_traces, looks, no_script,
-    of_many, operator, plain, saved_elsewhere, tracing, wanted,
+    of_many, operator, plain, saved_elsewhere, tracing, wanted, wrapped,
 )  # fmt: skip
 
 _VF: Any = torch._VF  # type: ignore[attr-defined,unused-ignore]
@@ -103,6 +103,8 @@ class _Call:
     def run(self, places: List[int], x: Tensor, h0: Optional[Tensor], c0: Optional[Tensor], lengths: Optional[Tensor],
             training: bool) -> Tuple[Tensor, Tensor, Optional[Tensor], Any]:  # fmt: skip
         """Of tensors that are contiguous, the parameters by address."""
+        if 0 in places:
+            raise ArgumentError.of("a parameter", "without memory, as of a storage that was freed", "numbers")
         T, B, _ = x.shape
         y, ht, ct, ct_at = _new(x, T, B, self.width), x.new_empty(self.chains, B, self.outputs), None, 0
         if self.cell:
@@ -235,7 +237,7 @@ class _Recurrent(torch.autograd.Function):
         given += (None,) * (3 - len(given))
         if ctx.turned and given[0] is not None:
             given = (given[0].transpose(0, 1), *given[1:])
-        if torch.is_grad_enabled() or of_many(given):
+        if torch.is_grad_enabled() or of_many(given) or wrapped(*given):
             return (None, None, None, None, *_twice(call.form, x, h0, c0, lengths, parameters, given, wants))
         if waiting is None:
             expect("x", x, ctx.shape, call.dtype)
@@ -432,6 +434,8 @@ class _Module(torch.nn.RNNBase):
             return "the device", weight.device if x.is_cpu else x.device, "cpu"
         if x.layout is not torch.strided:
             return "the layout", x.layout, "torch.strided"
+        if not tracing() and x.is_nested:
+            return "the input", "a nested tensor", "a tensor of one shape or a PackedSequence"
         if not tracing() and jit_traces():
             return "torch.jit.trace", "on", "torch.export or torch.compile"
         if autocasting():
@@ -466,7 +470,7 @@ class _Module(torch.nn.RNNBase):
         UnsupportedError
             Of other devices, dtypes and layouts, and under autocast, where `fallback` is not set.
         """
-        if type(input) is not Tensor or self.dropout and self.training or tracing() or going_forward() or jit_traces():
+        if type(input) is not Tensor or self.dropout and self.training or tracing() or going_forward() or jit_traces() or input.is_nested:
             return self._anew(input, hx)
         states = () if hx is None else hx if len(self._none) == 2 else (hx,)
         if type(states) is not tuple or not states and hx is not None:  # an empty pair has the key of none
@@ -507,7 +511,7 @@ class _Module(torch.nn.RNNBase):
         if tensors[0] is None or self._refusal(tensors[-1 - key[1]], tensors[0]) is not None:  # PyTorch's own code may have run
             return
         call = self._calls.get((tensors[0].dtype, key[0][-1], self.num_layers, self.method))
-        alike = None if call is None or len(call.shapes) + 1 + key[1] != len(tensors) else looks(tensors)
+        alike = None if call is None or len(call.shapes) + 1 + key[1] != len(tensors) or wrapped(*tensors) else looks(tensors)
         if call is not None and alike is not None:
             if len(self._known) >= _KNOWN:
                 self._known = _Remembered()
@@ -632,7 +636,8 @@ class _Module(torch.nn.RNNBase):
                 raise UnsupportedError.of(f"forward derivatives of {kind}", "asked for", "a kind that torch.nn has")
             y, *last = _pytorch(form, x, h0, c0, lengths, weights)
             return y.transpose(0, 1) if turned else y, last
-        if tracing() or REGISTERS and type(x) is not Tensor and type(x) is not torch.nn.Parameter:
+        own = type(x) is Tensor or type(x) is torch.nn.Parameter
+        if tracing() or REGISTERS and not own or wrapped(x, h0, c0, *weights):
             y, ht, ct = _traced(x, h0, c0, lengths, weights, kind, hidden, layers, bidirectional, bias,
                                                     projection, self._token, self.method)  # fmt: skip
             y = y.transpose(0, 1) if turned else y

@@ -12,7 +12,7 @@ from torch import Tensor
 from .. import _library as library
 from .. import signal as numbers
 from ..errors import ArgumentError, UnsupportedError, whole_number
-from ._registry import array, differentiable, expect, floats, going_forward, no_forward, operator, refuse_many, tracing, wanted
+from ._registry import array, differentiable, expect, floats, going_forward, no_forward, operator, refuse_many, tracing, wanted, wrapped
 
 # Everywhere below a is None of a cascade, whose b is sos [sections][6]; x is [..][L], zi and zf [..][sections][order] but in what is
 # public, where they lie as SciPy's.
@@ -157,10 +157,11 @@ def _apply(b: Tensor, a: Optional[Tensor], x: Tensor, zi: Optional[Tensor], dim:
     if zi is not None:
         zi = zi.expand(numbers.states_shape(tuple(zi.shape), a is None, tuple(x.shape), dim, *_states(b, a, moved)[-2:]))
         zi = numbers.states_in(torch.movedim, zi, a is None, dim)
-    if zi is None and type(x) is Tensor and not wanted(b, a, x) and not tracing() and not going_forward():
+    traced = tracing() or wrapped(b, a, x, zi)
+    if zi is None and type(x) is Tensor and not wanted(b, a, x) and not traced and not going_forward():
         y = _plain(b, a, moved)
         return y if last else y.movedim(-1, dim)
-    run = _traced if tracing() else _Filter.apply
+    run = _traced if traced else _Filter.apply
     y, zf = run(b, a, moved, None if zi is None else zi.to(x.dtype))
     y = y.movedim(-1, dim)
     return y if zi is None else (y, numbers.states_out(torch.movedim, zf, a is None, dim))
