@@ -174,6 +174,7 @@ static void reads_other_spellings(void **state) {
         "{'descr':'<f4','fortran_order':False,'shape':(2,)}",
         "{\"shape\" : ( 2 , ) , \"fortran_order\":False,\"descr\":\"<f4\" , }  \n",
         "\n{ 'fortran_order': True, 'shape': (2,), 'descr': '>f4'}\t",
+        "{'descr': '<f4', 'fortran_order': False, 'shape': (2L,), }",
     };
     dpcr_tensors t;
     for (size_t i = 0; i < sizeof good / sizeof *good; i++) {
@@ -210,6 +211,7 @@ static void refuses_bad_npy_headers(void **state) {
         {"{'descr': '<f4', 'fortran_order': False, 'shape': (2 2)}", 8, "wanted ',' or ')'"},
         {"{'descr': '<f4', 'fortran_order': False, 'shape': (-2,)}", 8, "got '-', wanted an extent"},
         {"{'descr': '<f4', 'fortran_order': False, 'shape': (1e3,)}", 8, "wanted ',' or ')'"},
+        {"{'descr': '<f4', 'fortran_order': False, 'shape': (2LL,)}", 8, "wanted ',' or ')'"},
         {"{'descr': '<f4', 'fortran_order': False, 'shape': (,)}", 8, "got ',', wanted an extent"},
         {"{'descr': '<f4', 'fortran_order': False, 'shape': (99999999999999999999,)}", 8, "does not fit 63 bits"},
         {"{'descr': '<f4', 'fortran_order': False, 'shape': (4294967296, 4294967296)}", 8, "does not fit 63 bits"},

@@ -68,6 +68,7 @@ static dpcr_status take_integer(parser *p, int64_t *value, dpcr_error *error) {
     for (; p->at < p->end && *p->at >= '0' && *p->at <= '9'; p->at++)
         if (!dpcri_mul(*value, 10, value) || !dpcri_add(*value, *p->at - '0', value))
             return dpcri_source_bad(p->source, error, "npy header: an extent does not fit 63 bits");
+    p->at += p->at < p->end && *p->at == 'L';  // Python 2's
     return DPCR_OK;
 }
 
