@@ -137,7 +137,7 @@ if command -v mpirun >/dev/null && [ -e "$(dirname "$program")/libdeeppcr_mpi.so
     }
     rm -f no.npy
     for wanted in --final --output; do
-        command=("$program" solve lstm --weights lstm.safetensors $wanted no.npy)
+        command=("$program" solve lstm --weights lstm.safetensors "$wanted" no.npy)
         timeout 60 mpirun --oversubscribe -np 1 "${command[@]}" --input x.npy : -np 1 "${command[@]}" --input x161.npy >out 2>err
         [ $? -eq 2 ] && [ ! -s out ] && [ ! -e no.npy ] || complain "inputs of 160 and 161 steps, $wanted: $(cat out err)"
         one_line "rank 1: --input has 161 steps, rank 0's 160: wanted the same file" "inputs of 160 and 161 steps"
@@ -203,7 +203,7 @@ END
     # a scan by MPI that a rank never comes to, until the deadline or until the other one is asked to stop
     if command -v cc >/dev/null && ! grep -qE '__[at]san_init' "$program" && printf '#include <unistd.h>\nint MPI_Iexscan(void) { for (;;) pause(); }\n' | cc -shared -fPIC -x c -o no_scan.so - 2>/dev/null; then
         for deadline in 1 30; do
-            command=("$program" solve linear --A dense.npy --b b.npy --transposed --scan mpi --output "$folder/no.npy" --deadline $deadline)
+            command=("$program" solve linear --A dense.npy --b b.npy --transposed --scan mpi --output "$folder/no.npy" --deadline "$deadline")
             timeout 60 mpirun --oversubscribe -np 1 "${command[@]}" : -np 1 -x LD_PRELOAD="$folder/no_scan.so" "${command[@]}" >/dev/null 2>err &
             job=$!
             [ $deadline -eq 1 ] || { p=$(at_work 0 "output $folder/no.npy --deadline 30") && sleep 2 && kill -TERM "$p"; }
