@@ -267,9 +267,12 @@ static void check_resume(job *j, const void *wanted, const dpcr_train_state *who
     j->stop = 0;
 }
 
-// Where nothing makes much of small errors: doubles, no kinks, no rule that looks at a gradient's sign alone.
+// Where nothing makes much of small errors: doubles, no kinks (of two numbers what normalises leaves little but the
+// sign of their difference), no rule that looks at a gradient's sign alone.
 static void check_loop(job *j, const void *wanted) {
-    const bool kinked = j->sequence ? j->network.network.kind == DPCR_RNN_RELU : j->model.activation == DPCR_ACT_RELU;
+    const bool kinked = j->sequence
+                            ? j->network.network.kind == DPCR_RNN_RELU
+                            : j->model.activation == DPCR_ACT_RELU || (j->model.layer_norm && j->model.width == 2);
     if (dtype_of(j) != DPCR_F64 || kinked || j->options.train.optimiser.kind != DPCR_SGD) return;
     const dpcr_solve_options kept = j->options.train.solve;
     dpcr_error error = {0};
