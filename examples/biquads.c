@@ -2,6 +2,7 @@
 // A cascade of biquads over a minute of stereo sound at 48 kHz, samples of both channels side by side: in stretches by
 // dpcr_filter_execute, and by the loop of the textbook.
 //   cc -O2 biquads.c $(pkg-config --cflags --libs deeppcr) -lm
+#define _POSIX_C_SOURCE 199309L  // clock_gettime, where a compiler is asked for C alone
 #include <deeppcr/deeppcr.h>
 #include <math.h>
 #include <stdio.h>
@@ -27,7 +28,7 @@ static void low_pass(double hertz, double sos[SECTIONS][6]) {
     }
 }
 
-static void loop(const double sos[SECTIONS][6], const float *x, float *y) {
+static void loop(double sos[SECTIONS][6], const float *x, float *y) {
     double z[CHANNELS][SECTIONS][2] = {0};
     for (long l = 0; l < LENGTH; l++)
         for (int b = 0; b < CHANNELS; b++) {

@@ -64,7 +64,7 @@ static void refusals_are_in_words(void **state) {
     REFUSED(noise.beta_first, 0.5, "beta from 0.5");
     REFUSED(noise.beta_first, 1e-17, "2.3e-16");  // sigma would be 0
     REFUSED(noise.beta_last, 0.99, "2.3e-308");   // alpha would
-    REFUSED(first_sample, UINT32_MAX, "first_sample");
+    REFUSED(first_sample, UINT32_MAX, "wanted 0 to 2^32 - 1 - batch");
     static const double level[N] = {5, 5}, far[N] = {1000, 5}, below[N] = {5, 4, 3, -1}, none[N] = {NAN};
     REFUSED(times, level, "time 2 of 24 is 5");
     REFUSED(times, far, "time 1 of 24 is 1000, wanted falling ones from 999");

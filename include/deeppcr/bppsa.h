@@ -87,7 +87,8 @@ DPCR_API size_t dpcr_bppsa_plan_workspace(const dpcr_bppsa_plan *plan);
 // Row strides are free, the last dimension is contiguous. A sequence's bits depend on the plan's levels alone: not on
 // the threads, nor on the sequences that go with it. A structural zero is no entry: nothing is multiplied by it. A
 // sequence whose gradients stop being finite goes by the loop from there on, for a product may have left the finite
-// numbers where the loop does not, or met an infinity with a structural zero.
+// numbers where the loop does not, or met an infinity with a structural zero. An infinity or NaN among the values that
+// meets nothing but structural zeros is in no product: the gradients behind it are finite where the loop has NaN.
 // Allocates nothing; one workspace serves one execute at a time. DPCR_ERROR_CANCELLED where the context's cancel
 // function says stop on the way; gradients are then worth nothing.
 DPCR_API dpcr_status dpcr_bppsa_execute(const dpcr_bppsa_plan *plan, const dpcr_array *values, const dpcr_array *last,

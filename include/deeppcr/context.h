@@ -43,6 +43,7 @@ DPCR_API dpcr_status dpcr_context_create(const dpcr_context_options *options, dp
 // NULL is allowed. Everything created from the context must have been destroyed before.
 DPCR_API void dpcr_context_destroy(dpcr_context *context);
 
+// How many threads it computes on, the caller's included.
 DPCR_API int dpcr_context_threads(const dpcr_context *context);
 
 // A cancel function that wants a lock held, such as an interpreter's: Python's are PyGILState_Ensure,
@@ -59,7 +60,7 @@ DPCR_API int dpcr_cancel_locked(void *locked_cancel);
 // What a machine reaches: all that the cost models know of it.
 typedef struct dpcr_machine {
     size_t size;                // sizeof(dpcr_machine) of the caller
-    double threads;             // that work side by side
+    double threads;             // that work side by side, 1 or more
     double flops;               // a second and thread, of small products
     double latency;             // seconds of one dependent multiply-add
     double region;              // seconds of one empty parallel region; 0.85e-6 or more of several threads, unless set

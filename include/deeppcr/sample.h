@@ -33,7 +33,7 @@ DPCR_API dpcr_status dpcr_noise_find(const char *name, dpcr_noise_kind *kind, dp
 typedef struct dpcr_noise_options {
     size_t size;  // sizeof(dpcr_noise_options) of the caller; zero in a field means the default
     dpcr_noise_kind kind;
-    int64_t steps;                 // T; default 1000
+    int64_t steps;                 // T, at most 16384; default 1000
     double beta_first, beta_last;  // linear; default 1e-4 and 0.02
     uint64_t reserved[4];          // 0: room of fields to come, for these options lie within others
 } dpcr_noise_options;
@@ -79,8 +79,8 @@ DPCR_API dpcr_status dpcr_prediction_find(const char *name, dpcr_prediction *pre
 typedef struct dpcr_denoiser {
     size_t size;  // sizeof(dpcr_denoiser) of the caller
     void *user;
-    int64_t width;
-    dpcr_dtype dtype;
+    int64_t width;     // 1..2^24
+    dpcr_dtype dtype;  // float32 or float64
     dpcr_prediction prediction;
     double flops;  // of one row
 
@@ -117,9 +117,9 @@ typedef struct dpcr_sampler_options {
     dpcr_sampler_kind kind;
     dpcr_noise_options noise;  // its size is not read
     dpcr_spacing spacing;      // default leading
-    int64_t steps;             // N; default T
+    int64_t steps;             // N, at most T; default T
     int64_t skip;              // of them left out at the start: begins at a less noisy time (from a picture)
-    double eta;                // DDIM: noise, 0 to 1 (1: as DDPM)
+    double eta;                // DDIM: noise, 0 to 1 (1: as DDPM); 0 of the others
     double clip;               // >= 0; 0: none; else x0 is cut to [-clip, clip], heun's second one too
     int keep_last;             // non-zero: the last step goes to abar_0 instead of 1
     uint64_t seed;
@@ -138,7 +138,8 @@ typedef struct dpcr_sampler_options {
 
 typedef struct dpcr_sampler dpcr_sampler;
 
-// The sampler's chain for B samples, its noise drawn. What `denoiser` points to must outlive it; the struct is copied.
+// The sampler's chain for B samples, first_sample + B below 2^32, its noise drawn. What `denoiser` points to must
+// outlive it; the struct is copied.
 DPCR_API dpcr_status dpcr_sampler_create(dpcr_context *context, const dpcr_denoiser *denoiser,
                                          const dpcr_sampler_options *options, int64_t batch, dpcr_sampler **sampler,
                                          dpcr_error *error);
@@ -176,7 +177,8 @@ DPCR_API void dpcr_sampler_counts_reset(dpcr_sampler *sampler);
 // An auto-encoder of pictures (Kingma, Welling, arXiv 1312.6114), pixels in 0..1: multilayer perceptrons
 //   encoder   pixels -> hidden -> ... -> hidden -> mean, log variance        decoder   latent -> hidden ... -> pixels
 // or convolutions 3 x 3, every layer to half as many rows and columns and twice as many channels, and back; their
-// weights in files are [out][3][3][in].
+// weights in files are [out][3][3][in]. Pictures, codes and hidden layers have at most 16384 numbers (of convolutions
+// the last layer as many channels); depth is 1..16, of convolutions 1..6.
 typedef struct dpcr_autoencoder_options {
     size_t size;            // sizeof(dpcr_autoencoder_options) of the caller
     int64_t rows, cols;     // of a picture
@@ -208,12 +210,13 @@ DPCR_API dpcr_status dpcr_autoencoder_decode(dpcr_autoencoder *autoencoder, int6
 // A denoiser: what it denoises has `width` numbers - the pixels, scaled to -1..1, or the code of an auto-encoder.
 //   s(t) = W_s silu(W_1 silu(W_0 sinusoids(t))) + class[y]                               a shift for each layer
 //   h = silu(W_in x + s_1);  h += silu(W_l h + s_l), l = 2..depth;  m = W_out h
+// Pictures, widths and depth as the auto-encoder's.
 typedef struct dpcr_diffusion_options {
     size_t size;         // sizeof(dpcr_diffusion_options) of the caller
     int64_t rows, cols;  // of a picture
     int64_t width;       // a picture's numbers, or the auto-encoder's latent
     int64_t hidden, depth;
-    int64_t classes;  // 0: without condition; else class 0..classes-1, and none
+    int64_t classes;  // 0: without condition; else class 0..classes-1, and none; at most 256
     dpcr_prediction prediction;
     dpcr_noise_options noise;
     uint64_t seed;

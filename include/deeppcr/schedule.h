@@ -64,6 +64,8 @@ typedef struct dpcr_schedule {
 
 DPCR_API void dpcr_schedule_free(dpcr_context *context, dpcr_schedule *schedule);
 
+// "F", "I", "W", "B", "SEND_F", "RECV_F", "SEND_B", "RECV_B"; "synchronous", "stashed", "double-buffered", "delayed";
+// "unknown" otherwise.
 DPCR_API const char *dpcr_task_name(dpcr_task task);
 DPCR_API const char *dpcr_semantics_name(dpcr_semantics semantics);
 
@@ -126,6 +128,8 @@ typedef struct dpcr_schedule_options {
     dpcr_semantics semantics;  // of best: it keeps to the delays of PipeDream, 2BW or LayerPipe where asked
 } dpcr_schedule_options;
 
+// "gpipe", "1f1b", "interleaved-1f1b", "zb-h1", "zb-h2", "interleaved-zb", "zb-v", "dualpipe", "dualpipev",
+// "pipedream", "pipedream-2bw", "ooo", "layerpipe", "best"; and what it does, in a line.
 DPCR_API const char *dpcr_schedule_name(dpcr_schedule_kind kind);
 DPCR_API const char *dpcr_schedule_summary(dpcr_schedule_kind kind);
 DPCR_API dpcr_status dpcr_schedule_find(const char *name, dpcr_schedule_kind *kind, dpcr_error *error);

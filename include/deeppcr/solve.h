@@ -253,7 +253,8 @@ typedef struct dpcr_steps {
 
     // [B] numbers in 0..L: from step ends[b] on the callbacks leave sequence b's state as it is, and its adjoint, which
     // nothing comes in at; of a packed batch. Overlap then asks nothing of the chunks that begin there, which remember
-    // whatever they began with: z past a sequence's end may be anything. NULL: all have L steps. On the host.
+    // whatever they began with: z past a sequence's end may be anything. NULL: all have L steps. On the host; the
+    // caller's, read at every execute, must outlive the plan.
     const int64_t *ends;
 
     // Bytes of parameters that a step reads and no other step does, once for all rows of a call: a layer's own weights;
@@ -314,6 +315,8 @@ typedef enum dpcr_reason {
                                 // loop's own result. The loop and overlap do not look, and give their own reasons
 } dpcr_reason;
 
+// "converged", "residual-only", "exact", "sequential", "scaled", "fallback", "not-converged", "nonfinite"; "unknown"
+// otherwise.
 DPCR_API const char *dpcr_reason_name(dpcr_reason reason);
 // Of two reasons the one to tell of both: failures first, then what was finished in order, then the weaker claim.
 DPCR_API dpcr_reason dpcr_reason_worse(dpcr_reason a, dpcr_reason b);

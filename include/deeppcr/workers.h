@@ -80,7 +80,7 @@ DPCR_API dpcr_status dpcr_train_swap(dpcr_context *context, dpcr_model *model, c
 
 typedef struct dpcr_layerwise_options {
     size_t size;                  // sizeof(dpcr_layerwise_options) of the caller
-    int64_t forwards, backwards;  // threads that only go forward, and only back; 0: 1
+    int64_t forwards, backwards;  // threads that only go forward, and only back, at most 4096 each; 0: 1
     int64_t ahead;                // minibatches under way at most; 0: as many as threads
     int64_t groups;               // pieces of the network that are updated by themselves; 0: a unit each, at most 16
     int64_t segment;              // updates, after which nothing is under way; 0: 256

@@ -332,7 +332,7 @@ static dpcr_status fill_options(dpcr_sampler *s, const dpcr_sampler_options *giv
         return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "sampler: eta is %g with %s, wanted 0: it is ddim's alone",
                           o->eta, dpcr_sampler_name(o->kind));
     if (o->first_sample < 0 || o->first_sample > UINT32_MAX - s->batch)
-        return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "sampler: first_sample is %lld, wanted 0 to 2^32 - batch",
+        return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "sampler: first_sample is %lld, wanted 0 to 2^32 - 1 - batch",
                           (long long)o->first_sample);
     return DPCR_OK;
 }
