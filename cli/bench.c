@@ -212,18 +212,23 @@ static int refuse_doubled(const bench *b) {
     return CLI_DONE;
 }
 
-static int refuse_loop(const bench *b) {
-    if (b->solver.options.method == DPCR_METHOD_SEQUENTIAL)
+// auto runs in any case, forward and back.
+static int refuse_solver(const bench *b) {
+    const dpcr_method method = b->solver.options.method;
+    cli_solver asked = b->solver;
+    asked.options.backward = DPCR_SCHEME_AUTO;
+    if (method == DPCR_METHOD_SEQUENTIAL)
         return cli_fail(CLI_USAGE, "--method 'sequential': the loop runs anyway; wanted a parallel one");
     if (b->solver.options.backward == DPCR_SCHEME_SEQUENTIAL)
         return cli_fail(CLI_USAGE, "--backward 'sequential': the loop runs anyway; wanted a parallel one");
-    return CLI_DONE;
+    return cli_solver_fits(&asked, CLI_RUNS(DPCR_METHOD_AUTO) | CLI_RUNS(method), NULL, NULL) ? CLI_DONE : CLI_USAGE;
 }
 
 static const char *const of_sizes[] = {"layers", "width", "batch", "dtype", NULL};
 
 static int refuse_chain(const bench *b) {
     static const char *const of_solver[] = {"scheme", "tolerance", "chunk", "run-up", "max-sweeps", "block", NULL};
+    const dpcr_solve_options *o = &b->solver.options;
     if (b->network.options.activation) return cli_fail(CLI_USAGE, "--activation: a linear chain has none");
     if (!cli_network_only(&b->network, "a linear chain", of_sizes)) return CLI_USAGE;
     if (b->structure == DPCR_ZERO || b->structure == DPCR_IDENTITY)
@@ -235,13 +240,19 @@ static int refuse_chain(const bench *b) {
     if (b->solver.options.scheme == DPCR_SCHEME_SEQUENTIAL)
         return cli_fail(CLI_USAGE, "--scheme 'sequential': the loop runs anyway; wanted a parallel one");
     if (!cli_solver_only(&b->solver, "a linear chain", of_solver)) return CLI_USAGE;
+    if (o->block && b->structure != DPCR_BLOCK)
+        return cli_fail(CLI_USAGE, "--block beside structure %s, which has none; wanted --structure block",
+                        dpcr_structure_name(b->structure));
+    if ((o->warm_up || o->max_sweeps) && o->scheme != DPCR_SCHEME_AUTO && o->scheme != DPCR_SCHEME_OVERLAP)
+        return cli_fail(CLI_USAGE, "--%s beside scheme %s, which has none; wanted --scheme auto, overlap",
+                        o->warm_up ? "run-up" : "max-sweeps", dpcr_scheme_name(o->scheme));
     if (b->loss_at_end) return cli_fail(CLI_USAGE, "--loss: a linear chain's backward pass has inputs at every step");
     return refuse_others(b, true, true, false);
 }
 
 static int refuse_network(const bench *b) {
     const int status = refuse_others(b, false, false, false);
-    return status ? status : refuse_loop(b);
+    return status ? status : refuse_solver(b);
 }
 
 static int refuse_cell(const bench *b) {
@@ -250,7 +261,7 @@ static int refuse_cell(const bench *b) {
     if (b->structure != DPCR_DENSE && b->structure != DPCR_DIAGONAL)
         return cli_fail(CLI_USAGE, "--structure '%s': wanted dense or diagonal", dpcr_structure_name(b->structure));
     const int status = refuse_others(b, true, true, true);
-    return status ? status : refuse_loop(b);
+    return status ? status : refuse_solver(b);
 }
 
 // ---- points ----

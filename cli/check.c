@@ -268,11 +268,11 @@ static bool settle(check *c, const char *name) {
     if (c->load && c->network.first_given)
         return cli_fail(CLI_USAGE, "--%s beside --load: the file holds the network", c->network.first_given), false;
     if (c->data && !c->load) return cli_fail(CLI_USAGE, "--data wants --load, a network with an encoder"), false;
-    if (c->common.device.type == DPCR_CUDA) return settle_device(c);
-    if (!c->solver.method_given) c->solver.options.method = DPCR_METHOD_NEWTON;
-    if (!c->solver.scheme_given) c->solver.options.scheme = DPCR_SCHEME_PCR;
-    if (!c->solver.backward_given) c->solver.options.backward = c->solver.options.scheme;
-    return true;
+    if (c->common.device.type != DPCR_CUDA)
+        cli_solver_settle_check(&c->solver);
+    else if (!settle_device(c))
+        return false;
+    return cli_solver_fits(&c->solver, CLI_RUNS(c->solver.options.method), NULL, NULL);
 }
 
 static int run(check *c) {

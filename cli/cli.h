@@ -155,12 +155,24 @@ void cli_device_decide(const char *format, ...) __attribute__((format(printf, 1,
 typedef struct cli_solver {
     dpcr_solve_options options;
     bool method_given, scheme_given, backward_given;
-    unsigned given;  // a bit an option
+    bool backward_by_scheme;  // --scheme is that of going back too
+    unsigned given;           // a bit an option
 } cli_solver;
 extern const struct argp cli_solver_argp;
-// Are the options that are given looked at by the method (`what` in messages), or going back (`back`) by overlap? Tells
-// it otherwise and returns false (exit code 2).
-bool cli_solver_fits(const cli_solver *solver, dpcr_method method, const char *what, bool back);
+// What is run: a bit a method, and one more over ranks, which look at some options whatever each one's method is.
+enum { CLI_OVER_RANKS = DPCR_METHOD_COUNT };
+#define CLI_RUNS(METHOD) (1u << (METHOD))
+// Does what is run (`what` in messages; NULL: the solver's method), or going back, look at all options that are given?
+// `alone`: why nothing goes back, NULL where something does. Tells it otherwise and returns false (exit code 2).
+bool cli_solver_fits(const cli_solver *solver, unsigned runs, const char *what, const char *alone);
+// The same of one option, called so in messages, that these methods look at; and those that look at one of the
+// solver's.
+bool cli_runs_look(unsigned runs, unsigned methods, const char *option, const char *what);
+unsigned cli_option_methods(const char *option);
+// Do the method and the scheme of going back that these options name look at the solver's option of this name?
+bool cli_option_counts(const dpcr_solve_options *options, const char *option, bool back);
+// The defaults of check and gradcheck.
+void cli_solver_settle_check(cli_solver *solver);
 // As cli_network_only (below).
 bool cli_solver_only(const cli_solver *solver, const char *what, const char *const *taken);
 #define CLI_SOLVER_DEFAULTS                              \

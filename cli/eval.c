@@ -13,6 +13,7 @@ typedef struct eval {
     cli_solver solver;
     const char *load, *data, *split;
     int64_t batch, limit;
+    bool batch_given;
 } eval;
 
 static const struct argp_option eval_options[] = {
@@ -41,7 +42,9 @@ static error_t parse_eval(int key, char *arg, struct argp_state *state) {
         case KEY_LOAD: e->load = arg; return 0;
         case KEY_DATA: e->data = arg; return 0;
         case KEY_SPLIT: return read_split(arg, &e->split);
-        case KEY_BATCH: return cli_read_int64("--batch", arg, 1, INT64_MAX, &e->batch) ? 0 : EINVAL;
+        case KEY_BATCH:
+            e->batch_given = true;
+            return cli_read_int64("--batch", arg, 1, INT64_MAX, &e->batch) ? 0 : EINVAL;
         case KEY_LIMIT: return cli_read_int64("--limit", arg, 1, INT64_MAX, &e->limit) ? 0 : EINVAL;
         default: return ARGP_ERR_UNKNOWN;
     }
@@ -144,7 +147,8 @@ static int run_sequence(dpcr_context *context, const eval *e) {
                                         .data = e->data,
                                         .split = !strcmp(e->split, "train") ? "train" : "test",
                                         .limit = e->limit,
-                                        .batch = e->batch};
+                                        .batch = e->batch,
+                                        .batch_given = e->batch_given};
     return cli_eval_sequence_run(context, &sequence);
 }
 
@@ -214,6 +218,8 @@ int cli_verb_eval(int argc, char **argv) {
     if (!cli_parse(&syntax, argc, argv, positional, &status)) return status;
     cli_device_leave_auto(&e.common, "evaluations");
     e.solver.options.device = e.common.device;
+    if (!cli_solver_fits(&e.solver, CLI_RUNS(e.solver.options.method), NULL, "eval goes forward alone"))
+        return CLI_USAGE;
     if (positional[0] && e.load)
         return cli_fail(CLI_USAGE, "the network is named twice: '%.60s' and --load", positional[0]);
     if (positional[0]) e.load = positional[0];

@@ -73,6 +73,7 @@ int cli_eval_text_run(dpcr_context *context, const cli_eval_sequence *e, dpcr_se
     int64_t count = 0;
     int status = CLI_DONE;
     const dpcr_sequence_options *o = dpcr_sequence_get_options(model);
+    if (e->batch_given) return cli_fail(CLI_USAGE, "--batch: '%s' is a model of text, which is one sequence", e->load);
     if (o->readout != DPCR_READOUT_EACH ||
         !cli_alphabet_parse(dpcr_sequence_metadata(model, "text.symbols"), &alphabet) || alphabet.count != o->symbols)
         status = cli_fail(CLI_INPUT, "'%s' is no model of text: its metadata 'text.symbols' do not name its symbols",

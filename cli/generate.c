@@ -46,7 +46,7 @@ typedef struct generate {
     cli_common common;
     generation run;
     const char *file, *out, *path, *samples, *classifier, *data, *guess, *path_out, *mask, *known, *wisdom;
-    bool clip_given, data_given, paradigms;
+    bool clip_given, data_given, guess_given, paradigms;
     double tolerance, step_tolerance;  // as asked for; the latter < 0: not
     float *owned[3];                   // guess, mask, known
     double *times;                     // of the steps, as asked for, or NULL
@@ -140,6 +140,7 @@ static bool read_times(generate *t, const char *arg) {
 static void read_guess(generate *t, const char *arg) {
     dpcr_guess guess = DPCR_GUESS_GIVEN;
     const bool named = dpcr_guess_find(arg, &guess, NULL) == DPCR_OK && guess != DPCR_GUESS_GIVEN;
+    t->guess_given = true;
     t->guess = named ? NULL : arg;
     if (named) t->run.solve.guess = guess;
 }
@@ -191,10 +192,7 @@ enum { SPACING_UNSET = -1 };
 
 static int settle_tolerance(generate *t) {
     generation *g = &t->run;
-    const dpcr_method m = g->solve.method;
     const double T = t->tolerance < 0 ? 0.01 : t->tolerance;
-    if (t->paradigms && m != DPCR_METHOD_PICARD)
-        return cli_fail(CLI_USAGE, "--paradigms goes with --method picard, not with %s", cli_sampling_method_name(m));
     if (t->tolerance == 0 && t->step_tolerance >= 0)
         return cli_fail(CLI_USAGE, "--tolerance 0 goes on until the bits repeat: wanted it without --step-tolerance");
     if (g->scaled && t->step_tolerance >= 0)
@@ -209,16 +207,31 @@ static int settle_tolerance(generate *t) {
     return CLI_DONE;
 }
 
-// Options that only some methods read.
-static int check_shape(const generate *t) {
-    const generation *g = &t->run;
-    const dpcr_method m = g->solve.method;
-    const char *name = cli_sampling_method_name(m);
-    const bool blocks = m == DPCR_METHOD_PARAREAL || m == DPCR_METHOD_OVERLAP || m == DPCR_METHOD_SHOOTING;
-    if (g->solve.order && m != DPCR_METHOD_PARATAA && m != DPCR_METHOD_AUTO)
-        return cli_fail(CLI_USAGE, "--order goes with --method parataa, not with %s", name);
-    if (g->solve.chunk && !blocks && m != DPCR_METHOD_AUTO)
-        return cli_fail(CLI_USAGE, "--block goes with --method parareal, overlap or shooting, not with %s", name);
+// Options that only some methods look at. A file of guesses is parareal's too.
+static int refuse_options(const generate *t) {
+    const dpcr_solve_options *o = &t->run.solve;
+    const unsigned automatic = CLI_RUNS(DPCR_METHOD_AUTO), parareal = CLI_RUNS(DPCR_METHOD_PARAREAL),
+                   tolerance = cli_option_methods("tolerance"), window = cli_option_methods("window"),
+                   blocks = automatic | parareal | CLI_RUNS(DPCR_METHOD_OVERLAP) | CLI_RUNS(DPCR_METHOD_SHOOTING);
+    const char *const guess = t->guess ? "guess" : "guess zero|step|state";
+    const struct {
+        const char *option;
+        bool given;
+        unsigned methods;
+    } all[] = {{"window", o->window > 0, window},
+               {guess, t->guess_given, cli_option_methods("guess") | (t->guess ? parareal : 0)},
+               {"max-sweeps", o->max_sweeps > 0, cli_option_methods("max-sweeps")},
+               {"tolerance", t->tolerance >= 0, tolerance},
+               {"step-tolerance", t->step_tolerance >= 0, tolerance},
+               {"paradigms", t->paradigms, CLI_RUNS(DPCR_METHOD_PICARD)},
+               {"scaled", t->run.scaled, window},
+               {"order", o->order > 0, automatic | CLI_RUNS(DPCR_METHOD_PARATAA)},
+               {"block", o->chunk > 0, blocks},
+               {"wisdom", t->wisdom != NULL, automatic}};
+    char what[64];
+    snprintf(what, sizeof what, "method %s", cli_sampling_method_name(o->method));
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        if (all[i].given && !cli_runs_look(CLI_RUNS(o->method), all[i].methods, all[i].option, what)) return CLI_USAGE;
     return CLI_DONE;
 }
 
@@ -246,8 +259,7 @@ static int settle(generate *t) {
                         "--mask: '%s' denoises codes of a vae, whose numbers are no places of a picture; wanted a "
                         "denoiser of pixels",
                         t->file);
-    int status = settle_tolerance(t);
-    if (!status) status = check_shape(t);
+    const int status = settle_tolerance(t);
     if (status) return status;
     if (cli_sampling_needs_jacobians(g) && o->width > DPCR_DIFFUSION_JACOBIAN)
         return cli_fail(
@@ -681,6 +693,7 @@ int cli_verb_generate(int argc, char **argv) {
     if (cli_parse(&syntax, argc, argv, positional, &status)) {
         t.file = positional[0];
         status = settle_device(&t);
+        if (!status) status = refuse_options(&t);
         if (!status) status = refuse(&t);
         if (!status) status = run(&t);
     }

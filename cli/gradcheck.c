@@ -276,8 +276,7 @@ int cli_verb_gradcheck(int argc, char **argv) {
     if (!cli_read_architecture(positional[0], "", &g.network.options.architecture)) return CLI_USAGE;
     if (g.network.options.dtype == DPCR_F32) return cli_fail(CLI_USAGE, "finite differences need float64");
     g.network.options.dtype = DPCR_F64;
-    if (!g.solver.method_given) g.solver.options.method = DPCR_METHOD_NEWTON;
-    if (!g.solver.scheme_given) g.solver.options.scheme = DPCR_SCHEME_PCR;
-    if (!g.solver.backward_given) g.solver.options.backward = g.solver.options.scheme;
+    cli_solver_settle_check(&g.solver);
+    if (!cli_solver_fits(&g.solver, CLI_RUNS(g.solver.options.method), NULL, NULL)) return CLI_USAGE;
     return run(&g);
 }

@@ -210,24 +210,39 @@ bool cli_solver_only(const cli_solver *solver, const char *what, const char *con
     return only(solver_options, solver->given, KEY_METHOD, what, taken);
 }
 
-// Which methods look at an option, and whether the way back by overlap does too.
-#define BIT(METHOD) (1u << DPCR_METHOD_##METHOD)
+// Which methods look at an option, and whether going back does too: by overlap, or in any way.
+#define BIT CLI_RUNS
+enum { BY_OVERLAP = 1, IN_ANY_WAY };
 enum {
-    SWEEPS = BIT(NEWTON) | BIT(DIAGONAL) | BIT(BLOCK) | BIT(PICARD) | BIT(JACOBI) | BIT(DAMPED) | BIT(PARATAA),
-    LINEAR = BIT(AUTO) | SWEEPS | BIT(SHOOTING),  // solve linear chains, in windows, from a guess
-    OVERLAPS = BIT(AUTO) | BIT(OVERLAP),
-    PARALLEL = LINEAR | OVERLAPS | BIT(PARAREAL)
+    CHAINS = BIT(DPCR_METHOD_NEWTON) | BIT(DPCR_METHOD_DIAGONAL) | BIT(DPCR_METHOD_BLOCK) | BIT(DPCR_METHOD_PICARD) |
+             BIT(DPCR_METHOD_DAMPED),  // sweeps with a linear chain each
+    AUTO = BIT(DPCR_METHOD_AUTO),
+    SHOOTING = BIT(DPCR_METHOD_SHOOTING),
+    LINEAR = AUTO | CHAINS | SHOOTING,
+    WINDOWS = LINEAR | BIT(DPCR_METHOD_JACOBI) | BIT(DPCR_METHOD_PARATAA),  // from a guess
+    OVERLAPS = AUTO | BIT(DPCR_METHOD_OVERLAP),
+    CHUNKS = LINEAR | OVERLAPS | BIT(DPCR_METHOD_PARAREAL),
+    PARALLEL = WINDOWS | CHUNKS,
+    RANKS = BIT(CLI_OVER_RANKS)
 };
 static const struct {
     int key;
     unsigned methods;
-    bool back;
-} looked_at[] = {
-    {KEY_SCHEME, LINEAR, false},    {KEY_TOLERANCE, PARALLEL, true},   {KEY_GUESS, LINEAR, false},
-    {KEY_WINDOW, LINEAR, false},    {KEY_CHUNK, PARALLEL, true},       {KEY_BACKWARD_CHUNK, 0, true},
-    {KEY_RUN_UP, OVERLAPS, true},   {KEY_BACKWARD_RUN_UP, 0, true},    {KEY_JOIN_TOLERANCE, OVERLAPS, false},
-    {KEY_BLOCK, BIT(BLOCK), false}, {KEY_DAMPING, BIT(DAMPED), false}, {KEY_SWEEPS, PARALLEL, false}};
-#undef BIT
+    int back;
+} looked_at[] = {{KEY_SCHEME, LINEAR, 0},
+                 {KEY_BACKWARD, 0, IN_ANY_WAY},
+                 {KEY_TOLERANCE, PARALLEL | RANKS, BY_OVERLAP},
+                 {KEY_GUESS, WINDOWS, 0},
+                 {KEY_WINDOW, WINDOWS, 0},
+                 {KEY_CHUNK, CHUNKS, BY_OVERLAP},
+                 {KEY_BACKWARD_CHUNK, 0, BY_OVERLAP},
+                 {KEY_RUN_UP, OVERLAPS | RANKS, BY_OVERLAP},
+                 {KEY_BACKWARD_RUN_UP, 0, BY_OVERLAP},
+                 {KEY_JOIN_TOLERANCE, OVERLAPS, 0},
+                 {KEY_BLOCK, BIT(DPCR_METHOD_BLOCK), 0},
+                 {KEY_DAMPING, BIT(DPCR_METHOD_DAMPED), 0},
+                 {KEY_SWEEPS, PARALLEL | RANKS, 0},
+                 {KEY_NO_FALLBACK, PARALLEL | RANKS, 0}};
 
 static const char *solver_option_name(int key) {
     const struct argp_option *o = solver_options;
@@ -235,32 +250,90 @@ static const char *solver_option_name(int key) {
     return o->name;
 }
 
-static void join_methods(unsigned methods, char *text, size_t bytes) {
+static bool is_given(const cli_solver *s, int key) { return s->given >> (key - KEY_METHOD) & 1; }
+
+bool cli_runs_look(unsigned runs, unsigned methods, const char *option, const char *what) {
     const char *names[DPCR_METHOD_COUNT];
+    char wanted[160];
     int count = 0;
+    if (runs & methods) return true;
+    if (runs & RANKS) methods &= BIT(DPCR_METHOD_OVERLAP);  // there are no others
     for (int m = 0; m < DPCR_METHOD_COUNT; m++)
         if (methods >> m & 1) names[count++] = dpcr_method_name((dpcr_method)m);
-    cli_join_words(names, count, text, bytes);
+    cli_join_words(names, count, wanted, sizeof wanted);
+    cli_fail(CLI_USAGE, "--%s beside %s, which has none%s%s", option, what, count ? "; wanted --method " : "", wanted);
+    return false;
+}
+#undef BIT
+
+// Does the scheme of a sweep's chain cut it?
+static bool cuts(dpcr_scheme scheme) {
+    return scheme == DPCR_SCHEME_AUTO || scheme == DPCR_SCHEME_CHUNKED || scheme == DPCR_SCHEME_OVERLAP;
 }
 
-bool cli_solver_fits(const cli_solver *solver, dpcr_method method, const char *what, bool back) {
-    const dpcr_scheme backward = solver->options.backward;
-    const bool overlaps = back && (backward == DPCR_SCHEME_AUTO || backward == DPCR_SCHEME_OVERLAP);
+// Chunks are a method's own, or of the scheme that solves its sweeps' chains.
+static bool looks_forward(const cli_solver *s, unsigned runs, size_t i) {
+    const unsigned found = runs & looked_at[i].methods;
+    const bool of_schemes = looked_at[i].key == KEY_CHUNK && !(found & ~(unsigned)CHAINS);
+    return found && (!of_schemes || cuts(s->options.scheme));
+}
+
+// A device goes back as it came.
+static bool looks_back(const cli_solver *s, unsigned runs, size_t i) {
+    const dpcr_scheme backward = s->options.backward;
+    const bool chosen = backward == DPCR_SCHEME_AUTO && !(runs & RANKS) && s->options.device.type != DPCR_CUDA;
+    if (looked_at[i].key == KEY_SCHEME) return s->backward_by_scheme;
+    if (looked_at[i].back != BY_OVERLAP) return looked_at[i].back == IN_ANY_WAY;
+    return chosen || backward == DPCR_SCHEME_OVERLAP;
+}
+
+static size_t index_of(const char *option) {
+    size_t i = 0;
+    while (strcmp(option, solver_option_name(looked_at[i].key)) != 0) i++;
+    return i;
+}
+
+unsigned cli_option_methods(const char *option) { return looked_at[index_of(option)].methods; }
+
+bool cli_option_counts(const dpcr_solve_options *options, const char *option, bool back) {
+    const cli_solver s = {.options = *options};
+    const unsigned runs = CLI_RUNS(options->method);
+    const size_t i = index_of(option);
+    return looks_forward(&s, runs, i) || (back && looks_back(&s, runs, i));
+}
+
+static bool fits(const cli_solver *s, unsigned runs, size_t i, const char *what, const char *alone) {
+    const unsigned methods = looked_at[i].methods;
+    const char *const name = solver_option_name(looked_at[i].key);
+    if (looks_forward(s, runs, i) || (!alone && looks_back(s, runs, i))) return true;
+    if (!methods && alone) return cli_fail(CLI_USAGE, "--%s is of going back: %s", name, alone), false;
+    if (!methods)
+        return cli_fail(CLI_USAGE, "--%s beside backward %s, which has none; wanted --backward %soverlap", name,
+                        dpcr_scheme_name(s->options.backward), runs & RANKS ? "" : "auto, "),
+               false;
+    if (!cli_runs_look(runs, methods, name, what)) return false;
+    cli_fail(CLI_USAGE, "--%s beside scheme %s, which has none; wanted --scheme auto, chunked, overlap", name,
+             dpcr_scheme_name(s->options.scheme));
+    return false;
+}
+
+bool cli_solver_fits(const cli_solver *solver, unsigned runs, const char *what, const char *alone) {
+    const bool device = solver->options.device.type == DPCR_CUDA;
+    char method[64];
+    snprintf(method, sizeof method, "method %s", dpcr_method_name(solver->options.method));
     for (size_t i = 0; i < sizeof looked_at / sizeof *looked_at; i++) {
-        const int key = looked_at[i].key;
-        const unsigned methods = looked_at[i].methods;
-        const char *const name = solver_option_name(key);
-        char wanted[160];
-        if (!(solver->given >> (key - KEY_METHOD) & 1)) continue;
-        if (methods >> method & 1 || (looked_at[i].back && overlaps)) continue;
-        join_methods(methods, wanted, sizeof wanted);
-        if (methods)
-            cli_fail(CLI_USAGE, "--%s beside %s, which has none; wanted --method %s", name, what, wanted);
-        else
-            cli_fail(CLI_USAGE, "--%s: that is of --backward overlap or auto, with --grads", name);
-        return false;
+        const bool told_there = device && !looked_at[i].methods && !alone;  // a device's refusals are the library's
+        if (is_given(solver, looked_at[i].key) && !told_there && !fits(solver, runs, i, what ? what : method, alone))
+            return false;
     }
     return true;
+}
+
+void cli_solver_settle_check(cli_solver *s) {
+    if (!s->method_given) s->options.method = DPCR_METHOD_NEWTON;
+    if (!s->scheme_given) s->options.scheme = DPCR_SCHEME_PCR;
+    if (!s->backward_given) s->options.backward = s->options.scheme;
+    s->backward_by_scheme = !s->backward_given;
 }
 
 const struct argp cli_solver_argp = {solver_options, parse_solver, NULL, NULL, NULL, NULL, NULL};
@@ -346,7 +419,7 @@ static error_t parse_network_option(int key, char *arg, cli_network *n) {
     }
 }
 
-static bool is_given(const cli_network *n, int key) { return n->given >> (key - KEY_LAYERS) & 1; }
+static bool describes(const cli_network *n, int key) { return n->given >> (key - KEY_LAYERS) & 1; }
 
 bool cli_network_only(const cli_network *network, const char *what, const char *const *taken) {
     return only(network_options, network->given, KEY_LAYERS, what, taken);
@@ -354,7 +427,7 @@ bool cli_network_only(const cli_network *network, const char *what, const char *
 
 bool cli_network_gives(const cli_network *network, const char *name) {
     for (const struct argp_option *o = network_options; o->name; o++)
-        if (!strcmp(o->name, name)) return is_given(network, o->key);
+        if (!strcmp(o->name, name)) return describes(network, o->key);
     return false;
 }
 
@@ -363,9 +436,9 @@ bool cli_network_fits(const cli_network *network) {
     static const int of_resnets[] = {KEY_BRANCH, KEY_HIDDEN, KEY_SCALE};
     static const char *const names[] = {"branch", "hidden", "scale"};
     for (int i = 0; i < 3; i++)
-        if (o->architecture == DPCR_MLP && is_given(network, of_resnets[i]))
+        if (o->architecture == DPCR_MLP && describes(network, of_resnets[i]))
             return cli_fail(CLI_USAGE, "--%s: that is of a resnet, not of an mlp", names[i]), false;
-    if (is_given(network, KEY_HIDDEN) && o->branch != DPCR_BRANCH_TWO_LAYER)
+    if (describes(network, KEY_HIDDEN) && o->branch != DPCR_BRANCH_TWO_LAYER)
         return cli_fail(CLI_USAGE, "--hidden: that is of --branch two-layer"), false;
     return true;
 }

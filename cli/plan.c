@@ -256,23 +256,29 @@ static void tell_candidates(cli_result *r, const cli_plan *p, const dpcr_solve_p
 // The options that make this very plan again, measured or not.
 static void tell_pinned(cli_result *r, const cli_plan *p, const dpcr_solve_plan *made) {
     const dpcr_solve_options *o = dpcr_solve_plan_options(made);
+    const struct {
+        const char *option;
+        bool told;
+        int64_t value;
+    } numbers[] = {{"max-sweeps", true, o->max_sweeps},
+                   {"chunk", o->chunk > 0, o->chunk},
+                   {"backward-chunk", o->backward_chunk > 0, o->backward_chunk},
+                   {"window", o->window > 0, o->window},
+                   {"run-up", true, o->warm_up},
+                   {"backward-run-up", o->backward_warm_up != o->warm_up, o->backward_warm_up}};
+    const bool back = !p->inference;
     char text[512];  // more than all of them take
-    int used = snprintf(text, sizeof text, "--method %s --backward %s --max-sweeps %d", dpcr_method_name(o->method),
-                        dpcr_scheme_name(o->backward), o->max_sweeps);
-    if (o->scheme && o->method != DPCR_METHOD_SEQUENTIAL && o->method != DPCR_METHOD_OVERLAP)
-        used += snprintf(text + used, sizeof text - (size_t)used, " --scheme %s", dpcr_scheme_name(o->scheme));
-    if (o->chunk) used += snprintf(text + used, sizeof text - (size_t)used, " --chunk %lld", (long long)o->chunk);
-    if (o->backward_chunk)
-        used +=
-            snprintf(text + used, sizeof text - (size_t)used, " --backward-chunk %lld", (long long)o->backward_chunk);
-    if (o->window) used += snprintf(text + used, sizeof text - (size_t)used, " --window %lld", (long long)o->window);
-    if (o->method == DPCR_METHOD_OVERLAP || o->backward == DPCR_SCHEME_OVERLAP)
-        used += snprintf(text + used, sizeof text - (size_t)used, " --run-up %lld", (long long)o->warm_up);
-    if (o->join_tolerance != 0)
-        used +=
-            snprintf(text + used, sizeof text - (size_t)used, " --join-tolerance %.17g", fmax(o->join_tolerance, 0));
-    if (o->backward == DPCR_SCHEME_OVERLAP && o->backward_warm_up != o->warm_up)
-        snprintf(text + used, sizeof text - (size_t)used, " --backward-run-up %lld", (long long)o->backward_warm_up);
+    size_t used = (size_t)snprintf(text, sizeof text, "--method %s", dpcr_method_name(o->method));
+    const char *const schemes[] = {"backward", dpcr_scheme_name(o->backward), "scheme", dpcr_scheme_name(o->scheme)};
+    for (int i = 0; i < 4; i += 2)
+        if ((i == 0 || o->scheme) && cli_option_counts(o, schemes[i], back))
+            used += (size_t)snprintf(text + used, sizeof text - used, " --%s %s", schemes[i], schemes[i + 1]);
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
+        if (numbers[i].told && cli_option_counts(o, numbers[i].option, back))
+            used += (size_t)snprintf(text + used, sizeof text - used, " --%s %lld", numbers[i].option,
+                                     (long long)numbers[i].value);
+    if (o->join_tolerance != 0 && cli_option_counts(o, "join-tolerance", back))
+        snprintf(text + used, sizeof text - used, " --join-tolerance %.17g", fmax(o->join_tolerance, 0));
     cli_set_text(r, "pinned", text);
     cli_say(&p->common, "the same again: %s\n", text);
 }
@@ -422,6 +428,32 @@ static int refuse(const cli_plan *p) {
     return cli_spares(&csv, 1, &wisdom, 1) ? CLI_DONE : CLI_USAGE;
 }
 
+// Where all is named nothing is decided.
+static int refuse_planning(const cli_plan *p, bool linear) {
+    const dpcr_solve_options *o = &p->solver.options;
+    const bool measures = o->planning == DPCR_PLANNING_MEASURE;
+    const char *const option = o->planning               ? "planning"
+                               : o->planning_seconds > 0 ? "budget"
+                               : p->wisdom               ? "wisdom"
+                                                         : NULL;
+    if (!option) return CLI_DONE;
+    if (linear && o->scheme)
+        return cli_fail(CLI_USAGE, "--%s beside scheme %s, which leaves nothing to decide; wanted --scheme auto",
+                        option, dpcr_scheme_name(o->scheme));
+    if (!linear && o->method && p->inference)
+        return cli_fail(CLI_USAGE, "--%s beside method %s, which leaves nothing to decide; wanted --method auto",
+                        option, dpcr_method_name(o->method));
+    if (!linear && o->method && o->backward)
+        return cli_fail(CLI_USAGE,
+                        "--%s beside method %s and backward %s, which leave nothing to decide; wanted --method auto or "
+                        "--backward auto",
+                        option, dpcr_method_name(o->method), dpcr_scheme_name(o->backward));
+    if (linear && o->planning_seconds > 0 && !measures)
+        return cli_fail(CLI_USAGE, "--budget beside planning %s, which measures nothing; wanted --planning measure",
+                        dpcr_planning_name(o->planning));
+    return CLI_DONE;
+}
+
 // What belongs to another kind of chain.
 static int refuse_others(const cli_plan *p, const char *kind, bool linear, bool map) {
     if (!linear && p->ranks.ranks) return cli_fail(CLI_USAGE, "--ranks is of linear chains");
@@ -441,6 +473,11 @@ static int refuse_others(const cli_plan *p, const char *kind, bool linear, bool 
                                                      : NULL;
     if (!p->kind && recurrent) return cli_fail(CLI_USAGE, "--%s: that is of a recurrent network", recurrent);
     if (linear) return cli_plan_linear_refuse(p);
+    cli_solver asked = p->solver;
+    if (!p->common.device_auto) asked.options.device = p->common.device;
+    if (!cli_solver_fits(&asked, CLI_RUNS(asked.options.method), NULL,
+                         p->inference ? "--inference is the pass forward alone" : NULL))
+        return CLI_USAGE;
     if (p->kind) return cli_plan_recurrent_refuse(p);
     if (map && p->network.options.dtype == DPCR_F32) return cli_fail(CLI_USAGE, "%s is computed in float64 only", kind);
     return map && !cli_network_only(&p->network, kind, cli_map_options) ? CLI_USAGE : CLI_DONE;
@@ -475,6 +512,7 @@ static int run(cli_plan *p, const char *kind) {
     if (kind && !linear) dpcr_recurrent_kind_find(kind, &p->kind, NULL);
     int status = refuse(p);
     if (!status) status = refuse_others(p, kind, linear, map);
+    if (!status) status = refuse_planning(p, linear);
     if (status) return status;
     if (!linear && !map && !p->kind && !cli_read_architecture(kind, OTHERS, &p->network.options.architecture))
         return CLI_USAGE;

@@ -14,6 +14,9 @@ int cli_plan_linear_refuse(const cli_plan *p) {
     if (p->solver.backward_given)
         return cli_fail(CLI_USAGE, "--backward: a linear chain's backward pass takes --scheme too");
     if (!cli_solver_only(&p->solver, "a linear chain", of_solver)) return CLI_USAGE;
+    if (p->solver.options.block && p->structure != DPCR_BLOCK)
+        return cli_fail(CLI_USAGE, "--block beside structure %s, which has none; wanted --structure block",
+                        dpcr_structure_name(p->structure));
     if (p->transitions && (p->structure_given || p->length >= 0))
         return cli_fail(CLI_USAGE, "--%s beside --A: the file holds it", p->structure_given ? "structure" : "length");
     if (p->transitions && cli_network_gives(&p->network, "layers"))

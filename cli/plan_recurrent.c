@@ -32,8 +32,6 @@ int cli_plan_recurrent_refuse(const cli_plan *p) {
     if (!cli_network_only(&p->network, kind, taken)) return CLI_USAGE;
     if (cli_network_gives(&p->network, "layers") && p->network.options.layers < 1)
         return cli_fail(CLI_USAGE, "--layers '0': %s has at least 1, and --length steps", kind);
-    if (p->inference && p->solver.backward_given)
-        return cli_fail(CLI_USAGE, "--backward beside --inference: nobody goes back");
     const cli_file written[] = {{"--csv", p->common.csv},
                                 {"--wisdom", p->solver.options.planning == DPCR_PLANNING_MEASURE ? p->wisdom : NULL}};
     const cli_file read[] = {{"--weights", p->weights}, {"--input", p->input}};

@@ -56,6 +56,7 @@ typedef struct cli_eval_sequence {
     const cli_solver *solver;
     const char *load, *data, *split;  // data NULL: what the model is for; split: "test" or "train"
     int64_t limit, batch;
+    bool batch_given;
 } cli_eval_sequence;
 int cli_eval_sequence_run(dpcr_context *context, const cli_eval_sequence *e);
 // The exit status of a solve that is not supported: where it can be planned, it did not converge and was told not to

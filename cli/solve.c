@@ -78,6 +78,7 @@ static error_t read_scan(const char *arg, solve *s) {
     int index = 0;
     if (!cli_read_word("--scan", arg, words, 2, &index)) return EINVAL;
     s->scan = index ? DPCR_SCAN_TRANSPORT : DPCR_SCAN_MESSAGES;
+    s->scan_given = true;
     return 0;
 }
 
@@ -360,6 +361,14 @@ static int make_plan(dpcr_context *context, solve *s, const dpcr_chain_shape *sh
     return cli_linear_plan(context, shape, &s->options, s->memory_limit, plan, s->why);
 }
 
+// Chunks are products, which csr does not form, or auto's own.
+static int refuse_pattern(const solve *s, bool csr) {
+    if (!csr || !s->options.chunk || s->options.scheme != DPCR_SCHEME_AUTO || s->common.device.type == DPCR_CUDA)
+        return CLI_DONE;
+    return cli_fail(CLI_USAGE,
+                    "--chunk beside scheme auto of csr transitions, which has none; wanted --scheme overlap");
+}
+
 static int run(dpcr_context *context, solve *s) {
     inputs in = {0};
     dpcr_chain_shape shape = {0};
@@ -369,6 +378,7 @@ static int run(dpcr_context *context, solve *s) {
     int status = read_inputs(context, s, &in);
     if (!status && in.indptr)
         status = cli_pattern_create(in.indptr, in.indices, in.b->ndim == 3 ? in.b->shape[2] : 0, &pattern);
+    if (!status) status = refuse_pattern(s, pattern != NULL);
     if (!status) status = cli_linear_shape(in.a, in.b, pattern, s->transposed, &shape, &a);
     if (!status && in.z0) status = cli_linear_start(in.z0, &shape, &z0);
     if (!status) status = make_plan(context, s, &shape, &a, in.b, &plan);
@@ -400,7 +410,7 @@ static int refuse_ranks(solve *s) {
                         (long long)world);
     if (world > 1) s->distributed = true;
     if (!s->distributed) {
-        if (s->ranks || s->scan || s->deadline > 0)
+        if (s->ranks || s->scan_given || s->deadline > 0)
             return cli_fail(CLI_USAGE, "--ranks, --scan and --deadline are for --scheme distributed");
         return CLI_DONE;
     }
@@ -425,7 +435,7 @@ static int refuse_ranks(solve *s) {
     return CLI_DONE;
 }
 
-// An option that the named scheme has not would be believed to count. auto may take chunks or overlap.
+// An option that the named scheme has not would be believed to count. auto may take chunks, or overlap by what it sees.
 static int refuse_options(const solve *s) {
     const dpcr_scheme scheme = s->options.scheme;
     const bool any = scheme == DPCR_SCHEME_AUTO, overlaps = any || scheme == DPCR_SCHEME_OVERLAP;
@@ -434,9 +444,9 @@ static int refuse_options(const solve *s) {
         bool wrong;
     } all[] = {
         {"--chunk", "chunked, overlap or auto", s->options.chunk && !overlaps && scheme != DPCR_SCHEME_CHUNKED},
-        {"--run-up", "overlap or auto", s->options.warm_up && !overlaps},
+        {"--run-up", "overlap", s->options.warm_up && scheme != DPCR_SCHEME_OVERLAP},
         {"--tolerance", "overlap or auto", s->options.tolerance > 0 && !overlaps},
-        {"--max-sweeps", "overlap or auto", s->options.max_sweeps && !overlaps},
+        {"--max-sweeps", "overlap", s->options.max_sweeps && scheme != DPCR_SCHEME_OVERLAP},
         {"--levels", "blelloch", s->options.levels && scheme != DPCR_SCHEME_BLELLOCH},
     };
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)

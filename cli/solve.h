@@ -19,6 +19,7 @@ typedef struct cli_linear {
     bool distributed, scheme_given;
     int64_t ranks;
     dpcr_scan scan;
+    bool scan_given;
     double deadline;
 } cli_linear;
 

@@ -622,12 +622,17 @@ static int refuse_device(recurrent *r) {
     return CLI_DONE;
 }
 
+// A rank's own steps go in order where nothing is named.
 static int refuse_options(const recurrent *r) {
     const dpcr_method method = r->solver.options.method;
-    char what[64] = "overlap over ranks";
-    if (!r->ranks) snprintf(what, sizeof what, "method %s", dpcr_method_name(method));
-    return cli_solver_fits(&r->solver, r->ranks ? DPCR_METHOD_OVERLAP : method, what, goes_back(r)) ? CLI_DONE
-                                                                                                    : CLI_USAGE;
+    const dpcr_method own = r->ranks && method == DPCR_METHOD_AUTO ? DPCR_METHOD_SEQUENTIAL : method;
+    const unsigned ranks = r->ranks ? CLI_RUNS(CLI_OVER_RANKS) : 0;
+    cli_solver asked = r->solver;
+    asked.options.device = r->common.device;
+    char what[64];
+    snprintf(what, sizeof what, "method %s%s", dpcr_method_name(own), ranks ? " over ranks" : "");
+    return cli_solver_fits(&asked, CLI_RUNS(own) | ranks, what, goes_back(r) ? NULL : "it wants --grads") ? CLI_DONE
+                                                                                                          : CLI_USAGE;
 }
 
 static bool spares_inputs(const recurrent *r) {
@@ -677,8 +682,6 @@ static int refuse(recurrent *r) {
     for (size_t i = 0; i < sizeof outputs / sizeof outputs[0]; i++)
         if (outputs[i] && !cli_is_stdout(outputs[i]) && !cli_writable("the output", outputs[i])) return CLI_RESOURCES;
     if (!spares_inputs(r)) return CLI_USAGE;
-    if (r->solver.backward_given && !r->grads)
-        return cli_fail(CLI_USAGE, "--backward is of going back: it wants --grads");
     int status = refuse_device(r);
     if (!status) status = refuse_ranks(r);
     return status ? status : refuse_options(r);

@@ -294,7 +294,7 @@ static int settle_device(train *t) {
     if (t->pipeline.given) return cli_fail(CLI_USAGE, "--device %.20s: --pipeline runs on processors", given);
     if (t->workers.kind)
         return cli_fail(CLI_USAGE, "--device %.20s: --%s runs on processors", given, cli_workers_name(t->workers.kind));
-    t->options.solve.device = t->common.device;
+    t->solver.options.device = t->options.solve.device = t->common.device;
     return CLI_DONE;
 }
 
@@ -303,7 +303,8 @@ static int settle_solver(const train *t) {
     static const char *const taken[] = {"method", "backward", "memory-limit", NULL};
     const dpcr_solve_options *o = &t->solver.options;
     char who[32];
-    if (!t->pipeline.given && !t->workers.kind) return CLI_DONE;
+    if (!t->pipeline.given && !t->workers.kind)  // what a checkpoint has not is refused with it
+        return t->options.resume || cli_solver_fits(&t->solver, CLI_RUNS(o->method), NULL, NULL) ? CLI_DONE : CLI_USAGE;
     snprintf(who, sizeof who, "--%s", t->pipeline.given ? "pipeline" : cli_workers_name(t->workers.kind));
     if (o->method != DPCR_METHOD_AUTO && o->method != DPCR_METHOD_SEQUENTIAL)
         return cli_fail(CLI_USAGE, "%s trains by --method sequential, not %s", who, dpcr_method_name(o->method));
@@ -382,11 +383,11 @@ int cli_verb_train(int argc, char **argv) {
     if (!status) status = cli_pipeline_settle(&t.pipeline);
     if (!status && t.workers.kind == CLI_LAYERWISE && t.options.clip > 0)
         status = cli_fail(CLI_USAGE, "--clip is not for --layer-wise, which never has the whole gradient");
-    if (!status) status = settle_solver(&t);
     if (!status) status = settle_output(&t);
     if (status) return status;
     settle_defaults(&t);
     status = settle_device(&t);
+    if (!status) status = settle_solver(&t);
     if (status) return status;
     return cli_world_size() > 1 ? run_among(&t, architecture) : run(&t, architecture);
 }

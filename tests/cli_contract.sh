@@ -102,8 +102,8 @@ for words in generate 'bench planner' 'bench bppsa' 'bench diffusion' 'schedule 
         ! grep -q -- "unknown option '$name" "$folder/stderr" || complain "$words --help tells $name, which it does not know"
     done
 done
-# A macro's words after a comma get no dashes of their own.
-! grep -nE "Fl Fl [a-z0-9-]+( , [a-z0-9-]+)+" docs/man/deeppcr.1 || complain "the man page prints options with one dash"
+# A macro's words after a comma or a bracket get no dashes of their own.
+! grep -nE "Fl Fl [a-z0-9-]+ [^A-Za-z]+ [a-z]" docs/man/deeppcr.1 || complain "the man page prints options with one dash"
 for variable in DEEPPCR_ISA DEEPPCR_CUDA_MODULE XDG_CACHE_HOME; do
     grep -q "Ev $variable" docs/man/deeppcr.1 || complain "the man page lacks $variable"
 done
@@ -173,6 +173,57 @@ refused 2 '--run-up beside scheme chunked' solve linear --A x.npy --b y.npy --ou
 refused 2 '--tolerance beside scheme pcr' solve linear --A x.npy --b y.npy --output z.npy --scheme pcr --tolerance 1e-3
 refused 2 '--max-sweeps beside scheme blelloch' solve linear --A x.npy --b y.npy --output z.npy --scheme blelloch --levels 2 --max-sweeps 2
 refused 2 'wanted --scheme blelloch' solve linear --A x.npy --b y.npy --output z.npy --levels 2
+refused 2 '--run-up beside scheme auto, which has none; wanted --scheme overlap' solve linear --A x.npy --b y.npy --output z.npy --run-up 3
+refused 2 '--max-sweeps beside scheme auto, which has none; wanted --scheme overlap' solve linear --A x.npy --b y.npy --output z.npy --max-sweeps 3
+refused 2 '--scan and --deadline are for --scheme distributed' solve linear --A x.npy --b y.npy --output z.npy --scan messages
+refused 2 '--block beside structure dense, which has none; wanted --structure block' plan linear --block 2
+refused 2 '--block beside structure diagonal, which has none' bench chain --structure diagonal --block 2
+refused 2 '--run-up beside scheme pcr, which has none; wanted --scheme auto, overlap' bench chain --scheme pcr --run-up 3
+
+# An option that nothing looks at, neither the method nor going back, is refused by all verbs in the same words.
+for verb in 'check resnet' 'gradcheck mlp' 'train resnet' 'train gru --data bitstream' 'plan mlp' 'plan gru' 'eval x'; do
+    for option in '--window 3' '--guess step' '--max-sweeps 3' --no-fallback '--join-tolerance 1'; do
+        refused 2 "${option% *} beside method sequential, which has none; wanted --method auto, " $verb --method sequential $option
+    done
+    refused 2 '--block beside method auto, which has none; wanted --method block' $verb --method auto --block 2
+    refused 2 '--damping beside method newton, which has none; wanted --method damped' $verb --method newton --damping 0.5
+    refused 2 '--window beside method overlap, which has none; wanted --method auto, newton' $verb --method overlap --window 3
+    case $verb in
+        eval*)
+            for option in '--backward pcr' '--backward-chunk 3' '--backward-run-up 3'; do
+                refused 2 "${option% *} is of going back: eval goes forward alone" $verb $option
+            done
+            back=
+            ;;
+        *)
+            back='--backward sequential'
+            for option in --backward-chunk --backward-run-up; do
+                refused 2 "$option beside backward sequential, which has none; wanted --backward auto, overlap" $verb $back $option 3
+            done
+            ;;
+    esac
+    for option in --tolerance --chunk --run-up; do
+        refused 2 "$option beside method sequential, which has none; wanted --method auto, " $verb --method sequential $back $option 1
+    done
+    refused 2 '--scheme beside method overlap, which has none; wanted --method auto, newton' $verb --method overlap $back --scheme pcr
+    refused 2 '--chunk beside scheme pcr, which has none; wanted --scheme auto, chunked, overlap' $verb --method newton $back --scheme pcr --chunk 3
+done
+refused 2 '--planning beside method newton and backward pcr, which leave nothing to decide; wanted --method auto or --backward auto' plan mlp --method newton --backward pcr --measure
+refused 2 '--wisdom beside method newton, which leaves nothing to decide' plan gru --inference --method newton --wisdom w
+refused 2 '--budget beside scheme pcr, which leaves nothing to decide; wanted --scheme auto' plan linear --scheme pcr --budget 1
+refused 2 '--budget beside planning estimate, which measures nothing' plan linear --budget 1
+for kind in mlp cell; do
+    refused 2 '--block beside method auto, which has none; wanted --method block' bench $kind --block 2
+    refused 2 '--damping beside method newton, which has none; wanted --method damped' bench $kind --method newton --damping 0.5
+done
+# What going back, auto or the scheme looks at is taken.
+all='--scheme pcr --tolerance 1e-4 --guess step --window 5 --chunk 4 --backward-chunk 4 --run-up 3 --backward-run-up 3 --join-tolerance 1e-4 --max-sweeps 9 --no-fallback'
+for verb in 'check resnet --layers 8' 'gradcheck mlp' 'plan mlp --layers 8' 'plan gru --length 8'; do
+    done_with $verb --method sequential --backward overlap --tolerance 1e-9 --chunk 4 --run-up 3 --backward-chunk 4 --backward-run-up 2
+    done_with $verb --method auto --backward auto $all
+    done_with $verb --method newton --scheme chunked --backward pcr --chunk 3
+done
+done_with check resnet --layers 8 --method overlap --scheme pcr
 refused 2 'both want standard output' info --json --csv -
 refused 2 'both want standard output' solve linear --A x.npy --b y.npy --output /dev/stdout --json
 refused 2 'both want standard output' info --json --csv /dev/stdout

@@ -100,7 +100,8 @@ for sampler, steps in (("ddim", 25), ("ddpm", 100), ("dpm-solver++", 10), ("eule
         for method in ("newton", "quasi-newton", "picard", "auto", "parareal", "parataa"):
             if model == "pixels" and method in ("newton", "quasi-newton"):
                 continue
-            for more in (["--tolerance", 1e-4], ["--tolerance", 0, "--window", 7, "--batch", 2, "--threads", 2]):
+            window = [] if method == "parareal" else ["--window", 7]
+            for more in (["--tolerance", 1e-4], ["--tolerance", 0, *window, "--batch", 2, "--threads", 2]):
                 if more[1] == 0 and method == "auto":
                     continue
                 told = answer(*common, "--method", method, "--samples", path("m.npy"), "--compare", *more)
@@ -376,6 +377,13 @@ for method in ("newton", "quasi-newton"):
     refused(2, "at most 64", "generate", path("large.m"), "--method", method)
 refused(2, "parataa", "generate", path("codes"), "--method", "picard", "--order", 3)
 refused(2, "parareal", "generate", path("codes"), "--method", "picard", "--block", 3)
+for option in (["--window", 3], ["--guess", path("p0.npy")], ["--max-sweeps", 3], ["--tolerance", 0.1], ["--step-tolerance", 0.1], ["--scaled"], ["--order", 3], ["--block", 3]):
+    refused(2, option[0] + " beside method sequential, which has none; wanted --method auto, ", "generate", path("codes"), "--method", "sequential", *option)
+refused(2, "--paradigms beside method sequential, which has none; wanted --method picard", "generate", path("codes"), "--method", "sequential", "--paradigms")
+for method in ("sequential", "picard"):
+    refused(2, "--wisdom beside method %s, which has none; wanted --method auto" % method, "generate", path("codes"), "--method", method, "--wisdom", path("w"))
+for option in (["--window", 3], ["--guess", "zero"]):
+    refused(2, " beside method parareal, which has none", "generate", path("codes"), "--method", "parareal", *option)
 refused(2, "--class", "generate", path("codes"), "--guidance", 2)
 # What would fail after hours fails at once; a window is no longer than the chain; numbers that explode are told of.
 refused(2, "fewer", "generate", path("codes"), "--count", 1 << 24, "--out", path("grid.png"))

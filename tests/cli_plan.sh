@@ -87,6 +87,11 @@ import json, sys
 b, g = (json.load(open(f"{sys.argv[1]}/{x}.json")) for x in "bg")
 assert (g["method"], g["backward"], g["pinned"]) == (b["method"], b["backward"], b["pinned"]), (b["pinned"], g["pinned"])
 PYTHON
+for method in sequential newton diagonal block picard jacobi damped overlap shooting parareal parataa; do
+    pinned=$("$program" "${small[@]}" --method $method | sed -n 's/^the same again: //p')
+    # shellcheck disable=SC2086
+    [ "$("$program" "${small[@]}" $pinned | sed -n 's/^the same again: //p')" = "$pinned" ] || complain "the pinned options '$pinned' are another plan"
+done
 "$program" "${small[@]}" --method sequential --backward overlap --chunk 70 --backward-chunk 50 |
     grep -q "the same again: .*--chunk 70 --backward-chunk 50" || complain "--backward-chunk is not what is pinned"
 "$program" "${small[@]}" --method overlap --backward overlap --run-up 70 --backward-run-up 9 |
@@ -280,7 +285,13 @@ refused 2 "takes no --width" plan gru --width 3
 refused 2 "at least 1" plan gru --layers 0
 refused 2 "--prefix" plan gru --prefix x
 refused 2 "has 300 bytes, wanted at most 255" plan gru --weights "$folder/lstm.safetensors" --prefix "$(printf '%0300d' 0)"
-refused 2 "nobody goes back" plan gru --inference --backward pcr
+pinned=$("$program" plan gru --inference --length 50 | sed -n 's/^the same again: //p')
+# shellcheck disable=SC2086
+"$program" plan gru --inference --length 50 $pinned >/dev/null || complain "the pinned options '$pinned' of a pass forward are refused"
+for option in '--backward pcr' '--backward-chunk 3' '--backward-run-up 3'; do
+    # shellcheck disable=SC2086
+    refused 2 "${option% *} is of going back: --inference is the pass forward alone" plan gru --inference $option
+done
 refused 2 "of a recurrent network" plan mlp --inference
 refused 2 "of a recurrent network" plan linear --weights x
 refused 5 "cannot read" plan gru --weights "$folder/none"

@@ -52,6 +52,7 @@ assert content("a.st") == content("b.st")
 for method in ("sequential", "overlap", "auto"):
     r = answer("eval", path("a.st"), "--data", path("text"), "--method", method)
     assert r["characters"] > 900 and r["difference"] < 1e-6 and r["loss"] < 1.0 and r["memory"], r
+refused(2, "is a model of text, which is one sequence", "eval", path("a.st"), "--data", path("text"), "--batch", 4)
 # The loop over all of a text is one call, and is left at once.
 run("train", "gru", "--data", path("text"), "--hidden", 1024, "--batch", 1, "--length", 4, "--limit", 20, "--epochs", 1, "--save", path("wide.st"), "--quiet")
 put("tale", text * 2)

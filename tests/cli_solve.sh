@@ -237,6 +237,7 @@ for files, wanted, text in (
         (["--indptr", p, "--indices", dense_a], 5, "indices has 4 dimensions"),
         (["--A", dense_a] + pattern, 5, "wanted [%d][%d or 1][%d]" % (length, batch, len(held))),
         (pattern + ["--scheme", "pcr"], 2, "sequential and overlap work"),
+        (pattern + ["--chunk", "5"], 2, "--chunk beside scheme auto of csr transitions, which has none; wanted --scheme overlap"),
         (pattern + ["--scheme", "distributed"], 2, "csr does not form")):
     refused(wanted, text, *out, *files)
 with zipfile.ZipFile(path("half.npz"), "w") as archive:

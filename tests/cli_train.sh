@@ -285,6 +285,13 @@ for option in ("--join-tolerance", "0.001"), ("--backward-run-up", 9), ("--backw
     answer(*plain, "--resume", path("other"), "--save", path("handed"))
     answer(*plain, *option, "--resume", path("handed"), "--save", path("handed"))
 
+# An older program took what nothing looks at; its checkpoints go on with it.
+answer(*plain, "--method", "sequential", "--save", path("older"))
+unsummed = content("older").replace(b"deeppcr.checksum", b"deeppcr.unsummed")
+put("older", unsummed.replace(b'solve.window":"0"', b'solve.window":"3"'))
+answer(*plain, "--method", "sequential", "--window", 3, "--resume", path("older"), "--save", path("handed"))
+refused(2, "solve.window is 0, wanted 3", *plain, "--method", "sequential", "--resume", path("older"), "--save", path("n"))
+
 # One end, however often a run that was complete is resumed.
 for more in ([], ["--resume", path("ended")], ["--resume", path("ended")]):
     answer(*plain, "--save", path("ended"), "--log", path("ended.log"), *more)
