@@ -339,6 +339,12 @@ int cli_linear_plan(dpcr_context *context, const dpcr_chain_shape *shape, const 
     return cli_fail(CLI_RESOURCES, "%s needs a workspace of %zu bytes, the limit is %zu", scheme, bytes, limit);
 }
 
+// An option that counts on processors alone, for such a chain; NULL: none is given.
+static const char *of_processors(const solve *s, const dpcr_transition *t) {
+    if (s->options.tolerance > 0) return "--tolerance, which is of overlap,";
+    return s->options.chunk && cli_linear_in_one_pass(t) ? "--chunk, but of csr and of what is wider than 16," : NULL;
+}
+
 // --device auto stays where the device would not pay, its kernels do not serve the chain, or it needs too much there.
 static int make_plan(dpcr_context *context, solve *s, const dpcr_chain_shape *shape, const dpcr_array *a,
                      const dpcr_array *b, dpcr_chain_plan **plan) {
@@ -347,6 +353,11 @@ static int make_plan(dpcr_context *context, solve *s, const dpcr_chain_shape *sh
     cli_common *c = &s->common;
     bool on_device = c->device.type == DPCR_CUDA;
     there.device = c->device;
+    const char *const here = on_device ? of_processors(s, &shape->transition) : NULL;
+    if (here && !c->device_auto)
+        return cli_fail(CLI_USAGE, "--device %.20s: %s counts on processors alone", c->device_given, here);
+    if (here) cli_device_decide("cpu: %s counts on processors alone", here);
+    if (here) on_device = false;
     if (on_device && c->device_auto) on_device = cli_linear_pays(s, context, shape, a, b);
     if (on_device && dpcr_chain_plan_create(context, shape, &there, plan, &error) == DPCR_OK &&
         check_limit(s, *plan, &error) == DPCR_OK) {

@@ -54,6 +54,8 @@ typedef struct cli_device_times {
     double to_device, solve, to_host, back;  // back: of networks
 } cli_device_times;
 
+// Does what multiplies on chip there go at the rate of memory, in no chunks?
+bool cli_linear_in_one_pass(const dpcr_transition *t);
 // Would the device of --device auto be faster, transfers included? Decides, with the reason.
 bool cli_linear_pays(const cli_linear *s, dpcr_context *context, const dpcr_chain_shape *shape, const dpcr_array *a,
                      const dpcr_array *b);

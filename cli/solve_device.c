@@ -10,8 +10,7 @@ static size_t bytes_of(const dpcr_array *array) {
     return (size_t)cli_array_count(array) * dpcr_dtype_size(array->dtype);
 }
 
-// What multiplies on chip there goes at the rate of memory; wider transitions do not.
-static bool goes_as_memory(const dpcr_transition *t) {
+bool cli_linear_in_one_pass(const dpcr_transition *t) {
     enum { CHIP_WIDTH = 16 };
     const int64_t mixes = t->structure == DPCR_DENSE ? t->rows : t->structure == DPCR_BLOCK ? t->block : 1;
     return mixes <= CHIP_WIDTH && t->structure != DPCR_CSR;
@@ -24,7 +23,7 @@ bool cli_linear_pays(const cli_linear *s, dpcr_context *context, const dpcr_chai
     dpcr_machine machine = {.size = sizeof machine};
     dpcr_ranks_model loop = {.size = sizeof loop, .ranks = 1, .cores = 1};
     dpcr_error error = {0};
-    if (!goes_as_memory(&shape->transition)) {
+    if (!cli_linear_in_one_pass(&shape->transition)) {
         cli_device_decide(
             "cpu: what csr transitions, and those wider than 16, take on devices is not measured; --device cuda asks "
             "for one");
@@ -107,6 +106,11 @@ static dpcr_status send_bytes(dpcr_device device, const void *from, size_t bytes
     return status == DPCR_OK ? dpcr_device_copy(device, *to, host, from, bytes, stream, error) : status;
 }
 
+// Of no steps the device writes nothing: what comes in goes out.
+static void pass_on(const dpcr_array *from, const dpcr_array *to) {
+    if (from->data && to->data) memcpy(to->data, from->data, bytes_of(from));
+}
+
 int cli_recurrent_on_device(dpcr_device device, dpcr_recurrent *network, const dpcr_recurrent_plan *plan,
                             const dpcr_recurrent_pass *pass, const dpcr_recurrent_gradients *gradients,
                             dpcr_solve_report *reports, dpcr_solve_report *back_reports, cli_device_times *times) {
@@ -126,7 +130,8 @@ int cli_recurrent_on_device(dpcr_device device, dpcr_recurrent *network, const d
     const double start = cli_now();
     dpcr_status status = dpcr_stream_create(device, &stream, &error);
     for (int i = 0; i < ALL && status == DPCR_OK; i++)
-        if (here[i]->data) status = cli_send(device, here[i], stream, &on[i], &error);
+        if (here[i]->data || here[i]->ndim == 3)  // of no steps or sequences there is no data
+            status = cli_send(device, here[i], stream, &on[i], &error);
     const size_t rows = (size_t)pass->x.shape[1], steps = (size_t)pass->x.shape[0];
     if (status == DPCR_OK)
         status = send_bytes(device, pass->lengths, rows * sizeof *pass->lengths, stream, &lengths, &error);
@@ -162,6 +167,10 @@ int cli_recurrent_on_device(dpcr_device device, dpcr_recurrent *network, const d
     if (gradients) times->back = cli_now() - start - times->to_device - times->solve;
     for (int i = Y; i < ALL && status == DPCR_OK; i++) status = cli_bring(device, &on[i], here[i], stream, &error);
     if (status == DPCR_OK) status = dpcr_stream_wait(device, stream, &error);
+    if (steps == 0) {
+        pass_on(&pass->h0, &pass->ht), pass_on(&pass->c0, &pass->ct);
+        pass_on(&g->ht, &g->h0), pass_on(&g->ct, &g->c0);
+    }
     times->to_host = cli_now() - start - times->to_device - times->solve - times->back;
     for (int i = 0; i < ALL; i++) dpcr_device_release(device, on[i].array.data);
     dpcr_device_release(device, lengths);

@@ -180,6 +180,10 @@ for stand_in in libfake_device.so libfake_device_simt.so; do
         done
     done
 done
+# What counts on processors alone.
+refused 2 '--tolerance, which is of overlap, counts on processors alone' $wide --device cuda --tolerance 1e-3
+refused 2 'wider than 16, counts on processors alone' ${wide/wide.npz/dense.npz} --device cuda --chunk 7
+holds 'cpu: --chunk, but of csr and of what is wider than 16,' "$(field device ${wide/wide.npz/dense.npz} --device auto --chunk 7)"
 # Recurrent networks, on the stand-in and on the simulator.
 $python - "$folder" <<'PYTHON'
 import json
@@ -287,6 +291,7 @@ for words in 'mlp --width 6 --batch 3|sequential' 'resnet --width 20 --batch 35|
 done
 export DEEPPCR_CUDA_MODULE=$stand_ins/libfake_device.so
 holds 'only where one is asked for' "$(field sentence check mlp --layers 600 --width 3 --batch 1 --device cuda)"
+holds true "$(field agrees check mlp --layers 0 --width 3 --batch 2 --device cuda)"
 refused 2 'a scheme on a device' check mlp --layers 4 --width 2 --device cuda --scheme pcr
 refused 2 'go by the loop' check mlp --layers 4 --width 2 --device cuda --layer-norm --method newton
 refused 2 'two-layer branches are dense there, and go by the loop' check resnet --layers 4 --width 2 --device cuda --branch two-layer --method newton

@@ -441,6 +441,8 @@ dpcr_status dpcr_solve_collect(const dpcr_solve_plan *plan, const void *workspac
     own.seconds_evaluate = own.seconds_linear = own.seconds_finish = 0;
     dpcri_copy_out(report, &own, sizeof own);
 done:
+    // A copy may be on its way to what is freed.
+    if (status != DPCR_OK && outcomes) (void)dpcr_stream_wait(plan->options.device, stream, NULL);
     if (plan) dpcri_free(plan->context, outcomes);
     if (plan) dpcri_free(plan->context, evaluations);
     return status;

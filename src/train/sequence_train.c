@@ -574,6 +574,7 @@ dpcr_status dpcr_sequence_train(dpcr_context *context, dpcr_sequence *model, con
     t->state.sentence = NULL;  // its plan goes now
     if (last) *last = t->state;
 done:
+    dpcri_sequence_device_destroy(&t->there);  // waits for what was still on its way to the following
     dpcri_free(context, t->order);
     dpcr_optimiser_destroy(t->ends);
     dpcr_optimiser_destroy(t->network);
@@ -581,7 +582,6 @@ done:
         dpcri_free(context, t->h);
         dpcri_free(context, t->c);
     }
-    dpcri_sequence_device_destroy(&t->there);
     dpcri_sequence_pass_destroy(&t->pass);
     dpcri_free(context, t);
     return status;

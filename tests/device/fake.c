@@ -6,6 +6,7 @@
 //
 //   DEEPPCR_FAKE_DEVICES=N   devices (default 1; 0: as without a driver)
 //   DEEPPCR_FAKE_MEMORY=N    bytes of each (default 256 MiB)
+//   DEEPPCR_FAKE_COPY=N      copy N from when this was set last is refused
 //   DEEPPCR_FAKE_LAUNCH=1    a launch fails when it is put into its stream
 //   DEEPPCR_FAKE_WAIT=1      a launch that is put into its stream fails later, so that the wait tells it
 //   DEEPPCR_FAKE_LOCKED=N    the outcome of sequence 0 of a nonlinear chain: N steps locked, not finite where N is 0
@@ -256,7 +257,12 @@ static void fake_release(int id, void *memory) {
 
 static dpcr_status fake_copy(int id, void *to, const void *from, size_t bytes, dpcri_direction direction, void *stream,
                              dpcr_error *error) {
+    static long copies, refused;
+    const long told = setting("DEEPPCR_FAKE_COPY", 0);
     (void)direction;
+    copies = told == refused ? copies + 1 : 1;
+    refused = told;
+    if (copies == refused) return dpcri_tell(error, DPCR_ERROR_DEVICE, "cuda:%d: copy %ld was refused", id, copies);
     return put((operation){.kind = COPY, .id = id, .stream = stream, .to = to, .from = from, .bytes = bytes}, error);
 }
 

@@ -61,9 +61,11 @@ void sequences_of_the_processor(void **state);
 void sequences_that_are_refused(void **state);
 void steps_of_sequences_that_fail(void **state);
 void memory_of_sequences_that_is_refused(void **state);
+void copies_of_sequences_that_fail(void **state);
 void samples_as_on_the_host(void **state);
 void sweeps_as_on_the_host(void **state);
 void sweeps_in_blocks(void **state);
 void samplers_that_are_refused(void **state);
+void reports_of_sweeps_that_fail(void **state);
 
 #endif

@@ -7,6 +7,7 @@
 #include "base/random.h"
 #include "on_device.h"
 #include "sample/networks.h"
+#include "watched.h"
 
 enum { ROWS = 4, COLS = 5, WIDTH = ROWS * COLS };
 
@@ -340,4 +341,46 @@ void samplers_that_are_refused(void **state) {
                      DPCR_ERROR_UNSUPPORTED);
     dpcr_sampler_destroy(sampler);
     dpcr_diffusion_destroy(model);
+}
+
+// Where the second half of a report is refused, the first lands before its place is given back; of the stand-in.
+void reports_of_sweeps_that_fail(void **state) {
+    (void)state;
+    const job j = {.options = {.steps = 6}, .hidden = 8, .depth = 1, .batch = 3, .guidance = 1};
+    dpcr_context *const usual = context;
+    dpcr_error error = {0};
+    watched w;
+    watched_create(&w);
+    context = w.context;
+    dpcr_diffusion *model = make_network(&j);
+    dpcr_sampler *sampler = make_sampler(&j, model, there);
+    const dpcr_steps *steps = dpcr_sampler_steps(sampler);
+    const int64_t shape[3] = {steps->length, steps->batch, steps->width}, row = shape[1] * shape[2];
+    const dpcr_solve_options options = {
+        .size = sizeof options, .method = DPCR_METHOD_PICARD, .guess = DPCR_GUESS_STATE, .device = there};
+    float *start = calloc((size_t)row, sizeof *start);
+    dpcr_array z0 = dpcr_array_make(start, DPCR_F32, 2, shape + 1), z = dpcr_array_make(NULL, DPCR_F32, 3, shape);
+    dpcr_solve_plan *plan = NULL;
+    ok(dpcr_sampler_start(sampler, NULL, &z0, &error), &error);
+    ok(dpcr_solve_plan_create(context, steps, &options, &plan, &error), &error);
+    const size_t bytes = dpcr_solve_plan_workspace(plan);
+    void *workspace = to_device(NULL, bytes);
+    z0.device = z.device = there;
+    z0.data = to_device(start, (size_t)row * sizeof *start);
+    z.data = to_device(NULL, (size_t)(shape[0] * row) * sizeof *start);
+    ok(dpcr_solve_enqueue(plan, &z0, &z, workspace, bytes, NULL, &error), &error);
+    setenv("DEEPPCR_FAKE_COPY", "2", 1);
+    const dpcr_status status = dpcr_solve_collect(plan, workspace, bytes, NULL, NULL, &error);
+    unsetenv("DEEPPCR_FAKE_COPY");
+    assert_true(status == DPCR_OK || status == DPCR_ERROR_DEVICE);
+    ok(dpcr_stream_wait(there, NULL, &error), &error);
+    dpcr_device_release(there, workspace);
+    dpcr_device_release(there, z.data);
+    dpcr_device_release(there, z0.data);
+    free(start);
+    dpcr_solve_plan_destroy(plan);
+    dpcr_sampler_destroy(sampler);
+    dpcr_diffusion_destroy(model);
+    watched_destroy(&w);
+    context = usual;
 }

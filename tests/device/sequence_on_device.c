@@ -6,6 +6,7 @@
 // Its functions have a context of their own.
 #include "on_device.h"
 #include "train/sequence.h"
+#include "watched.h"
 
 enum { CLASSES = 3, FEATURES = 2, LONGEST = 12, SEQUENCES = 21, SYMBOLS = 7, LETTERS = 400, MOST_STEPS = 64 };
 
@@ -474,4 +475,32 @@ void memory_of_sequences_that_is_refused(void **state) {
     }
     ok(status, &error);
     dpcr_sequence_destroy(untouched);
+}
+
+// Whichever copy the device refuses, those before it land before what they go to is given back; of the stand-in.
+void copies_of_sequences_that_fail(void **state) {
+    (void)state;
+    const dpcr_sequence_data data = text();
+    const dpcr_sequence_options m = options_of_model(DPCR_LSTM, DPCR_READOUT_EACH, DPCR_F32);
+    dpcr_sequence_train_options o = options_of_run(1);
+    dpcr_context *const usual = context;
+    dpcr_status status = DPCR_ERROR_DEVICE;
+    dpcr_error error = {0};
+    o.train.optimiser.kind = DPCR_ADAM;
+    for (int refused = 1; status == DPCR_ERROR_DEVICE; refused++) {
+        char words[16];
+        watched w;
+        watched_create(&w);
+        context = w.context;
+        run r = {.model = make_sequence(m)};
+        const dpcr_sequence_train_options given = options_on(&r, &o, there);
+        snprintf(words, sizeof words, "%d", refused);
+        setenv("DEEPPCR_FAKE_COPY", words, 1);
+        status = dpcr_sequence_train(context, r.model, &data, &given, NULL, &error);
+        unsetenv("DEEPPCR_FAKE_COPY");
+        destroy(&r);
+        watched_destroy(&w);
+        context = usual;
+    }
+    ok(status, &error);
 }

@@ -125,13 +125,17 @@ static void memory_and_copies(void **state) {
     (void)state;
     void *memory = NULL, *host = NULL, *stream = NULL, *second = NULL;
     float numbers[300], back[300] = {0};
+    dpcr_device_info before = {.size = sizeof before}, after = {.size = sizeof after};
     for (int i = 0; i < 300; i++) numbers[i] = (float)i;
+    OK(dpcr_device_describe(cuda, &before, error));
     OK(dpcr_device_allocate(cuda, sizeof numbers, &memory, error));
     OK(dpcr_stream_create(cuda, &stream, error));
     OK(dpcr_device_copy(cuda, memory, cpu, numbers, sizeof numbers, stream, error));
     OK(dpcr_device_copy(cpu, back, cuda, memory, sizeof back, stream, error));
     assert_true(back[299] == 0);  // it stands in the stream
-    OK(dpcr_stream_wait(cuda, stream, error));
+    setenv("DEEPPCR_FAKE_DEVICES", "0", 1);
+    OK(dpcr_stream_wait(cuda, stream, error));  // and is waited for all the same
+    unsetenv("DEEPPCR_FAKE_DEVICES");
     assert_memory_equal(back, numbers, sizeof back);
     OK(dpcr_device_allocate(cpu, sizeof numbers, &host, error));
     OK(dpcr_device_copy(cpu, host, cpu, numbers, sizeof numbers, NULL, error));
@@ -148,10 +152,14 @@ static void memory_and_copies(void **state) {
     assert_null(second);
     OK(dpcr_device_allocate(cuda, 0, &second, error));
     assert_null(second);
+    setenv("DEEPPCR_FAKE_DEVICES", "0", 1);  // what was taken goes all the same
     dpcr_device_release(cuda, memory);
     dpcr_device_release(cuda, NULL);
     dpcr_device_release(cpu, host);
     dpcr_stream_destroy(cuda, stream);
+    unsetenv("DEEPPCR_FAKE_DEVICES");
+    OK(dpcr_device_describe(cuda, &after, error));
+    assert_true(after.free_bytes == before.free_bytes);
 }
 
 // ---- linear chains ----

@@ -607,10 +607,12 @@ int main(int argc, char **argv) {
         cmocka_unit_test(sequences_that_are_refused),
         cmocka_unit_test(steps_of_sequences_that_fail),
         cmocka_unit_test(memory_of_sequences_that_is_refused),
+        cmocka_unit_test(copies_of_sequences_that_fail),
         cmocka_unit_test(samples_as_on_the_host),
         cmocka_unit_test(sweeps_as_on_the_host),
         cmocka_unit_test(sweeps_in_blocks),
         cmocka_unit_test(samplers_that_are_refused),
+        cmocka_unit_test(reports_of_sweeps_that_fail),
         cmocka_unit_test(an_infinite_end_is_not_converged),
         cmocka_unit_test(newtons_way_back_is_a_scan_or_chunks),
     };

@@ -64,10 +64,10 @@ dpcr_status dpcr_device_allocate(dpcr_device device, size_t bytes, void **memory
     return status != DPCR_OK || bytes == 0 ? status : table->allocate(device.id, bytes, memory, error);
 }
 
+// What is there goes, whatever the backend says of its devices by then.
 void dpcr_device_release(dpcr_device device, void *memory) {
-    const dpcri_device_table *table = NULL;
-    if (memory && dpcri_device_ready(device, "device_release", &table, NULL) == DPCR_OK)
-        table->release(device.id, memory);
+    const dpcri_device_table *const table = memory ? dpcri_device_table_of(device.type, NULL) : NULL;
+    if (table) table->release(device.id, memory);
 }
 
 dpcr_status dpcr_device_copy(dpcr_device to_device, void *to, dpcr_device from_device, const void *from, size_t bytes,
@@ -102,15 +102,16 @@ dpcr_status dpcr_stream_create(dpcr_device device, void **stream, dpcr_error *er
 }
 
 void dpcr_stream_destroy(dpcr_device device, void *stream) {
-    const dpcri_device_table *table = NULL;
-    if (stream && dpcri_device_ready(device, "stream_destroy", &table, NULL) == DPCR_OK)
-        table->stream_destroy(device.id, stream);
+    const dpcri_device_table *const table = stream ? dpcri_device_table_of(device.type, NULL) : NULL;
+    if (table) table->stream_destroy(device.id, stream);
 }
 
+// Callers give memory back afterwards, so it waits, whatever the backend says of its devices by then.
 dpcr_status dpcr_stream_wait(dpcr_device device, void *stream, dpcr_error *error) {
-    const dpcri_device_table *table = NULL;
-    const dpcr_status status = dpcri_device_ready(device, "stream_wait", &table, error);
-    return status != DPCR_OK ? status : table->stream_wait(device.id, stream, error);
+    dpcr_error own = {0};
+    const dpcri_device_table *const table = dpcri_device_table_of(device.type, &own);
+    if (!table) return dpcri_fail(error, own.status, "stream_wait: %.440s", own.text);
+    return table->stream_wait(device.id, stream, error);
 }
 
 // ---- rates ----
