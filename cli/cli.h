@@ -171,6 +171,8 @@ bool cli_runs_look(unsigned runs, unsigned methods, const char *option, const ch
 unsigned cli_option_methods(const char *option);
 // Do the method and the scheme of going back that these options name look at the solver's option of this name?
 bool cli_option_counts(const dpcr_solve_options *options, const char *option, bool back);
+// As a recurrent network takes it: behind the loop it goes back by the loop, where no other way is named.
+cli_solver cli_solver_of_layers(const cli_solver *solver);
 // The defaults of check and gradcheck.
 void cli_solver_settle_check(cli_solver *solver);
 // As cli_network_only (below).

@@ -224,7 +224,7 @@ static int refuse_options(const generate *t) {
                {"tolerance", t->tolerance >= 0, tolerance},
                {"step-tolerance", t->step_tolerance >= 0, tolerance},
                {"paradigms", t->paradigms, CLI_RUNS(DPCR_METHOD_PICARD)},
-               {"scaled", t->run.scaled, window},
+               {"scaled", t->run.scaled, window & ~CLI_RUNS(DPCR_METHOD_SHOOTING)},
                {"order", o->order > 0, automatic | CLI_RUNS(DPCR_METHOD_PARATAA)},
                {"block", o->chunk > 0, blocks},
                {"wisdom", t->wisdom != NULL, automatic}};
@@ -337,7 +337,7 @@ static bool is_png(const char *path) {
     return n > 4 && !strcmp(path + n - 4, ".png");
 }
 
-// A picture of 0..1, or `most`, whose number *many says.
+// A picture of 0..1, or `most`: *many says so, also of one where that is most.
 static int read_picture(generate *t, const char *what, const char *path, int64_t most, float **pixels, bool *many) {
     const dpcr_diffusion_options *o = dpcr_diffusion_get_options(t->run.model);
     *many = false;
@@ -562,6 +562,7 @@ static int settle_device(generate *t) {
                                   : t->run.solve.window                              ? "--window"
                                   : t->run.solve.order                               ? "--order"
                                   : t->run.solve.max_sweeps                          ? "--max-sweeps"
+                                  : t->run.solve.chunk                               ? "--block"
                                                                                      : NULL;
     if (!sweeps && of_sweeps)
         return cli_fail(CLI_USAGE, "--device %.20s: the steps go in order there; %s is for sweeps", given, of_sweeps);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
 // The groups of options that verbs share: output and resources, the solver, the network.
+#include <assert.h>
 #include <errno.h>
 #include <math.h>
 #include <string.h>
@@ -278,18 +279,23 @@ static bool looks_forward(const cli_solver *s, unsigned runs, size_t i) {
     return found && (!of_schemes || cuts(s->options.scheme));
 }
 
-// A device goes back as it came.
+// A device goes back as it came, but behind newton by overlap.
 static bool looks_back(const cli_solver *s, unsigned runs, size_t i) {
     const dpcr_scheme backward = s->options.backward;
-    const bool chosen = backward == DPCR_SCHEME_AUTO && !(runs & RANKS) && s->options.device.type != DPCR_CUDA;
+    const bool device = s->options.device.type == DPCR_CUDA;
+    const bool chosen = backward == DPCR_SCHEME_AUTO && !(runs & RANKS) && !device;
     if (looked_at[i].key == KEY_SCHEME) return s->backward_by_scheme;
+    if (looked_at[i].key == KEY_RUN_UP && device) return runs & CLI_RUNS(DPCR_METHOD_NEWTON);
     if (looked_at[i].back != BY_OVERLAP) return looked_at[i].back == IN_ANY_WAY;
     return chosen || backward == DPCR_SCHEME_OVERLAP;
 }
 
 static size_t index_of(const char *option) {
     size_t i = 0;
-    while (strcmp(option, solver_option_name(looked_at[i].key)) != 0) i++;
+    while (strcmp(option, solver_option_name(looked_at[i].key)) != 0) {
+        i++;
+        assert(i < sizeof looked_at / sizeof *looked_at);
+    }
     return i;
 }
 
@@ -327,6 +333,13 @@ bool cli_solver_fits(const cli_solver *solver, unsigned runs, const char *what, 
             return false;
     }
     return true;
+}
+
+cli_solver cli_solver_of_layers(const cli_solver *solver) {
+    cli_solver s = *solver;
+    const bool loop = s.options.method == DPCR_METHOD_SEQUENTIAL && s.options.backward == DPCR_SCHEME_AUTO;
+    if (loop) s.options.backward = DPCR_SCHEME_SEQUENTIAL;
+    return s;
 }
 
 void cli_solver_settle_check(cli_solver *s) {

@@ -260,12 +260,14 @@ static void tell_pinned(cli_result *r, const cli_plan *p, const dpcr_solve_plan 
         const char *option;
         bool told;
         int64_t value;
-    } numbers[] = {{"max-sweeps", true, o->max_sweeps},
-                   {"chunk", o->chunk > 0, o->chunk},
-                   {"backward-chunk", o->backward_chunk > 0, o->backward_chunk},
-                   {"window", o->window > 0, o->window},
-                   {"run-up", true, o->warm_up},
-                   {"backward-run-up", o->backward_warm_up != o->warm_up, o->backward_warm_up}};
+    } numbers[] = {
+        {"max-sweeps", true, o->max_sweeps},
+        {"chunk", o->chunk > 0, o->chunk},
+        {"backward-chunk", o->backward_chunk > 0, o->backward_chunk},
+        {"window", o->window > 0, o->window},
+        {"run-up", o->warm_up > 0, o->warm_up},
+        {"backward-run-up", o->backward_warm_up > 0 && o->backward_warm_up != o->warm_up, o->backward_warm_up},
+        {"block", o->block > 0, o->block}};
     const bool back = !p->inference;
     char text[512];  // more than all of them take
     size_t used = (size_t)snprintf(text, sizeof text, "--method %s", dpcr_method_name(o->method));
@@ -277,6 +279,10 @@ static void tell_pinned(cli_result *r, const cli_plan *p, const dpcr_solve_plan 
         if (numbers[i].told && cli_option_counts(o, numbers[i].option, back))
             used += (size_t)snprintf(text + used, sizeof text - used, " --%s %lld", numbers[i].option,
                                      (long long)numbers[i].value);
+    if (o->damping > 0 && cli_option_counts(o, "damping", back))
+        used += (size_t)snprintf(text + used, sizeof text - used, " --damping %.17g", o->damping);
+    if (o->guess && cli_option_counts(o, "guess", back))
+        used += (size_t)snprintf(text + used, sizeof text - used, " --guess %s", dpcr_guess_name(o->guess));
     if (o->join_tolerance != 0 && cli_option_counts(o, "join-tolerance", back))
         snprintf(text + used, sizeof text - used, " --join-tolerance %.17g", fmax(o->join_tolerance, 0));
     cli_set_text(r, "pinned", text);
@@ -430,24 +436,24 @@ static int refuse(const cli_plan *p) {
 
 // Where all is named nothing is decided.
 static int refuse_planning(const cli_plan *p, bool linear) {
-    const dpcr_solve_options *o = &p->solver.options;
+    const cli_solver asked = p->kind ? cli_solver_of_layers(&p->solver) : p->solver;
+    const dpcr_solve_options *o = &asked.options;
     const bool measures = o->planning == DPCR_PLANNING_MEASURE;
-    const char *const option = o->planning               ? "planning"
+    const char *const option = measures                  ? "measure (--planning measure)"
+                               : o->planning             ? "planning"
                                : o->planning_seconds > 0 ? "budget"
                                : p->wisdom               ? "wisdom"
                                                          : NULL;
+    char named[96] = "";
     if (!option) return CLI_DONE;
     if (linear && o->scheme)
-        return cli_fail(CLI_USAGE, "--%s beside scheme %s, which leaves nothing to decide; wanted --scheme auto",
-                        option, dpcr_scheme_name(o->scheme));
-    if (!linear && o->method && p->inference)
-        return cli_fail(CLI_USAGE, "--%s beside method %s, which leaves nothing to decide; wanted --method auto",
-                        option, dpcr_method_name(o->method));
-    if (!linear && o->method && o->backward)
-        return cli_fail(CLI_USAGE,
-                        "--%s beside method %s and backward %s, which leave nothing to decide; wanted --method auto or "
-                        "--backward auto",
-                        option, dpcr_method_name(o->method), dpcr_scheme_name(o->backward));
+        snprintf(named, sizeof named, "scheme %s", dpcr_scheme_name(o->scheme));
+    else if (!linear && o->method && p->inference)
+        snprintf(named, sizeof named, "method %s", dpcr_method_name(o->method));
+    else if (!linear && o->method && o->backward)
+        snprintf(named, sizeof named, "method %s and backward %s", dpcr_method_name(o->method),
+                 dpcr_scheme_name(o->backward));
+    if (*named) return cli_fail(CLI_USAGE, "--%s beside %s: nothing is left to decide; wanted auto", option, named);
     if (linear && o->planning_seconds > 0 && !measures)
         return cli_fail(CLI_USAGE, "--budget beside planning %s, which measures nothing; wanted --planning measure",
                         dpcr_planning_name(o->planning));
@@ -473,7 +479,7 @@ static int refuse_others(const cli_plan *p, const char *kind, bool linear, bool 
                                                      : NULL;
     if (!p->kind && recurrent) return cli_fail(CLI_USAGE, "--%s: that is of a recurrent network", recurrent);
     if (linear) return cli_plan_linear_refuse(p);
-    cli_solver asked = p->solver;
+    cli_solver asked = p->kind ? cli_solver_of_layers(&p->solver) : p->solver;
     if (!p->common.device_auto) asked.options.device = p->common.device;
     if (!cli_solver_fits(&asked, CLI_RUNS(asked.options.method), NULL,
                          p->inference ? "--inference is the pass forward alone" : NULL))

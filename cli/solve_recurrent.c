@@ -627,7 +627,7 @@ static int refuse_options(const recurrent *r) {
     const dpcr_method method = r->solver.options.method;
     const dpcr_method own = r->ranks && method == DPCR_METHOD_AUTO ? DPCR_METHOD_SEQUENTIAL : method;
     const unsigned ranks = r->ranks ? CLI_RUNS(CLI_OVER_RANKS) : 0;
-    cli_solver asked = r->solver;
+    cli_solver asked = cli_solver_of_layers(&r->solver);
     asked.options.device = r->common.device;
     char what[64];
     snprintf(what, sizeof what, "method %s%s", dpcr_method_name(own), ranks ? " over ranks" : "");

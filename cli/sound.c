@@ -35,9 +35,9 @@ int cli_sound_check(const char *path, const dpcr_array *x) {
 
 enum { HEAD = 8 };  // of a chunk: a name of four letters, and how many bytes follow
 
-// Formats of which libsndfile reads the samples that are there, however many the file says: in chunks, one of them with
-// the samples, or (NULL) behind a header that says their place and size. Numbers begin with the last byte or, big, with
-// the first.
+// Some formats of which libsndfile reads the samples that are there, however many the file says: in chunks, one of them
+// with the samples, or (NULL) behind a header that says their place and size. Numbers begin with the last byte or, big,
+// with the first.
 typedef struct layout {
     const char *form, *samples;
     bool big;
@@ -66,24 +66,38 @@ static bool has_all_samples(const layout *l, FILE *file, int64_t bytes) {
     return false;
 }
 
-// Who wrote it into a pipe could not say how long it is; and some count 8 bytes too many for the whole, or a last pad
-// byte that is not there: the samples are what matters.
+// Who writes into a pipe cannot say how long it is: 0, or about the most that 31 or 32 bits hold.
+static bool is_said(uint32_t size) {
+    const uint32_t near = 0x1000, half = UINT32_C(1) << 31;
+    return size > 0 && size <= UINT32_MAX - near && (size < half - near || size > half + near);
+}
+
+// Some count 8 bytes too many for the whole, or a last pad byte that is not there: the samples are what matters.
 static bool is_shorter(const layout *l, FILE *file, int64_t bytes) {
-    enum { UNSAID = 0x7fffff00 };  // sizes from there on, and 0
     char name[4];
     uint32_t said = 0, size = 0;
-    if (!read_head(l, file, 0, name, &said) || memcmp(name, l->form, 4) != 0 || said == 0 || said >= UNSAID)
-        return false;
+    if (!read_head(l, file, 0, name, &said) || memcmp(name, l->form, 4) != 0 || !is_said(said)) return false;
     if (l->samples) return bytes - HEAD < said && !has_all_samples(l, file, bytes);
-    return read_head(l, file, 4, name, &size) && size < UNSAID && (int64_t)said + size > bytes;
+    return read_head(l, file, 4, name, &size) && is_said(size) && (int64_t)said + size > bytes;
+}
+
+// WAV of 4 GiB and more: the size of all in 64 bits at the start of its first chunk.
+static bool is_shorter_long(FILE *file, int64_t bytes) {
+    enum { CHUNK = HEAD + 4, SIZE = CHUNK + HEAD, END = SIZE + 8 };
+    unsigned char head[END];
+    uint64_t said = 0;
+    if (fseeko(file, 0, SEEK_SET) != 0 || fread(head, 1, END, file) != END) return false;
+    if (memcmp(head, "RF64", 4) != 0 || memcmp(head + CHUNK, "ds64", 4) != 0) return false;
+    for (int i = 0; i < 8; i++) said |= (uint64_t)head[SIZE + i] << 8 * i;
+    return said < INT64_MAX && (uint64_t)(bytes - HEAD) + 1 < said;
 }
 
 static bool is_cut_short(const char *path) {
     struct stat info;
     if (stat(path, &info) != 0 || !S_ISREG(info.st_mode)) return false;  // a pipe has no second opening
     FILE *file = fopen(path, "rb");
-    bool cut = false;
     if (!file) return false;
+    bool cut = is_shorter_long(file, (int64_t)info.st_size);
     for (size_t i = 0; i < sizeof layouts / sizeof layouts[0]; i++)
         cut = cut || is_shorter(&layouts[i], file, (int64_t)info.st_size);
     fclose(file);

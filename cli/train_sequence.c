@@ -408,7 +408,8 @@ int cli_train_sequence(int argc, char **argv) {
     if (!cli_parse(&syntax, argc, argv, positional, &status)) return status;
     cli_device_leave_auto(&t.common, "training");
     t.solver.options.device = t.common.device;
-    if (!t.options.train.resume && !cli_solver_fits(&t.solver, CLI_RUNS(t.solver.options.method), NULL, NULL))
+    const cli_solver asked = cli_solver_of_layers(&t.solver);
+    if (!t.options.train.resume && !cli_solver_fits(&asked, CLI_RUNS(asked.options.method), NULL, NULL))
         return CLI_USAGE;
     if (!t.data)
         return cli_fail(

@@ -130,6 +130,19 @@ else:
         run("--sos", path("one.npy"), "--input", put("turned.wav", turned), "--output", path("y.npy"), "--quiet")
         assert content("y.npy") == content("back.npy"), turned[:4]
         refused(5, "cut short", "--sos", path("sos.npy"), "--input", put("turned.wav", turned[:-1]), "--output", path("y.wav"))
+    head = b"WAVEds64" + struct.pack("<I3QI", 28, 4 + 36 + 24 + 8 + len(little), len(little), len(little) // 8, 0)
+    head = b"RF64" + b"\xff" * 4 + head + b"fmt " + struct.pack("<IHHIIHH", 16, 3, 2, 44100, 8 * 44100, 8, 32) + b"data" + b"\xff" * 4
+    run("--sos", path("one.npy"), "--input", put("long.wav", head + little), "--output", path("y.npy"), "--quiet")
+    assert content("y.npy") == content("back.npy")
+    refused(5, "cut short", "--sos", path("sos.npy"), "--input", put("long.wav", (head + little)[:-2]), "--output", path("y.wav"))
+    head = b"WAVEfmt " + struct.pack("<IHHIIHH", 16, 3, 2, 44100, 8 * 44100, 8, 32) + b"data"
+    for size, cut in ((3 << 30, True), (0x7ffff000, False), (0x80000000, False), (0xffffffff, False)):
+        put("vast.wav", b"RIFF" + struct.pack("<I", min(size + 36, 0xffffffff)) + head + struct.pack("<I", size) + little)
+        if cut:
+            refused(5, "cut short", "--sos", path("sos.npy"), "--input", path("vast.wav"), "--output", path("y.wav"))
+        else:
+            run("--sos", path("one.npy"), "--input", path("vast.wav"), "--output", path("y.npy"), "--quiet")
+            assert content("y.npy") == content("back.npy"), size
     put("piped.au", whole[:8] + b"\xff" * 4 + whole[12:])
     run("--sos", path("one.npy"), "--input", path("piped.au"), "--output", path("piped.npy"), "--quiet")
     assert content("piped.npy") == content("back.npy")

@@ -208,9 +208,12 @@ for verb in 'check resnet' 'gradcheck mlp' 'train resnet' 'train gru --data bits
     refused 2 '--scheme beside method overlap, which has none; wanted --method auto, newton' $verb --method overlap $back --scheme pcr
     refused 2 '--chunk beside scheme pcr, which has none; wanted --scheme auto, chunked, overlap' $verb --method newton $back --scheme pcr --chunk 3
 done
-refused 2 '--planning beside method newton and backward pcr, which leave nothing to decide; wanted --method auto or --backward auto' plan mlp --method newton --backward pcr --measure
-refused 2 '--wisdom beside method newton, which leaves nothing to decide' plan gru --inference --method newton --wisdom w
-refused 2 '--budget beside scheme pcr, which leaves nothing to decide; wanted --scheme auto' plan linear --scheme pcr --budget 1
+refused 2 '--measure (--planning measure) beside method newton and backward pcr: nothing is left to decide; wanted auto' plan mlp --method newton --backward pcr --measure
+refused 2 '--wisdom beside method newton: nothing is left to decide' plan gru --inference --method newton --wisdom w
+refused 2 '--measure (--planning measure) beside method sequential and backward sequential: nothing' plan gru --method sequential --measure
+refused 2 '--backward-chunk beside backward sequential, which has none' plan gru --length 8 --method sequential --backward-chunk 3
+refused 2 '--backward-run-up beside backward sequential' train gru --data bitstream --method sequential --backward-run-up 3
+refused 2 '--budget beside scheme pcr: nothing is left to decide; wanted auto' plan linear --scheme pcr --budget 1
 refused 2 '--budget beside planning estimate, which measures nothing' plan linear --budget 1
 for kind in mlp cell; do
     refused 2 '--block beside method auto, which has none; wanted --method block' bench $kind --block 2

@@ -72,6 +72,7 @@ refused(2, "--method parareal runs on processors", *there, "--method", "parareal
 refused(2, "--tolerance of the pictures is confirmed on processors", *there, "--method", "picard")
 refused(2, "--tolerance of the pictures is confirmed on processors", *there, "--method", "picard", "--tolerance", 0.1, "--step-tolerance", 0.1)
 refused(2, "--window is for sweeps", *there, "--window", 3)
+refused(2, "--block is for sweeps", *there, "--block", 3)
 refused(2, "--scaled is for sweeps", *there, "--scaled", "--method", "sequential")
 refused(2, "--guess is for sweeps", *there, "--guess", path("cpup.npy"))
 refused(2, "--guess is for sweeps", *there, "--guess", "zero")

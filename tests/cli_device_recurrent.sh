@@ -95,6 +95,28 @@ for name in ("before", "coupled", "clipped_rnn"):
         states.append(get_npy("y.npy")[1])
     assert max(abs(a - b) for a, b in zip(*states)) > 1e-3, name
 os.remove(path("y.npy"))
+# Of no steps, and of no sequences: what comes in goes out, as on the processor.
+put_weights("usual", 4, {"deeppcr.recurrent": "lstm"})
+for steps, rows in ((0, B), (T, 0)):
+    put_npy("none.npy", (steps, rows, I), [], "f")
+    put_npy("dnone.npy", (steps, rows, H), [], "f")
+    for state in ("h0", "c0", "dht", "dct"):
+        put_npy(state + ".npy", (1, rows, H), numbers(rows * H, 1), "f")
+    ends = []
+    for device in ("cpu", "cuda"):
+        run("solve", "lstm", "--weights", path("usual"), "--input", path("none.npy"), "--h0", path("h0.npy"), "--c0", path("c0.npy"), "--grad-output", path("dnone.npy"),
+            "--grad-final", path("dht.npy"), "--grad-final-c", path("dct.npy"), "--output", path("y.npy"), "--final", path("ht.npy"), "--final-c", path("ct.npy"), "--grads",
+            path("none.st"), "--device", device, "--quiet")
+        ends.append([get_npy(name) for name in ("y.npy", "ht.npy", "ct.npy")] + [tensors("none.st")[1]])
+    assert ends[0] == ends[1] and ends[0][1] == get_npy("h0.npy") and len(ends[0][1][1]) == rows * H, ends
+os.remove(path("y.npy"))
+# Behind newton an RNN goes back by overlap, whose run-up counts.
+put_weights("plain", 1, {"deeppcr.recurrent": "rnn"})
+put_npy("dy.npy", (T, B, H), numbers(T * B * H, 1), "f")
+newton = ["solve", "rnn", "--weights", path("plain"), "--input", path("x.npy"), "--output", path("y.npy"), "--device", "cuda", "--method", "newton"]
+run(*newton, "--run-up", 3, "--grad-output", path("dy.npy"), "--grads", path("none.st"), "--quiet")
+os.remove(path("y.npy"))
+refused(2, "--run-up beside method newton, which has none", *newton, "--run-up", 3)
 put_weights("narrow", 4, {"deeppcr.recurrent": "lstm"}, P=2)
 refused(2, "newton is of paragru", "solve", "lstm", "--weights", path("narrow"), "--input", path("x.npy"), "--output", path("y.npy"), "--device", "cuda", "--method", "newton")
 assert not os.path.exists(path("y.npy"))

@@ -98,6 +98,7 @@ beside disagree "--clip is 0, rank 0's 1" --data-parallel "--clip 1" ""
 beside disagree "--seed is 7, rank 0's 1" --swap "" "--seed 7"
 beside disagree "--weight-decay is 0.3, rank 0's 0.01" "--pipeline zb-h1" "" "--weight-decay 0.3"
 beside disagree "--activation is another than rank 0's" --data-parallel "" "--activation relu"
+joined
 beside disagree "--apart-rate is 0.2, rank 0's 0.0003" --swap "" "--apart-rate 0.2"
 beside disagree "kind of training (--pipeline, --data-parallel, --swap) is another than rank 0's" "" --data-parallel --swap
 beside disagree "number of images (--limit) is 600, rank 0's 700" --data-parallel "" "--limit 600"
@@ -125,6 +126,7 @@ slow_end() {
     wait $!
     [ -s "$folder/late.csv" ] || complain "a slow end of rank 0 left no result"
 }
+joined
 beside slow_end
 # a rank that never leaves
 never_leaves() {
@@ -142,6 +144,7 @@ alone() { # kind
     one_line "$1 under mpirun"
 }
 for kind in gru denoiser vgg11; do beside alone $kind; done
+joined
 alone_verb() { # verb, words
     timeout 60 mpirun --oversubscribe -np 2 "$program" "$@" >"$folder/out" 2>"$folder/err"
     [ $? -eq 2 ] && [ ! -s "$folder/out" ] && [ "$(grep -c "^deeppcr $1: runs in one process, but started as 2, as the environment of mpirun says$" "$folder/err")" -eq 1 ] ||

@@ -67,7 +67,7 @@ static unsigned copied_inputs(const dpcri_onnx *m, const dpcri_onnx_node *node) 
     dpcri_onnx_tensor index;
     if (!node->standard) return 0;
     if (dpcri_span_is(node->type, "Concat")) return ALL_INPUTS;
-    if (dpcri_span_is(node->type, "Pad")) return 1U | 1U << 2;
+    if (dpcri_span_is(node->type, "Pad")) return 1U | 1U << 2;  // what it pads with too
     if (dpcri_span_is(node->type, "Gather") || dpcri_span_is(node->type, "Slice")) {
         const dpcri_span first = dpcri_onnx_input(node, 1);
         return dpcri_span_bytes(first) == 0 || dpcri_onnx_constant(m, first, &index);
