@@ -434,9 +434,11 @@ static int refuse(const cli_plan *p) {
     return cli_spares(&csv, 1, &wisdom, 1) ? CLI_DONE : CLI_USAGE;
 }
 
+static cli_solver asked_for(const cli_plan *p) { return p->kind ? cli_solver_of_layers(&p->solver) : p->solver; }
+
 // Where all is named nothing is decided.
 static int refuse_planning(const cli_plan *p, bool linear) {
-    const cli_solver asked = p->kind ? cli_solver_of_layers(&p->solver) : p->solver;
+    const cli_solver asked = asked_for(p);
     const dpcr_solve_options *o = &asked.options;
     const bool measures = o->planning == DPCR_PLANNING_MEASURE;
     const char *const option = measures                  ? "measure (--planning measure)"
@@ -479,7 +481,7 @@ static int refuse_others(const cli_plan *p, const char *kind, bool linear, bool 
                                                      : NULL;
     if (!p->kind && recurrent) return cli_fail(CLI_USAGE, "--%s: that is of a recurrent network", recurrent);
     if (linear) return cli_plan_linear_refuse(p);
-    cli_solver asked = p->kind ? cli_solver_of_layers(&p->solver) : p->solver;
+    cli_solver asked = asked_for(p);
     if (!p->common.device_auto) asked.options.device = p->common.device;
     if (!cli_solver_fits(&asked, CLI_RUNS(asked.options.method), NULL,
                          p->inference ? "--inference is the pass forward alone" : NULL))

@@ -282,9 +282,9 @@ static dpcr_status test_after(cli_report *r, int64_t step, dpcr_error *error) {
     return status;
 }
 
-// A test's chain may be another one than a step's, and stop short where the steps did not.
-static int fail_test(const dpcr_error *error) {
-    return cli_fail_error(error, strstr(error->text, "did not converge") ? CLI_STRICTLY : CLI_COMPUTING);
+// What the steps were planned by serves a test too: it is not supported where it may not fall back.
+static int fail_test(const cli_report *r, const dpcr_error *error) {
+    return cli_fail_error(error, r->train->solve.no_fallback ? CLI_STRICTLY : CLI_COMPUTING);
 }
 
 int cli_report_test(cli_report *r, int64_t step) {
@@ -294,7 +294,7 @@ int cli_report_test(cli_report *r, int64_t step) {
         return cli_fail(128 + cli_signal(), "stopped as asked in the last test; the network is trained, in %s",
                         r->train->save);
     if (status == DPCR_ERROR_CANCELLED) return cli_fail_stopped();
-    return status == DPCR_OK ? CLI_DONE : fail_test(&error);
+    return status == DPCR_OK ? CLI_DONE : fail_test(r, &error);
 }
 
 // A test that is stopped leaves an epoch without one; the training, which is stopped too, tells it.
@@ -304,7 +304,7 @@ static int end_epoch(cli_report *r, const dpcr_train_state *s) {
         dpcr_error error = {0};
         cli_progress_clear(&r->progress);
         const dpcr_status status = test_after(r, s->step, &error);
-        if (status != DPCR_OK && status != DPCR_ERROR_CANCELLED) return fail_test(&error);
+        if (status != DPCR_OK && status != DPCR_ERROR_CANCELLED) return fail_test(r, &error);
         tested = status == DPCR_OK;
     }
     json_t *line = make_line("epoch", s, r->unit);

@@ -25,15 +25,10 @@
 #endif
 #define TESTS_SANITIZED (TESTS_ONE_OF > 1)
 
-static inline bool one_of(int64_t most, int64_t run) {
-    const uint64_t mixed = (uint64_t)run * UINT64_C(0x9E3779B97F4A7C15);
-    return (mixed >> 40) % (uint64_t)most == 0;
-}
-
 // Does case number `run` take part?
-static inline bool sampled(int64_t run) { return one_of(TESTS_ONE_OF, run); }
-
-// The same of cases that are few and long, of which half do.
-static inline bool half_sampled(int64_t run) { return one_of(TESTS_SANITIZED ? 2 : 1, run); }
+static inline bool sampled(int64_t run) {
+    const uint64_t mixed = (uint64_t)run * UINT64_C(0x9E3779B97F4A7C15);
+    return (mixed >> 40) % TESTS_ONE_OF == 0;
+}
 
 #endif

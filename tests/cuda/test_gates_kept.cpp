@@ -3,7 +3,6 @@
 // compares with weights that go past, both ways and to the bit, over kinds, widths across blocks, numbers of blocks and
 // items, chunks, resets, lengths and room; and where they do not stay. The other tests of gates do so for their own
 // cases.
-#include "../sampled.h"
 #include "trained_case.h"
 
 namespace {
@@ -69,13 +68,11 @@ void blocks_alone(void **) {
                 if (n.rows > 16 && (alone || !in_tiles)) assert_int_equal(blocks_of(f), alone);
                 const dpcri_device_recurrent b = n.backward(DPCRI_DEVICE_LOOP);
                 if (alone && n.rows > 16) assert_int_equal(blocks_of(b), 1);
-                if (half_sampled((int64_t)seed)) n.run(b, seed);
-                seed++;
+                n.run(b, seed++);
             }
 }
 
 void items_and_chunks(void **) {
-    int64_t runs = 0;
     for (const bool alone : {false, true})
         for (const dpcri_device_gates kind : kinds)
             for (const int64_t rows : {1, 2, 3, 4, 5, 8, 16, 17}) {
@@ -83,7 +80,6 @@ void items_and_chunks(void **) {
                 const device d(8, alone ? 227 << 10 : alone_bytes(n.hidden, n.gates, 8) - 1);
                 const dpcri_device_recurrent f = n.forward(DPCRI_DEVICE_LOOP);
                 assert_int_equal(blocks_of(f) > 0, alone || rows <= 16);
-                if (!half_sampled(runs++)) continue;
                 n.run(n.backward(DPCRI_DEVICE_LOOP), (uint64_t)rows);
                 dpcri_device_recurrent o = n.arguments(DPCRI_DEVICE_OVERLAP);
                 o.kept = n.kept.data();
