@@ -292,6 +292,9 @@ done
 export DEEPPCR_CUDA_MODULE=$stand_ins/libfake_device.so
 holds 'only where one is asked for' "$(field sentence check mlp --layers 600 --width 3 --batch 1 --device cuda)"
 holds true "$(field agrees check mlp --layers 0 --width 3 --batch 2 --device cuda)"
+planned="plan resnet --layers 800 --width 2 --batch 1 --device cuda"
+pinned=$(field pinned $planned --method overlap)
+holds "$pinned" "$(field pinned $planned $pinned)"
 refused 2 'a scheme on a device' check mlp --layers 4 --width 2 --device cuda --scheme pcr
 refused 2 'go by the loop' check mlp --layers 4 --width 2 --device cuda --layer-norm --method newton
 refused 2 'two-layer branches are dense there, and go by the loop' check resnet --layers 4 --width 2 --device cuda --branch two-layer --method newton

@@ -149,6 +149,7 @@ for sweeps in range(10, 15):
     assert reasons == sorted(reasons, key=["converged", "fallback"].index), (sweeps, reasons)
 refused(2, "", "generate", path("codes"), "--method", "newton", "--paradigms")
 refused(2, "", "generate", path("codes"), "--scaled", "--step-tolerance", 0.1)
+assert "shooting, " not in refused(2, "--scaled beside method shooting, which has none", "generate", path("codes"), "--scaled", "--method", "shooting").split("wanted")[1]
 for known in [], ["--known", path("none.png"), "--mask", path("none.png")]:
     refused(2, "--evaluate or --known N", "generate", path("codes"), "--data", path("data"), *known)
 refused(2, "until the bits repeat", "generate", path("codes"), "--tolerance", 0, "--step-tolerance", 0.1)

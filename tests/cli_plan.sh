@@ -98,6 +98,10 @@ done
     grep -q "the same again: .*--run-up 70 --backward-run-up 9" || complain "--backward-run-up is not what is pinned"
 "$program" "${small[@]}" --method overlap --join-tolerance 0 | grep -q "the same again: .* --join-tolerance 0" ||
     complain "--join-tolerance is not what is pinned"
+for words in "block --block 2" "damped --damping 0.25" "newton --guess state"; do
+    # shellcheck disable=SC2086
+    "$program" "${small[@]}" --method $words | grep -q "the same again: .* ${words#* }" || complain "--method $words is not what is pinned"
+done
 refused 2 "--join-tolerance" "${small[@]}" --join-tolerance -1
 refused 2 "--join-tolerance" "${small[@]}" --join-tolerance nan
 "$program" "${small[@]}" --method sequential --backward-chunk 50 --json >"$folder/h.json" || complain "a chunk of the way back is refused"
