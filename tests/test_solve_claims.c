@@ -3,6 +3,7 @@
 // one by coarse steps, AUTO's choice has its own tolerances, and evaluations are those that callbacks made.
 #include <stdbool.h>
 
+#include "sampled.h"
 #include "solving.h"
 
 // Chains of one number, by a function of the step.
@@ -118,7 +119,7 @@ static double wandering(int64_t l, double z) { return z + 0.02 * sin(z + 0.01 * 
 // Also where rounding takes more than the tolerance: a sequence's sweeps and bits do not hang on those beside it.
 static void mean_locks_alone_as_among_others(void **state) {
     (void)state;
-    enum { LENGTH = 512, BATCH = 4096 };
+    enum { LENGTH = 512, BATCH = TESTS_SANITIZED ? 256 : 4096 };
     dpcr_context *context = solving_context(1);
     double *z0 = calloc(BATCH, sizeof *z0);
     float *few = (float *)z0;

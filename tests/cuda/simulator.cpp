@@ -55,6 +55,7 @@ struct fiber {
 #endif
     void *fake_stack = nullptr;  // AddressSanitizer's
     block *home = nullptr;
+    struct warp *team = nullptr;
     int thread = 0;
     state is = state::ready;
     int line = 0;
@@ -72,16 +73,16 @@ struct warp {
     int waiting = 0, barred = 0, left = 0;  // lanes at a collective of the warp; at a barrier of block or grid; gone
     int line = 0;                           // of the collective that they wait at
     collective kind = collective::shuffle;
-    int32_t epoch = 1;
+    int32_t met = 0;  // when its lanes last met at a barrier of it
 };
 
-// Who touched a number of shared memory last, and after how many barriers of the block and of its warp. Reader -1:
-// nobody since it was written; reader_warp -1: lanes of several warps.
+// Who touched a number of shared memory last, and when, by the block's clock. read 0: nobody since it was written;
+// reader_warp -1: lanes of several warps.
 struct shadow {
+    int32_t written = 0, read = 0;
     int16_t writer = -1, reader = -1;
     int8_t reader_warp = -1;
-    bool readers = false, written = false, in_flight = false;
-    int32_t write_block = 0, write_warp = 0, read_block = 0, read_warp = 0;
+    bool readers = false, in_flight = false;
 };
 
 constexpr int granule = 4;  // bytes of shared memory that a shadow stands for
@@ -90,7 +91,9 @@ struct block {
     int64_t index = 0;
     int threads = 0, waiting = 0, done = 0, at_grid = 0;
     int line = 0;  // of the barrier that lanes wait at
-    int32_t epoch = 1;
+    // Every barrier of the block or of one of its warps is a tick of the clock, which goes on from launch to launch:
+    // what lies before `began` is a former launch's.
+    int32_t clock = 0, began = 0, met = 0;  // met: when all lanes last met at a barrier
     std::vector<warp> warps;
     std::vector<std::unique_ptr<fiber>> lanes;
     std::vector<unsigned char> memory;
@@ -114,7 +117,7 @@ struct grid {
 namespace {
 
 grid *running = nullptr;
-fiber *current = nullptr;
+fiber *current = nullptr, *former = nullptr;
 std::vector<std::unique_ptr<block>> spare;  // blocks of former launches, for their stacks
 
 [[noreturn]] __attribute__((format(printf, 2, 3))) void stop_at(const fiber *at, const char *format, ...) {
@@ -151,6 +154,7 @@ __attribute__((naked, noinline)) void swap_stacks(void ** /* from */, void * /* 
 // From one fiber to another; `last`: it never comes back.
 void change(fiber *from, fiber *to, bool last) {
     config.switches++;
+    former = from;
     current = to;
 #if defined(SIMT_ASAN)
     __sanitizer_start_switch_fiber(last ? nullptr : &from->fake_stack, to->stack, to->stack_size);
@@ -167,21 +171,23 @@ void change(fiber *from, fiber *to, bool last) {
 #endif
 }
 
-void to_scheduler(fiber *f, bool last = false) { change(f, &running->scheduler, last); }
-
+fiber *next(grid &g);
 void leave(fiber *f);
 
 void start() {
 #if defined(SIMT_ASAN)
     const void *bottom = nullptr;
-    fiber &s = running->scheduler;
-    __sanitizer_finish_switch_fiber(nullptr, &bottom, &s.stack_size);
-    s.stack = static_cast<unsigned char *>(const_cast<void *>(bottom));
+    size_t size = 0;
+    __sanitizer_finish_switch_fiber(nullptr, &bottom, &size);
+    if (former == &running->scheduler) {
+        former->stack = static_cast<unsigned char *>(const_cast<void *>(bottom));
+        former->stack_size = size;
+    }
 #endif
     running->body(running->arguments);
     fiber *f = current;
     leave(f);
-    to_scheduler(f, true);
+    change(f, &running->scheduler, true);
     std::abort();
 }
 
@@ -235,19 +241,25 @@ void wake_warp(const fiber *f) {
     }
 }
 
+// Whoever is next goes on, at the scheduler's word: that is asked only where nobody can.
+void yield(fiber *f) {
+    fiber *to = next(*running);
+    if (to != f) change(f, to ? to : &running->scheduler, false);
+}
+
 // This lane waits as `how`; comes back when somebody has woken it.
 void wait(fiber *f, state how) {
     f->is = how;
-    to_scheduler(f);
+    yield(f);
 }
 
 // Another lane may go on here.
 void pause(fiber *f) {
     wake(f);
-    to_scheduler(f);
+    yield(f);
 }
 
-warp &warp_of(fiber *f) { return f->home->warps[(size_t)(f->thread / warp_size)]; }
+warp &warp_of(fiber *f) { return *f->team; }
 
 void meet_warp(fiber *f, collective kind, int line) {
     block &b = *f->home;
@@ -265,7 +277,7 @@ void meet_warp(fiber *f, collective kind, int line) {
         return wait(f, state::at_warp);
     }
     w.waiting = 0;
-    if (kind == collective::warp_barrier) w.epoch++;
+    if (kind == collective::warp_barrier) w.met = ++b.clock;
     uint32_t votes = 0;
     for (int i = 0; i < warp_size && kind == collective::vote; i++)
         votes |= (uint32_t)b.lanes[(size_t)(first + i)]->value[0] << i;
@@ -293,7 +305,7 @@ void check_barrier(fiber *f) {
 
 void pass(block &b, const fiber *but) {
     b.waiting = b.at_grid = 0;
-    b.epoch++;
+    b.met = ++b.clock;
     for (warp &w : b.warps) w.barred = 0;
     for (const auto &other : b.lanes)
         if (other.get() != but) wake(other.get());
@@ -342,56 +354,55 @@ void leave(fiber *f) {
 
 // ---- shared memory ----
 
-bool before(const block &b, const fiber *f, int thread, int32_t block_epoch, int32_t warp_epoch) {
-    if (block_epoch < b.epoch || thread == f->thread) return true;
-    return thread / warp_size == f->thread / warp_size && warp_epoch < b.warps[(size_t)(thread / warp_size)].epoch;
+// Has everything that the writer did at that time come to what this lane does now?
+bool before(const fiber *f, const shadow &s) {
+    if (s.written < f->home->met || s.writer == f->thread) return true;
+    return s.writer / warp_size == f->thread / warp_size && s.written < f->team->met;
 }
 
-void note_read(fiber *f, int64_t byte, int bytes) {
+[[noreturn]] __attribute__((noinline)) void stop_reader(const fiber *f, int64_t byte, const shadow &s) {
+    if (s.in_flight) stop_at(f, "shared byte %lld is read while a copy to it is under way", (long long)byte);
+    if (s.written < f->home->began)
+        stop_at(f, "shared byte %lld is read, and nothing was written there", (long long)byte);
+    stop_at(f, "race: shared byte %lld is read without a barrier after thread %d wrote it", (long long)byte, s.writer);
+}
+
+void note_read(const fiber *f, int64_t byte, int bytes) {
     block &b = *f->home;
     const int w = f->thread / warp_size;
-    for (int64_t i = byte / granule; i < (byte + bytes) / granule; i++) {
-        shadow &s = b.shadows[(size_t)i];
-        if (s.in_flight) stop_at(f, "shared byte %lld is read while a copy to it is under way", (long long)byte);
-        if (!s.written) stop_at(f, "shared byte %lld is read, and nothing was written there", (long long)byte);
-        if (!before(b, f, s.writer, s.write_block, s.write_warp))
-            stop_at(f, "race: shared byte %lld is read without a barrier after thread %d wrote it", (long long)byte,
-                    s.writer);
-        const int32_t warp_epoch = b.warps[(size_t)w].epoch;
-        const bool fresh = s.reader < 0 || s.read_block < b.epoch;
-        if (fresh) {
+    for (shadow *i = &b.shadows[(size_t)(byte / granule)], *end = i + bytes / granule; i < end; i++) {
+        shadow &s = *i;
+        if (s.in_flight || s.written < b.began || !before(f, s)) stop_reader(f, byte, s);
+        if (s.read < b.met) {
             s.reader = (int16_t)f->thread, s.reader_warp = (int8_t)w, s.readers = false;
         } else if (s.reader != f->thread || s.readers) {
             s.readers = true;
             if (s.reader_warp != w) s.reader_warp = -1;
         }
-        s.read_block = b.epoch;
-        s.read_warp = warp_epoch;
+        s.read = b.clock;
     }
 }
 
-void note_write(fiber *f, int64_t byte, int bytes, bool landing) {
+void note_write(const fiber *f, int64_t byte, int bytes, bool landing) {
     block &b = *f->home;
     const int w = f->thread / warp_size;
-    for (int64_t i = byte / granule; i < (byte + bytes) / granule; i++) {
-        shadow &s = b.shadows[(size_t)i];
+    for (shadow *i = &b.shadows[(size_t)(byte / granule)], *end = i + bytes / granule; i < end; i++) {
+        shadow &s = *i;
         if (s.in_flight && !landing)
             stop_at(f, "shared byte %lld is written while a copy to it is under way", (long long)byte);
-        if (s.written && !before(b, f, s.writer, s.write_block, s.write_warp))
+        if (s.written >= b.began && !before(f, s))
             stop_at(f, "race: shared byte %lld is written without a barrier after thread %d wrote it", (long long)byte,
                     s.writer);
-        if (s.reader >= 0 && s.read_block == b.epoch) {
+        if (s.read >= b.met) {
             const bool own = !s.readers && s.reader == f->thread;
-            const bool ordered = s.reader_warp == w && s.read_warp < b.warps[(size_t)w].epoch;
+            const bool ordered = s.reader_warp == w && s.read < f->team->met;
             if (!own && !ordered)
                 stop_at(f, "race: shared byte %lld is written without a barrier after thread %d%s read it",
                         (long long)byte, s.reader, s.readers ? " and others" : "");
         }
-        s.written = true;
         s.writer = (int16_t)f->thread;
-        s.write_block = b.epoch;
-        s.write_warp = b.warps[(size_t)w].epoch;
-        s.reader = -1;
+        s.written = b.clock;
+        s.read = 0;
     }
 }
 
@@ -430,14 +441,16 @@ void admit(grid &g, int64_t index) {
     b->index = index;
     b->threads = g.is.threads;
     b->waiting = b->done = b->at_grid = 0;
-    b->epoch = 1;
+    if (b->clock > INT32_MAX / 2) b->shadows.clear(), b->clock = 0;
+    b->began = b->met = ++b->clock;
     b->warps.assign((size_t)(g.is.threads / warp_size), warp());
-    b->memory.assign((size_t)g.is.shared_bytes, 0xa5);
-    b->shadows.assign((size_t)(g.is.shared_bytes / granule + 1), shadow());
+    b->memory.resize((size_t)g.is.shared_bytes);
+    b->shadows.resize((size_t)(g.is.shared_bytes / granule + 1));
     for (int i = 0; i < g.is.threads; i++) {
         fiber *f = b->lanes[(size_t)i].get();
         f->home = b.get();
         f->thread = i;
+        f->team = &b->warps[(size_t)(i / warp_size)];
         f->line = 0;
         f->seen = -1;
         prepare(f);
@@ -466,6 +479,7 @@ void run(grid &g) {
         fiber *f = next(g);
         if (!f) stuck(g);
         change(&g.scheduler, f, false);
+        f = former;  // who left, or found nobody to go on
         if (f->is != state::done || f->home->done < f->home->threads) continue;
         for (size_t i = 0; i < g.resident.size(); i++)
             if (g.resident[i].get() == f->home) {
@@ -494,21 +508,31 @@ int64_t place(int64_t byte, int count, int i, int64_t size) {
     return byte + (int64_t)i * size;
 }
 
+// A copy of a known size is an instruction; of another a call, which AddressSanitizer looks at: a sixth of a test's
+// time.
+static void copy_number(void *to, const void *from, size_t bytes) {
+    switch (bytes) {
+        case 4: std::memcpy(to, from, 4); break;
+        case 8: std::memcpy(to, from, 8); break;
+        case 16: std::memcpy(to, from, 16); break;
+        default: std::memcpy(to, from, bytes);
+    }
+}
+
 void shuffle(void *value, size_t size, int from, int line) {
     fiber *f = current;
     f->line = line;
     if (from < 0 || from >= warp_size) stop_at(f, "shuffle from lane %d", from);
     f->from = from;
-    std::memcpy(f->value, value, size);
+    copy_number(f->value, value, size);
     meet_warp(f, collective::shuffle, line);
-    std::memcpy(value, f->result, size);
+    copy_number(value, f->result, size);
 }
 
 void copy_async(block *home, int64_t byte, const void *from, int size, int line) {
     fiber *f = current;
     f->line = line;
     note_write(f, byte, size, false);
-    std::memset(home->memory.data() + byte, 0xcd, (size_t)size);
     for (int64_t g = byte / granule; g < (byte + size) / granule; g++) home->shadows[(size_t)g].in_flight = true;
     f->copies.push_back({byte, size, from});
 }
@@ -523,7 +547,7 @@ static void land(fiber *f, size_t count) {
     for (size_t i = 0; i < count; i++) {
         const copy &c = f->copies[i];
         note_write(f, c.byte, c.bytes, true);
-        std::memcpy(f->home->memory.data() + c.byte, c.from, (size_t)c.bytes);
+        copy_number(f->home->memory.data() + c.byte, c.from, (size_t)c.bytes);
         for (int64_t g = c.byte / granule; g < (c.byte + c.bytes) / granule; g++)
             f->home->shadows[(size_t)g].in_flight = false;
     }
@@ -548,24 +572,14 @@ void check_aligned(int64_t byte, size_t alignment, int line) {
         stop_at(current, "numbers at once, from a byte between multiples of %d on", (int)alignment);
 }
 
-// A copy of a known size is an instruction; of another a call, which AddressSanitizer looks at: a sixth of a test's time.
-static void copy_number(void *to, const void *from, int bytes) {
-    switch (bytes) {
-        case 4: std::memcpy(to, from, 4); break;
-        case 8: std::memcpy(to, from, 8); break;
-        case 16: std::memcpy(to, from, 16); break;
-        default: std::memcpy(to, from, (size_t)bytes);
-    }
-}
-
 void read_shared(const block *home, int64_t byte, void *to, int bytes) {
     note_read(current, byte, bytes);
-    copy_number(to, home->memory.data() + byte, bytes);
+    copy_number(to, home->memory.data() + byte, (size_t)bytes);
 }
 
 void write_shared(block *home, int64_t byte, const void *from, int bytes) {
     note_write(current, byte, bytes, false);
-    copy_number(home->memory.data() + byte, from, bytes);
+    copy_number(home->memory.data() + byte, from, (size_t)bytes);
 }
 
 enum { refused_shape = 9, refused_shared = 1, refused_cooperative = 720 };  // cudaError_t's numbers

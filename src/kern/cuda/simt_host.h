@@ -209,7 +209,7 @@ struct lane {
 
     void grid_barrier(int line = __builtin_LINE());
 
-    // What is copied is what stands there when it lands, at the wait; until then the place holds poison.
+    // What is copied is what stands there when it lands, at the wait; until then nobody may look at the place.
     template <class T>
     void copy_async(const shared<T> &to, int i, const T *from, int line = __builtin_LINE()) {
         host::copy_async(to.home, host::place(to.byte, to.count, i, (int64_t)sizeof(T)), from, (int)sizeof(T), line);
