@@ -476,8 +476,10 @@ for name in ("data", "other"):
 plain = [tensor("W", (1, 2, 3), [1] * 6), tensor("R", (1, 2, 2), [1] * 4)]
 beside, above, absolute = (tensor("U", (6,), [], (place, "0", "24")) for place in ("data", "../" + os.path.basename(folder) + "/data", path("data")))
 branch = node("If", ["c"], ["i"]) + block(5, block(1, "then_branch") + block(6, block(5, beside)) + number(20, 5))
+branches = node("X", ["c"], ["i"]) + block(5, block(1, "all") + block(11, b"") + block(11, block(5, beside)) + number(20, 10))
+tensors = node("X", ["c"], ["i"]) + block(5, block(1, "all") + block(10, plain[0]) + block(10, beside) + number(20, 9))
 function = block(25, block(1, "f") + block(7, node("Constant", [], ["k"]) + block(5, block(1, "value") + block(5, beside) + number(20, 4))))
-for bytes_ in (model(lone, plain + [above]), model(lone, plain + [absolute]), model(lone + [branch], plain), model(lone, plain) + function):
+for bytes_ in (model(lone, plain + [above]), model(lone, plain + [absolute]), model(lone + [branch], plain), model(lone + [branches], plain), model(lone + [tensors], plain), model(lone, plain) + function):
     put("m.onnx", bytes_)
     run("convert", path("m.onnx"), path("W.st"), "--quiet")
     refused(2, "holds the model's weights", "convert", path("m.onnx"), path("data"))
