@@ -36,7 +36,7 @@ static void standardise(regression *l) {
         for (int64_t i = 0; i < count; i++) square += pow(l->x[0][i * n + j] - mean, 2) / (double)count;
         for (int p = 0; p < 2; p++)
             for (int64_t i = 0; i < l->r->part[p].count; i++)
-                l->x[p][i * n + j] = (l->x[p][i * n + j] - mean) / (square > 0 ? sqrt(square) : 1);
+                l->x[p][i * n + j] = (l->x[p][i * n + j] - mean) / cli_deviation(mean, square);
     }
 }
 

@@ -3,6 +3,7 @@
 // for 'solve rnn|rnn-relu|gru|lstm --weights'.
 // convert RECORDING OUT.npy: its MFCC features, as 'train rnn|gru|lstm' computes them.
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "recordings.h"
@@ -106,8 +107,10 @@ static int run(dpcr_context *context, const conversion *c) {
     dpcr_tensors tensors = {0};
     int status = CLI_DONE;
     if (strcmp(c->model, "-") != 0 && !cli_readable("the model", c->model)) return CLI_INPUT;
+    struct stat info;  // a pipe is read once, and has no file beside it
+    const bool beside = stat(c->model, &info) == 0 && S_ISREG(info.st_mode);
     const bool over = access(c->output, F_OK) == 0 || (c->common.csv && access(c->common.csv, F_OK) == 0);
-    if (over && (status = spare_weights(context, c))) return status;
+    if (beside && over && (status = spare_weights(context, c))) return status;
     if (dpcr_onnx_read_recurrent(context, c->model, c->node, &tensors, &error) != DPCR_OK)
         return cli_fail_error(&error, CLI_READING);
     if (dpcr_safetensors_write(c->output, &tensors, &error) != DPCR_OK)

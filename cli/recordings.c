@@ -366,6 +366,13 @@ static int split(cli_recordings *r, const listing *l) {
     return CLI_DONE;
 }
 
+static bool is_rounding(double mean, double deviation) { return deviation <= 1e-9 * fabs(mean); }
+
+double cli_deviation(double mean, double variance) {
+    const double deviation = sqrt(variance);
+    return deviation == 0 || is_rounding(mean, deviation) ? 1 : deviation;
+}
+
 // Mean and deviation of each number over the frames of the training part.
 static int measure(cli_recordings *r) {
     const cli_part *part = &r->part[0];
@@ -382,7 +389,7 @@ static int measure(cli_recordings *r) {
             const double d = r->rows[part->first[i] * r->width + k] - r->mean[k % r->width];
             r->deviation[k % r->width] += d * d / frames;
         }
-    for (int64_t j = 0; j < r->width; j++) r->deviation[j] = r->deviation[j] > 0 ? sqrt(r->deviation[j]) : 1;
+    for (int64_t j = 0; j < r->width; j++) r->deviation[j] = cli_deviation(r->mean[j], r->deviation[j]);
     return CLI_DONE;
 }
 
@@ -547,8 +554,10 @@ int cli_recordings_scale_as(cli_recordings *r, const dpcr_sequence *model, const
         !split_numbers(dpcr_sequence_metadata(model, "audio.mean"), r->mean, r->width) ||
         !split_numbers(dpcr_sequence_metadata(model, "audio.deviation"), r->deviation, r->width))
         return cli_fail(CLI_INPUT, "'%s' has no scale of its %lld features", path, (long long)r->width);
-    for (int64_t j = 0; j < r->width; j++)
+    for (int64_t j = 0; j < r->width; j++) {
         if (!(r->deviation[j] > 0)) return cli_fail(CLI_INPUT, "'%s' has a scale that is not positive", path);
+        if (is_rounding(r->mean[j], r->deviation[j])) r->deviation[j] = 1;  // of a model from before that was looked at
+    }
     cli_recordings_scale(r);
     return CLI_DONE;
 }

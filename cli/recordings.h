@@ -59,6 +59,8 @@ bool cli_recordings_named(const char *data);  // "speakers", or a folder
 // Reads all; one name in five, by the name without class and ending, is for testing in every class. Of names that end
 // in __1, __2, ... (pieces of one recording, IRMAS) what stands before is the name. Returns the exit code.
 int cli_recordings_read(const char *data, const cli_features *options, cli_recordings *recordings);
+// What numbers of this mean and variance are divided by: 1 where they are all one, but for rounding.
+double cli_deviation(double mean, double variance);
 // Rows become (row - mean) / deviation.
 void cli_recordings_scale(cli_recordings *recordings);
 void cli_recordings_free(cli_recordings *recordings);

@@ -92,16 +92,33 @@ static bool is_shorter_long(FILE *file, int64_t bytes) {
     return said < INT64_MAX && (uint64_t)(bytes - HEAD) + 1 < said;
 }
 
-static bool is_cut_short(const char *path) {
+// Does a file whose size is not known, or known as that of its heads, go on behind samples that it counts as none?
+static bool goes_on(const layout *l, FILE *file, int64_t bytes) {
+    char name[4];
+    uint32_t said = 0, size = 0;
+    if (!read_head(l, file, 0, name, &said) || memcmp(name, l->form, 4) != 0) return false;
+    if (!l->samples) return read_head(l, file, 4, name, &size) && size == 0 && said < bytes;
+    for (int64_t at = HEAD + 4; read_head(l, file, at, name, &size); at += HEAD + (int64_t)size + size % 2)
+        if (!memcmp(name, l->samples, 4)) return size == 0 && at + HEAD < bytes && HEAD + (int64_t)said < bytes;
+    return false;
+}
+
+// What is wrong with a sound of so many samples, NULL: nothing.
+static const char *fault_of(const char *path, int64_t samples) {
     struct stat info;
-    if (stat(path, &info) != 0 || !S_ISREG(info.st_mode)) return false;  // a pipe has no second opening
+    if (stat(path, &info) != 0 || !S_ISREG(info.st_mode)) return NULL;  // a pipe has no second opening
     FILE *file = fopen(path, "rb");
-    if (!file) return false;
-    bool cut = is_shorter_long(file, (int64_t)info.st_size);
-    for (size_t i = 0; i < sizeof layouts / sizeof layouts[0]; i++)
-        cut = cut || is_shorter(&layouts[i], file, (int64_t)info.st_size);
+    if (!file) return NULL;
+    const int64_t bytes = (int64_t)info.st_size;
+    bool cut = is_shorter_long(file, bytes), longer = false;
+    for (size_t i = 0; i < sizeof layouts / sizeof layouts[0]; i++) {
+        cut = cut || is_shorter(&layouts[i], file, bytes);
+        longer = longer || (samples == 0 && goes_on(&layouts[i], file, bytes));
+    }
     fclose(file);
-    return cut;
+    return cut      ? "is cut short: it is shorter than it says"
+           : longer ? "says that it has no samples, but has some"
+                    : NULL;
 }
 
 // A pipe whose writer has begun, or gone; -1: errno says why not, or a signal came first.
@@ -134,10 +151,11 @@ int cli_sound_read(const char *path, dpcr_array *x, int *rate) {
     const int opened = open_sound(path, &file, &info);
     if (opened) return opened;
     const int64_t shape[] = {info.frames, info.channels};
+    const char *const fault = fault_of(path, info.frames);
     int status = info.frames < 0 || info.frames > INT64_MAX / 8 || info.channels < 1
                      ? cli_fail(CLI_INPUT, "'%s' does not say how long it is", path)
-                 : is_cut_short(path) ? cli_fail(CLI_INPUT, "'%s' is cut short: it is shorter than it says", path)
-                                      : CLI_DONE;
+                 : fault ? cli_fail(CLI_INPUT, "'%s' %s", path, fault)
+                         : CLI_DONE;
     if (!status && !cli_array_create(DPCR_F32, 2, shape, x)) status = CLI_RESOURCES;
     if (!status && sf_readf_float(file, x->data, info.frames) != info.frames) {
         cli_array_destroy(x);

@@ -136,6 +136,17 @@ with zipfile.ZipFile(path("in.npz"), "a") as archive:
 assert read_npy(run("--input", path("in.npz"), "--output", "-")) == whole
 assert run("--input", path("in.npz"), "--output", path("o.npy")).startswith(b"37 steps of 4 heads of 5 x 3 states, batch 2, ")
 run("--input", path("in.npz"), "--grad-output", path("in.npz:go"), "--grads", path("g.npz"), "--quiet")
+with zipfile.ZipFile(path("full.npz"), "w") as archive:  # as many members as the old fields hold, and no larger ones
+    archive.writestr("go.npy", npy(shapes["v"], [1.0] * math.prod(shapes["v"])))
+data = content("full.npz")
+at = data.index(b"PK\1\2")
+names = [b"%06x" % i for i in range(65534)]
+empty = b"".join(struct.pack("<4s5H3I2H", b"PK\3\4", 20, 0, 0, 0, 33, 0, 0, 0, 6, 0) + n for n in names)
+entries = data[at:data.index(b"PK\5\6")] + b"".join(
+    struct.pack("<4s6H3I5H2I", b"PK\1\2", 20, 20, 0, 0, 0, 33, 0, 0, 0, 6, 0, 0, 0, 0, 0, at + 36 * i) + n for i, n in enumerate(names))
+put("full.npz", data[:at] + empty + entries + struct.pack("<4s4H2IH", b"PK\5\6", 0, 0, 65535, 65535, len(entries), at + len(empty), 0))
+run("--input", path("in.npz"), "--grad-output", path("full.npz:go"), "--grads", path("h.npz"), "--quiet")
+assert get_npz("g.npz") == get_npz("h.npz")
 run("--input", path("in.npz"), "--grad-output", "-", "--grads", path("h.npz"), "--quiet", data=npy(shapes["v"], [1.0] * math.prod(shapes["v"])))
 assert get_npz("g.npz") == get_npz("h.npz") and set(get_npz("g.npz")) == set(shapes)
 head, row, _ = run("--input", path("in.npz"), "--final", path("s.npy"), "--quiet", "--csv", "-").decode().split("\n")

@@ -119,6 +119,17 @@ for way in (["newton", "--backward", "chunked"], ["overlap", "--backward", "over
 whole = [answer("train", "gru", *learn, "--batch", 64, "--method", "sequential", "--backward", "sequential", *more)["test_loss"] for more in ([], ["--segment", 2])]
 assert whole[0] == whole[1], whole
 
+# ---- a channel that says nothing in training is not blown up where it says something: rounding is no scale ----
+for k in range(30):
+    for c, hertz in enumerate((300, 900)):
+        x = 0.5 * np.sin(2 * np.pi * hertz * np.arange(2000) / RATE + k) + rng.normal(0, 0.02, 2000)
+        for folder_, second in (("mute", 0 * x), ("stereo", np.roll(x, 3))):
+            write(path(folder_, "c%d" % c, "r%d.wav" % k), np.stack([x, second], 1))
+r = answer("train", "rnn-relu", "--data", path("mute"), "--epochs", 2, "--method", "sequential", "--backward", "sequential", "--save", path("mute.st"))
+scale = json.JSONDecoder().raw_decode(content("mute.st")[8:].decode(errors="replace"))[0]["__metadata__"]["audio.deviation"].split(",")
+assert len(scale) == 24 and "1" not in scale[:12] and scale[12:] == ["1"] * 12, scale
+assert r["test_loss"] < 10 and answer("eval", path("mute.st"), "--data", path("stereo"))["test_loss"] < 1e4, r
+
 # ---- links: a recording has one name, and what lies deep is heard ----
 def heard():
     r = answer("train", "gru", "--data", path("linked"), "--batch", 2, "--hidden", 3, "--epochs", 1, "--threads", 1, "--method", "sequential", "--backward", "sequential")

@@ -143,6 +143,16 @@ else:
         else:
             run("--sos", path("one.npy"), "--input", path("vast.wav"), "--output", path("y.npy"), "--quiet")
             assert content("y.npy") == content("back.npy"), size
+    # no samples, says whoever was stopped before he could count them
+    count = struct.pack("<I", 0)
+    for size in (0, 36, 44):
+        refused(5, "says that it has no samples, but has some", "--sos", path("sos.npy"), "--output", path("y.wav"), "--input",
+                put("none.wav", b"RIFF" + struct.pack("<I", size) + head + count + little))
+    refused(5, "says that it has no samples, but has some", "--sos", path("sos.npy"), "--output", path("y.wav"), "--input",
+            put("none.au", whole[:8] + count + whole[12:]))
+    for end, nothing in (("wav", b"RIFF" + struct.pack("<I", 36) + head + count), ("wav", b"RIFF" + struct.pack("<I", 46) + head + count + b"note" + b"\2\0\0\0ab"),
+                         ("au", whole[:8] + count + whole[12:int.from_bytes(whole[4:8], "big")])):
+        run("--sos", path("one.npy"), "--input", put("none." + end, nothing), "--output", path("y.npy"), "--quiet")
     put("piped.au", whole[:8] + b"\xff" * 4 + whole[12:])
     run("--sos", path("one.npy"), "--input", path("piped.au"), "--output", path("piped.npy"), "--quiet")
     assert content("piped.npy") == content("back.npy")

@@ -179,6 +179,7 @@ refused 2 '--scan and --deadline are for --scheme distributed' solve linear --A 
 refused 2 '--block beside structure dense, which has none; wanted --structure block' plan linear --block 2
 refused 2 '--block beside structure diagonal, which has none' bench chain --structure diagonal --block 2
 refused 2 '--run-up beside scheme pcr, which has none; wanted --scheme auto, overlap' bench chain --scheme pcr --run-up 3
+refused 2 '--max-sweeps beside scheme pcr, which has none; wanted --scheme auto, overlap' bench chain --scheme pcr --max-sweeps 3
 
 # An option that nothing looks at, neither the method nor going back, is refused by all verbs in the same words.
 for verb in 'check resnet' 'gradcheck mlp' 'train resnet' 'train gru --data bitstream' 'plan mlp' 'plan gru' 'eval x'; do

@@ -5,7 +5,7 @@
 set -u
 . "$(dirname "$0")/program.bash"
 python3 - "$program" "$folder" tests/fixtures <<'PYTHON'
-import glob, os, random, struct, sys
+import glob, os, random, struct, subprocess, sys
 
 from program import answer, content, ended, folder, get_npy, is_one_line, near, npy, path, put, put_npy, read_npy, refused, run, tensors
 from onnx_writer import attribute, block, halves, info, model, node, number, tensor, varint, weights
@@ -361,6 +361,27 @@ for form in ("raw", "packed"):
     for layout, shape in ((0, (5, 2, 3)), (1, (2, 5, 3))):
         run("convert", "-", path("W.st"), data=model([node("RNN", ["X", "W", "R", "", "L"], ["Y"], layout=layout)],
             weights("RNN", 1, 2, 3, .5, .5) + [tensor("L", (2,), [5, 5], form, 6)], [info("X", shape)]))
+# So would those that operators copy; not what is given, or counted when the model runs.
+def lengths_of(steps):
+    both, one = tensor("l", (2,), [steps] * 2, "raw", 7), tensor("k", (1,), [steps], "raw", 6)
+    cast = node("Cast", ["l"], ["L"], to=6)
+    return (([cast], [both]), ([node("Expand", ["k", "b"], ["L"])], [one]), ([node("Constant", [], ["l"], value_ints=[steps, steps]), cast], []),
+            ([node("Constant", [], ["n"], value_int=steps), node("Unsqueeze", ["n", "0"], ["m"]), node("Cast", ["m"], ["L"], to=6)], []),
+            ([node("Concat", ["k", "k"], ["L"], axis=0)], [one]), ([node("Concat", ["given", "k"], ["L"], axis=0)], [one]),
+            ([node("ConstantOfShape", ["b"], ["L"], value=tensor("", (1,), [steps], "raw", 6))], []))
+
+
+for steps in (5, 3):
+    for before, more in lengths_of(steps):
+        data = model(before + [node("RNN", ["X", "W", "R", "", "L"], ["Y"], "it")], weights("RNN", 1, 2, 3, .5, .5) + more, [info("X", (5, 2, 3))])
+        if steps == 5:
+            run("convert", "-", path("W.st"), "--quiet", data=data)
+        else:
+            bad(data, 5, "'it' (RNN): sequence_lens is a constant, or has one's numbers")
+for before in ([node("Shape", ["X"], ["l"]), node("Gather", ["l", "0"], ["n"]), node("Expand", ["n", "b"], ["L"])], [node("Cast", ["given"], ["L"], to=6)],
+               [node("Min", ["given", "k"], ["L"])]):
+    run("convert", "-", path("W.st"), "--quiet", data=model(before + [node("RNN", ["X", "W", "R", "", "L"], ["Y"], "it")],
+        weights("RNN", 1, 2, 3, .5, .5) + [tensor("0", (1,), [0], "raw", 7), tensor("k", (1,), [3], "raw", 6)], [info("X", (5, 2, 3))]))
 single("LSTM", "initial_c", inputs=["X", "W", "R", "", "", "", "C"], extra=[tensor("C", (1, 1, 2), [0, 1])])
 for name, what in (("W", "W"), ("R", "R")):
     for form, shape, values in (("raw", (1, 2, 3), [1] * 5), ("packed", (1, 2, 3), [1] * 7), ("single", (1, 2, 3), [])):
@@ -416,6 +437,16 @@ for data, what in ((begun(FULL, (0, 1)), "initial_h"), (begun(FULL, (0, 1), 11),
                    (begun([constant("z", 0), node("Gather", ["P", "z"], ["H"])], (0, 1)), "initial_h"), (begun([node("Slice", ["P"], ["H"], starts=[0], ends=[1])], (0, 1)), "initial_h"),
                    (begun([node("Pad", ["P", "1", "Q"], ["H"]), constant("Q", 3)], (0, 0)), "initial_h"), (begun([node("Pad", ["P", "1"], ["H"])], (0, 1)), "initial_h")):
     bad(data, 5, "'it' (LSTM): %s has a constant's numbers other than 0" % what)
+# What is computed is lost too, unless of what is given when the model runs.
+for before, fixed in (([node("Tanh", ["P"], ["h"]), node("Expand", ["h", "s"], ["H"])], True), ([node("Expand", ["P", "s"], ["h"]), node("Mul", ["h", "P"], ["H"])], True),
+                      ([node("ConstantOfShape", ["s"], ["z"]), node("Add", ["z", "P"], ["H"])], True),
+                      ([node("Add", ["P", "given"], ["H"])], False), ([node("ReduceMax", ["X"], ["m"]), node("Max", ["P", "m"], ["H"])], False),
+                      ([node("RandomNormal", [], ["r"], shape=[1, 1, 2]), node("Add", ["r", "P"], ["H"])], False), ([node("Bernoulli", ["P"], ["H"])], False),
+                      ([node("Tanh", ["P"], ["H"], domain="other")], False), ([node("If", ["P"], ["H"]) + block(5, block(1, "then_branch") + block(6, b"") + number(20, 5))], False)):
+    if fixed:
+        bad(begun(before, (0, 1)), 5, "'it' (LSTM): initial_h is computed from constants alone")
+    else:
+        run("convert", "-", path("W.st"), "--quiet", data=begun(before, (0, 1)))
 
 
 def handed(state, *between, lengths=("", ""), tensors=(), **more):
@@ -484,6 +515,7 @@ for bytes_ in (model(lone, plain + [above]), model(lone, plain + [absolute]), mo
     run("convert", path("m.onnx"), path("W.st"), "--quiet")
     refused(2, "holds the model's weights", "convert", path("m.onnx"), path("data"))
     assert content("data") == struct.pack("<10f", *range(10))
+assert subprocess.run(["bash", "-c", 'exec "$1" convert <(cat "$2") "$3" --quiet', "-", sys.argv[1], path("m.onnx"), path("W.st")]).returncode == 0  # a pipe is read once
 put("cut.onnx", content("m.onnx")[:-3])
 before = content("W.st")
 refused(5, "cut.onnx", "convert", path("cut.onnx"), path("W.st"))

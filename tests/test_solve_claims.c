@@ -321,17 +321,35 @@ static double about_settling(int64_t l, int64_t steps, double z) {
 }
 
 // Of three sequences that end after different sweeps, with a tape and without.
+static int slope(void *user, const dpcr_span *span, const dpcr_array *in, const dpcr_array *f, const dpcr_array *a) {
+    scalars *s = user;
+    for (int64_t c = 0; c < span->lanes; c++)
+        for (int64_t b = 0; b < span->rows; b++) {
+            if (span->active && !span->active[b]) continue;
+            const int64_t l = span->first + c * span->stride;
+            const double z = chain_get(in, c * in->strides[0] + b * in->strides[1]);
+            if (f) chain_put(f, c * f->strides[0] + b * f->strides[1], s->step(l, z));
+            chain_put(a, c * a->strides[0] + b * a->strides[1], (s->step(l, z + 1e-4) - s->step(l, z - 1e-4)) / 2e-4);
+            s->made += f != NULL;
+        }
+    return 0;
+}
+
 static void evaluations_are_those_made(void **state) {
     (void)state;
     dpcr_context *context = solving_context(1);
     static const dpcr_method methods[] = {DPCR_METHOD_SEQUENTIAL, DPCR_METHOD_PICARD,   DPCR_METHOD_JACOBI,
-                                          DPCR_METHOD_PARATAA,    DPCR_METHOD_PARAREAL, DPCR_METHOD_OVERLAP};
-    for (int m = 0; m < 6; m++)
+                                          DPCR_METHOD_PARATAA,    DPCR_METHOD_PARAREAL, DPCR_METHOD_OVERLAP,
+                                          DPCR_METHOD_SHOOTING};
+    for (int m = 0; m < 7; m++)
         for (int k = 0; k < 8; k++) {
-            scalars s = {.step = settling, .coarse = about_settling, .length = 103, .batch = k & 1 ? 3 : 1};
+            const bool shoots = methods[m] == DPCR_METHOD_SHOOTING;
+            scalars s = {
+                .step = settling, .coarse = shoots ? NULL : about_settling, .length = 103, .batch = k & 1 ? 3 : 1};
             s.dtype = DPCR_F64;
-            const bool taped = k & 2, confirmed = k & 4 && methods[m] != DPCR_METHOD_SEQUENTIAL;
+            const bool taped = k & 2, confirmed = k & 4 && methods[m] != DPCR_METHOD_SEQUENTIAL && !shoots;
             dpcr_steps steps = steps_of(&s);
+            if (shoots) steps.linearise = slope, steps.jacobian = dpcr_transition_square(DPCR_DENSE, 1, 0);
             steps.tape_values = 1;
             const dpcr_solve_options options = {.size = sizeof options,
                                                 .method = methods[m],
@@ -365,13 +383,125 @@ static void evaluations_are_those_made(void **state) {
     dpcr_context_destroy(context);
 }
 
+// ---- neighbours ----
+
+enum { LONG = 5000 };  // more than a window of the way back, of one sequence and of three
+
+// Adjoint states of `batch` sequences alike, where going back is linear chains, one after the other.
+static double *way_back(dpcr_context *context, int64_t batch) {
+    scalars s = {.step = settling, .length = LONG, .batch = batch, .dtype = DPCR_F64};
+    dpcr_steps steps = steps_of(&s);
+    steps.linearise = slope, steps.jacobian = dpcr_transition_square(DPCR_DENSE, 1, 0);
+    const dpcr_solve_options options = {
+        .size = sizeof options, .method = DPCR_METHOD_SEQUENTIAL, .backward = DPCR_SCHEME_SEQUENTIAL};
+    const int64_t shape[3] = {LONG, batch, 1};
+    const size_t numbers = (size_t)(LONG * batch);
+    double *z = calloc(numbers, sizeof *z), *lambda = calloc(numbers, sizeof *z), *given = calloc(numbers, sizeof *z);
+    double z0[3] = {0.3, 0.3, 0.3};
+    for (size_t i = 0; i < numbers; i++) given[i] = 1.0 / (double)(3 + (int64_t)i / batch % 17);
+    const dpcr_array first = dpcr_array_make(z0, DPCR_F64, 2, shape + 1),
+                     states = dpcr_array_make(z, DPCR_F64, 3, shape),
+                     direct = dpcr_array_make(given, DPCR_F64, 3, shape),
+                     adjoints = dpcr_array_make(lambda, DPCR_F64, 3, shape);
+    dpcr_solve_plan *plan = NULL;
+    assert_int_equal(dpcr_solve_plan_create(context, &steps, &options, &plan, NULL), DPCR_OK);
+    const size_t bytes = dpcr_solve_plan_workspace(plan);
+    void *workspace = solving_workspace(bytes);
+    assert_int_equal(dpcr_solve_execute(plan, &first, &states, NULL, workspace, bytes, NULL, NULL), DPCR_OK);
+    assert_int_equal(
+        dpcr_solve_backward(plan, &first, &states, NULL, &direct, NULL, &adjoints, NULL, workspace, bytes, NULL, NULL),
+        DPCR_OK);
+    free(workspace), free(z), free(given);
+    dpcr_solve_plan_destroy(plan);
+    return lambda;
+}
+
+static void windows_back_lie_as_for_one_sequence(void **state) {
+    (void)state;
+    dpcr_context *context = solving_context(1);
+    double *one = way_back(context, 1), *three = way_back(context, 3);
+    for (int64_t l = 0; l < LONG; l++)
+        for (int64_t b = 0; b < 3; b++)
+            if (one[l] != three[3 * l + b]) fail_msg("step %d: %.17g, in a batch %.17g", (int)l, one[l], three[3 * l]);
+    free(one), free(three);
+    dpcr_context_destroy(context);
+}
+
+static double halving(int64_t l, double z) { return (void)l, 0.5 * z; }
+static int no_coarse(void *user, const dpcr_span *span, const dpcr_array *in, const dpcr_array *last) {
+    return (void)user, (void)span, (void)in, (void)last, 1;
+}
+
+// A cycle that confirms carries nothing of a sequence that has not moved, whatever is beside it.
+static void nothing_is_carried_of_who_has_not_moved(void **state) {
+    (void)state;
+    dpcr_context *context = solving_context(1);
+    for (int64_t batch = 1; batch <= 2; batch++) {
+        scalars s = {.step = halving, .length = 25, .batch = batch, .dtype = DPCR_F64};
+        dpcr_steps steps = steps_of(&s);
+        steps.coarse = no_coarse;
+        const dpcr_solve_options options = {.size = sizeof options,
+                                            .method = DPCR_METHOD_JACOBI,
+                                            .backward = DPCR_SCHEME_SEQUENTIAL,
+                                            .atol = 1e-3,
+                                            .rtol = 1e-3,
+                                            .confirm = 1e-2};
+        const int64_t shape[3] = {25, batch, 1};
+        double z0[2] = {0, 1}, z[50];
+        int reasons[2], sweeps[2];
+        const dpcr_array first = dpcr_array_make(z0, DPCR_F64, 2, shape + 1),
+                         states = dpcr_array_make(z, DPCR_F64, 3, shape);
+        dpcr_solve_report report = {
+            .size = sizeof report, .batch_capacity = 2, .sequence_reason = reasons, .sequence_sweeps = sweeps};
+        dpcr_solve_plan *plan = NULL;
+        assert_int_equal(dpcr_solve_plan_create(context, &steps, &options, &plan, NULL), DPCR_OK);
+        const size_t bytes = dpcr_solve_plan_workspace(plan);
+        void *workspace = solving_workspace(bytes);
+        assert_int_equal(dpcr_solve_execute(plan, &first, &states, NULL, workspace, bytes, &report, NULL), DPCR_OK);
+        assert_int_equal(reasons[0], DPCR_REASON_CONVERGED);
+        assert_int_equal(sweeps[0], 1);
+        free(workspace);
+        dpcr_solve_plan_destroy(plan);
+    }
+    dpcr_context_destroy(context);
+}
+
+// What stands behind a report of an older version is not looked at, as AddressSanitizer sees.
+static void an_old_report_has_no_seconds(void **state) {
+    (void)state;
+    dpcr_context *context = solving_context(1);
+    double slopes[400];
+    for (int l = 0; l < 400; l++) slopes[l] = 0.5;
+    scalars s = {.step = halving, .length = 400, .batch = 1, .dtype = DPCR_F64};
+    dpcr_steps steps = steps_of(&s);
+    steps.slopes = slopes;
+    const dpcr_solve_options options = {.size = sizeof options, .backward = DPCR_SCHEME_SEQUENTIAL};
+    dpcr_solve_plan *plan = NULL;
+    assert_int_equal(dpcr_solve_plan_create(context, &steps, &options, &plan, NULL), DPCR_OK);
+    const size_t bytes = offsetof(dpcr_solve_report, evaluations);
+    dpcr_solve_report *report = calloc(1, bytes);
+    assert_non_null(report);
+    report->size = bytes, report->method = dpcr_solve_plan_method(plan), report->sweeps = 1;
+    assert_int_equal(dpcr_solve_plan_learn(plan, report, NULL), DPCR_OK);
+    free(report);
+    dpcr_solve_plan_destroy(plan);
+    dpcr_context_destroy(context);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(mean_locks_a_step_that_was_made), cmocka_unit_test(mean_locks_alone_as_among_others),
-        cmocka_unit_test(mean_of_small_numbers),           cmocka_unit_test(nothing_is_estimated_by_the_identity),
-        cmocka_unit_test(first_sweep_sees_the_last_chunk), cmocka_unit_test(estimate_alone_wants_no_limit),
-        cmocka_unit_test(choice_has_its_own_tolerances),   cmocka_unit_test(none_is_none_of_both),
+        cmocka_unit_test(mean_locks_a_step_that_was_made),
+        cmocka_unit_test(mean_locks_alone_as_among_others),
+        cmocka_unit_test(mean_of_small_numbers),
+        cmocka_unit_test(nothing_is_estimated_by_the_identity),
+        cmocka_unit_test(first_sweep_sees_the_last_chunk),
+        cmocka_unit_test(estimate_alone_wants_no_limit),
+        cmocka_unit_test(choice_has_its_own_tolerances),
+        cmocka_unit_test(none_is_none_of_both),
         cmocka_unit_test(evaluations_are_those_made),
+        cmocka_unit_test(windows_back_lie_as_for_one_sequence),
+        cmocka_unit_test(nothing_is_carried_of_who_has_not_moved),
+        cmocka_unit_test(an_old_report_has_no_seconds),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

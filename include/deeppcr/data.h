@@ -142,9 +142,9 @@ DPCR_API dpcr_status dpcr_tensors_sum_agrees(const dpcr_tensors *tensors, const 
 // directions.
 //
 // DPCR_ERROR_UNSUPPORTED names the node and what cannot be said in these tensors: other activations, weights that are
-// computed, an initial state that is a constant other than 0 or copied from one (through Expand, Slice, Concat and
-// their like), lengths that are constants and not, or not known to be, all steps; else lengths and states are the
-// run's.
+// computed, an initial state that is a constant other than 0, copied from one (through Expand, Slice, Concat and their
+// like) or computed from constants alone, lengths that are constants, or copied from them, and not, or not known to be,
+// all steps; else lengths and states are the run's.
 DPCR_API dpcr_status dpcr_onnx_read_recurrent(dpcr_context *context, const char *path, const char *node,
                                               dpcr_tensors *tensors, dpcr_error *error);
 // Calls found(state, file) for every tensor of the model, of branches and functions too, that lies in a file of its

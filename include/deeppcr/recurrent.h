@@ -21,7 +21,8 @@
 //   LSTM, peepholes     i and f get p_i c and p_f c besides, o gets p_o c'
 //   LSTM, input_forget  f = 1 - i
 //   LSTM, projection    h' = W_hr (o tanh(c')), of P numbers: proj_size
-//   clip                what goes into a function (of an LSTM also c' into its tanh) is cut to -clip..clip
+//   clip                what goes into a function (of an LSTM also c' into its tanh, as ONNX's text has it and ONNX
+//                       Runtime does not do) is cut to -clip..clip
 //   reverse             the only direction runs from T-1 to 0
 //
 // Kinds whose units do not mix, so that every method has Jacobians that are diagonal or 2 x 2 blocks, at any width;

@@ -86,6 +86,7 @@ static dpcr_status read_end64(const dpcri_source *source, int64_t end_at, direct
     unsigned char locator[LOCATOR_BYTES] = {0}, end[END64_BYTES];
     dpcr_status status;
     DPCR_TRY(dpcri_source_read(source, end_at - LOCATOR_BYTES, locator, sizeof locator, "npz zip64 locator", error));
+    if (get32(locator) != locator_magic && found->bytes != full32 && found->at != full32) goto done;  // 65535 members
     if (get32(locator) != locator_magic || get32(locator + 4) != 0 || get32(locator + 16) > 1)
         DPCR_TRY(
             dpcri_source_bad(source, error, "npz: the zip64 locator is missing, or the archive has several parts"));

@@ -361,7 +361,15 @@ bool dpcri_onnx_constant(const dpcri_onnx *m, dpcri_span name, dpcri_onnx_tensor
 
 int dpcri_onnx_integers(const dpcri_onnx *m, dpcri_span name, int64_t *to, int most) {
     dpcri_onnx_tensor t;
-    return dpcri_onnx_constant(m, name, &t) ? dpcri_onnx_tensor_integers(&t, to, most) : -1;
+    dpcri_onnx_attribute a;
+    if (dpcri_onnx_constant(m, name, &t)) return dpcri_onnx_tensor_integers(&t, to, most);
+    const dpcri_onnx_value *value = dpcri_span_bytes(name) ? dpcri_onnx_find(m, name) : NULL;
+    const dpcri_onnx_node *node = value && value->node >= 0 ? &m->node[value->node] : NULL;
+    if (!node || !node->standard || !dpcri_span_is(node->type, "Constant")) return -1;
+    if (dpcri_onnx_find_attribute(node, "value_ints", &a)) return dpcri_onnx_attribute_integers(&a, to, most);
+    if (most < 1 || !dpcri_onnx_find_attribute(node, "value_int", &a)) return -1;
+    to[0] = a.i;
+    return 1;
 }
 
 int dpcri_onnx_tensor_integers(const dpcri_onnx_tensor *t, int64_t *to, int most) {

@@ -113,8 +113,15 @@ dpcr_status dpcri_onnx_all_zeros(const dpcri_onnx *model, const dpcri_onnx_tenso
 // False where a constant with a number other than 0 goes into a value through operators that copy numbers: Expand,
 // Slice, Concat, ConstantOfShape and their like. What the model is given, what is computed, and what is picked out when
 // it runs say nothing.
+// *computed: some of it is, where all that is copied are zeros.
 dpcr_status dpcri_onnx_copies_zeros(const dpcri_onnx *model, dpcri_span name, const char *what, bool *zeros,
-                                    dpcr_error *error);
+                                    bool *computed, dpcr_error *error);
+// *others: an integer other than `number` goes into a value so, or one that is not known. *given, where none does: so
+// does what the model is given, or computes.
+dpcr_status dpcri_onnx_copies_others(const dpcri_onnx *model, dpcri_span name, int64_t number, bool *others,
+                                     bool *given, dpcr_error *error);
+// Whether a value, but for its extents, is computed from constants alone.
+dpcr_status dpcri_onnx_is_fixed(const dpcri_onnx *model, dpcri_span name, bool *fixed, dpcr_error *error);
 // Whether what a node computes for which `on` is true goes into one of the values, by more than its extents.
 dpcr_status dpcri_onnx_depends(const dpcri_onnx *model, const dpcri_span *names, int64_t count,
                                bool (*on)(const dpcri_onnx_node *node), bool *depends, dpcr_error *error);

@@ -9,6 +9,7 @@ typedef struct walk {
     bool *seen;                        // a value of the model
     const dpcri_onnx_value **pending;  // seen, and not yet looked at
     int64_t count;
+    bool given;  // it came to an input of the model, or to what is told when the model runs
 } walk;
 
 static dpcr_status walk_begin(walk *w, const dpcri_onnx *m, dpcr_error *error) {
@@ -28,6 +29,7 @@ static void walk_end(walk *w) {
 // Inputs of the model and those that are left out have nothing behind them.
 static void add(walk *w, dpcri_span name) {
     const dpcri_onnx_value *value = dpcri_span_bytes(name) ? dpcri_onnx_find(w->model, name) : NULL;
+    if (!value && dpcri_span_bytes(name)) w->given = true;
     if (!value || w->seen[value - w->model->value]) return;
     w->seen[value - w->model->value] = true;
     w->pending[w->count++] = value;
@@ -127,13 +129,13 @@ static dpcr_status tensor_is_zeros(const dpcri_onnx *m, const dpcri_onnx_tensor 
     return DPCR_OK;
 }
 
-dpcr_status dpcri_onnx_copies_zeros(const dpcri_onnx *m, dpcri_span name, const char *what, bool *zeros,
+dpcr_status dpcri_onnx_copies_zeros(const dpcri_onnx *m, dpcri_span name, const char *what, bool *zeros, bool *computed,
                                     dpcr_error *error) {
     const dpcri_onnx_value *value;
     dpcri_onnx_tensor t;
     dpcr_status status;
     walk w;
-    *zeros = true;
+    *zeros = true, *computed = false;
     DPCR_TRY(walk_begin(&w, m, error));
     add(&w, name);
     while (*zeros && (value = next(&w))) {
@@ -142,17 +144,93 @@ dpcr_status dpcri_onnx_copies_zeros(const dpcri_onnx *m, dpcri_span name, const 
             continue;
         }
         const dpcri_onnx_node *node = &m->node[value->node];
-        if (node->standard && dpcri_span_is(node->type, "Constant"))
+        const unsigned copied = copied_inputs(m, node);
+        if (node->standard && dpcri_span_is(node->type, "Constant")) {
             *zeros = attributes_are_zeros(node);
-        else
-            add_inputs(&w, node, copied_inputs(m, node));
+            continue;
+        }
+        const bool fills = node->standard && dpcri_span_is(node->type, "ConstantOfShape");  // with zeros
+        *computed = *computed || (!copied && !fills);
+        add_inputs(&w, node, copied);
     }
 done:
     walk_end(&w);
     return status;
 }
 
+dpcr_status dpcri_onnx_copies_others(const dpcri_onnx *m, dpcri_span name, int64_t number, bool *others, bool *given,
+                                     dpcr_error *error) {
+    enum { MOST = 1024 };
+    const dpcri_onnx_value *value;
+    dpcri_onnx_tensor t;
+    int64_t found[MOST];
+    dpcr_status status;
+    walk w;
+    *others = false;
+    DPCR_TRY(walk_begin(&w, m, error));
+    add(&w, name);
+    while (!*others && (value = next(&w))) {
+        const dpcri_onnx_node *node = value->node < 0 ? NULL : &m->node[value->node];
+        const bool is_constant = !node || (node->standard && dpcri_span_is(node->type, "Constant"));
+        const bool fills = !is_constant && constant_of(m, value, &t);
+        if (is_constant || fills) {
+            const int count =
+                fills ? dpcri_onnx_tensor_integers(&t, found, MOST) : dpcri_onnx_integers(m, value->name, found, MOST);
+            *others = count <= 0;
+            for (int i = 0; i < count; i++) *others = *others || found[i] != number;
+            continue;
+        }
+        const unsigned copied = copied_inputs(m, node);
+        w.given = w.given || !copied;
+        add_inputs(&w, node, copied);
+    }
+    *given = w.given;
+done:
+    walk_end(&w);
+    return status;
+}
+
 // ---- nodes ----
+
+// May it make other numbers of the same inputs, or of what its inputs do not tell?
+static bool is_open(const dpcri_onnx_node *node) {
+    enum { GRAPH = 5, GRAPHS = 10 };  // of AttributeProto.type: branches see values that no input names
+    dpcri_span rest = node->body, attribute, input;
+    int64_t type;
+    if (!node->standard) return true;
+    for (bool more = dpcri_onnx_next_attribute(&rest, &attribute, &type); more;
+         more = dpcri_onnx_next_attribute(&rest, &attribute, &type))
+        if (type == GRAPH || type == GRAPHS) return true;
+    rest = node->body;
+    if (!dpcri_onnx_next_input(&rest, &input)) return !dpcri_span_is(node->type, "Constant");
+    static const char *const random[] = {"Bernoulli", "Multinomial", "RandomNormalLike", "RandomUniformLike"};
+    for (size_t i = 0; i < sizeof random / sizeof random[0]; i++)
+        if (dpcri_span_is(node->type, random[i])) return true;
+    return false;
+}
+
+static bool is_of_extents(const dpcri_onnx_node *node) {
+    return node->standard && (dpcri_span_is(node->type, "Shape") || dpcri_span_is(node->type, "Size"));
+}
+
+dpcr_status dpcri_onnx_is_fixed(const dpcri_onnx *m, dpcri_span name, bool *fixed, dpcr_error *error) {
+    const dpcri_onnx_value *value;
+    dpcr_status status;
+    walk w;
+    *fixed = false;
+    DPCR_TRY(walk_begin(&w, m, error));
+    add(&w, name);
+    while (!w.given && (value = next(&w))) {
+        if (value->node < 0) continue;
+        const dpcri_onnx_node *node = &m->node[value->node];
+        w.given = is_open(node);
+        if (!is_of_extents(node)) add_inputs(&w, node, ALL_INPUTS);
+    }
+    *fixed = !w.given;
+done:
+    walk_end(&w);
+    return status;
+}
 
 dpcr_status dpcri_onnx_depends(const dpcri_onnx *m, const dpcri_span *names, int64_t count,
                                bool (*on)(const dpcri_onnx_node *), bool *depends, dpcr_error *error) {
@@ -166,9 +244,7 @@ dpcr_status dpcri_onnx_depends(const dpcri_onnx *m, const dpcri_span *names, int
         if (value->node < 0) continue;
         const dpcri_onnx_node *node = &m->node[value->node];
         *depends = on(node);
-        const bool extents =
-            node->standard && (dpcri_span_is(node->type, "Shape") || dpcri_span_is(node->type, "Size"));
-        if (!extents) add_inputs(&w, node, ALL_INPUTS);
+        if (!is_of_extents(node)) add_inputs(&w, node, ALL_INPUTS);
     }
 done:
     walk_end(&w);

@@ -233,20 +233,23 @@ static dpcr_status all_zeros(const dpcri_onnx *m, const layer *l, const dpcri_on
 }
 
 // A state that is left out, given or computed when the model runs (then it is the caller's), or zeros says nothing
-// that the weights lack. Other constants, and what is copied from them, would be lost.
+// that the weights lack. Other constants, and what is copied or computed from them alone, would be lost.
 static dpcr_status check_state(const dpcri_onnx *m, const layer *l, int64_t index, const char *name,
                                dpcr_error *error) {
     const dpcri_span value = dpcri_onnx_input(l->node, index);
     dpcri_onnx_tensor t;
-    bool zero;
-    const dpcr_status status = dpcri_onnx_constant(m, value, &t)
-                                   ? all_zeros(m, l, &t, name, &zero, error)
-                                   : dpcri_onnx_copies_zeros(m, value, name, &zero, error);
-    if (status != DPCR_OK || zero) return status;
+    bool zero, computed = false, fixed = false;
+    dpcr_status status = dpcri_onnx_constant(m, value, &t)
+                             ? all_zeros(m, l, &t, name, &zero, error)
+                             : dpcri_onnx_copies_zeros(m, value, name, &zero, &computed, error);
+    if (status == DPCR_OK && zero && computed) status = dpcri_onnx_is_fixed(m, value, &fixed, error);
+    if (status != DPCR_OK || (zero && !fixed)) return status;
     return dpcri_onnx_refuse(m, error,
-                             "ONNX node '%s' (%s): %s has a constant's numbers other than 0, which the weights' file "
-                             "has no place for; wanted an input of the model (solve has --%s) or none",
-                             l->label.text, l->kind->type, name, index == INPUT_H ? "h0" : "c0");
+                             "ONNX node '%s' (%s): %s %s, which the weights' file has no place for; wanted an input of "
+                             "the model (solve has --%s) or none",
+                             l->label.text, l->kind->type, name,
+                             fixed ? "is computed from constants alone" : "has a constant's numbers other than 0",
+                             index == INPUT_H ? "h0" : "c0");
 }
 
 // Behind Identity and Cast, which exporters repeat for each node.
@@ -263,24 +266,20 @@ static dpcri_span uncast(const dpcri_onnx *m, dpcri_span name) {
 
 // Lengths that the model has as constants would be lost, unless it says that they are all of the steps.
 static dpcr_status read_lengths(const dpcri_onnx *m, layer *l, dpcr_error *error) {
-    enum { MOST = 1024 };
     const dpcri_span name = dpcri_onnx_input(l->node, INPUT_LENGTHS);
-    dpcri_onnx_tensor t;
-    int64_t length[MOST];
-    if (!has_input(l, INPUT_LENGTHS)) return DPCR_OK;
-    if (!dpcri_onnx_constant(m, name, &t)) {
-        l->lengths = uncast(m, name);
-        return DPCR_OK;
-    }
-    const int count = dpcri_onnx_integers(m, name, length, MOST);
     const int64_t steps = dpcri_onnx_extent(m, dpcri_onnx_input(l->node, INPUT_X), l->layout ? 1 : 0);
-    bool all = count > 0 && length[0] == steps;
-    for (int i = 1; i < count; i++) all = all && length[i] == length[0];
-    if (all) return DPCR_OK;
-    return dpcri_onnx_refuse(m, error,
-                             "ONNX node '%s' (%s): sequence_lens is a constant, which the weights' file has no place "
-                             "for; wanted an input of the model (solve has --lengths) or none",
-                             l->label.text, l->kind->type);
+    bool others, given;
+    if (!has_input(l, INPUT_LENGTHS)) return DPCR_OK;
+    const dpcr_status status = dpcri_onnx_copies_others(m, name, steps, &others, &given, error);
+    if (status != DPCR_OK) return status;
+    if (others)
+        return dpcri_onnx_refuse(m, error,
+                                 "ONNX node '%s' (%s): sequence_lens is a constant, or has one's numbers, which the "
+                                 "weights' file has no place for; wanted an input of the model (solve has --lengths) "
+                                 "or none",
+                                 l->label.text, l->kind->type);
+    if (given) l->lengths = uncast(m, name);
+    return DPCR_OK;
 }
 
 // Zeros are as good as none.

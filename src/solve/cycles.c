@@ -196,15 +196,22 @@ static dpcr_status call_linearise(cycles *c) {
     return dpcri_callback_status(c->run, "coarse_linearise", code);
 }
 
-static bool any_shift(const cycles *c, int64_t i) {
-    for (int64_t b = 0; b < c->steps->batch; b++)
-        for (int64_t k = 0; c->active[b] && k < c->steps->width; k++)
-            if (shift_at(c, i, b)[k] != 0) return true;
+static bool is_shifted(const cycles *c, int64_t i, int64_t b) {
+    for (int64_t k = 0; c->active[b] && k < c->steps->width; k++)
+        if (shift_at(c, i, b)[k] != 0) return true;
     return false;
 }
 
-// S_{i+1} of sequence b: D_i, and S_i carried over chunk i.
-static void carry_one(cycles *c, int64_t i, int64_t b, bool any) {
+static bool any_shift(const cycles *c, int64_t i) {
+    for (int64_t b = 0; b < c->steps->batch; b++)
+        if (is_shifted(c, i, b)) return true;
+    return false;
+}
+
+// S_{i+1} of sequence b: D_i, and S_i, where it is not 0, carried over chunk i. Others' make no difference: what coarse
+// refuses is NaN for all.
+static void carry_one(cycles *c, int64_t i, int64_t b) {
+    const bool any = is_shifted(c, i, b);
     const dpcr_dtype dtype = c->steps->dtype;
     const int64_t w = c->steps->width;
     const void *d = dpcri_state_at(&c->d, end_of(c, i) - 1, b), *g = dpcri_state_at(&c->g, i, b),
@@ -240,13 +247,12 @@ static dpcr_status carry(cycles *c) {
     c->made = true;
     memset(c->shift, 0, (size_t)(c->chunks * B * c->steps->width) * sizeof *c->shift);
     for (int64_t i = 0; i < lanes; i++) {
-        const bool any = any_shift(c, i);
-        if (any && !c->linear) {
+        if (!c->linear && any_shift(c, i)) {
             move_start(c, i);
             DPCR_TRY(call_coarse(c, i, 1, &c->fresh));
         }
         for (int64_t b = 0; b < B; b++)
-            if (c->active[b]) carry_one(c, i, b, any);
+            if (c->active[b]) carry_one(c, i, b);
     }
     c->run->report->seconds_linear += dpcri_lap(c->run);
 done:

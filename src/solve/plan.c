@@ -193,7 +193,9 @@ int64_t dpcri_back_block(const dpcr_steps *steps) {
 int64_t dpcri_loop_back_window(const dpcr_steps *steps) {
     enum { LARGE = 1 << 20, ROWS = 256 };
     const int64_t numbers = steps->width + (steps->gradient_whole ? steps->tape_values : 0);
-    const int64_t real = (int64_t)dpcr_dtype_size(steps->dtype), batch = steps->batch > 0 ? steps->batch : 1;
+    // Without adjoint the windows are linear chains, whose seams are seen in the bits: they lie as for one sequence.
+    const int64_t real = (int64_t)dpcr_dtype_size(steps->dtype);
+    const int64_t batch = steps->adjoint && steps->batch > 0 ? steps->batch : 1;
     const int64_t bytes = batch * numbers * real, state = bytes > 0 ? bytes : 1;
     const bool large = steps->gradient_whole && mixes(steps) && steps->flops / 2 * (double)real > LARGE;
     const int64_t first_cache = (32 << 10) / state, most = first_cache > 256 ? first_cache : 256;

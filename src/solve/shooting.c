@@ -8,6 +8,7 @@
 // Plitt 1984 (direct multiple shooting); docs/math/shooting.md.
 #include <float.h>
 #include <math.h>
+#include <stdatomic.h>
 #include <string.h>
 
 #include "solve/solve_internal.h"
@@ -20,6 +21,7 @@ typedef struct coarse {
     double *growth;  // [coarse steps + 1][B] of the coarse plan
     void *scratch;   // [DPCRI_EVALUATION_TASKS] of states [n][B][w], Jacobians [n][B][values], product [B][values]
     size_t slot_bytes;
+    _Atomic int64_t *rest;  // counted: steps behind the last whole chunk, which are made with it
 } coarse;
 
 static int64_t chunk_steps(const dpcr_solve_plan *plan) {
@@ -145,8 +147,10 @@ static int chunk_product(const coarse *c, const dpcr_span *span, int64_t lane, c
         const dpcr_array out = dpcri_slice(a, lane, 1, 0, span->rows);
         ops->copy(&m, &out);
     }
-    if (left > 0 && left < c->n) code = run_chunk(c, span, &p, end_of_all, left, &end, left, growth + fine->batch, &m);
-    return code;
+    if (left <= 0 || left >= c->n) return 0;
+    for (int64_t b = 0; b < span->rows; b++)
+        if (!span->active || span->active[b]) atomic_fetch_add_explicit(c->rest, left, memory_order_relaxed);
+    return run_chunk(c, span, &p, end_of_all, left, &end, left, growth + fine->batch, &m);
 }
 
 static int coarse_linearise(void *user, const dpcr_span *span, const dpcr_array *in, const dpcr_array *f,
@@ -279,6 +283,8 @@ dpcr_status dpcri_solve_shooting(dpcri_run *run) {
     dpcr_status status = coarse_plan(run->plan, &c, &inner, run->error);
     if (status != DPCR_OK) return status;
     carve(&inner, &c, &run->arena, &boundaries, &c.scratch, &c.growth);
+    _Atomic int64_t rest = 0;
+    c.rest = &rest;
     inner.growth = c.growth;
     for (int64_t k = 0; k < (inner.steps.length + 1) * inner.steps.batch; k++) c.growth[k] = 1;
     const int64_t shape[3] = {inner.steps.length, inner.steps.batch, inner.steps.width};
@@ -289,7 +295,7 @@ dpcr_status dpcri_solve_shooting(dpcri_run *run) {
     coarse_run.t = (dpcri_trajectory){run->t.z0, z};
     coarse_run.tape = NULL;
     status = dpcri_solve_sweeps(&coarse_run);
-    run->report->evaluations = before + (run->report->evaluations - before) * c.n;
+    run->report->evaluations = before + (run->report->evaluations - before) * c.n + rest;
     run->residual = coarse_run.residual;
     run->estimate = coarse_run.estimate;
     if (status != DPCR_OK) return status;

@@ -232,7 +232,8 @@ dpcr_status dpcr_solve_plan_learn(const dpcr_solve_plan *plan, const dpcr_solve_
     const dpcr_method method = plan->options.method;
     const bool failed = report->reason == DPCR_REASON_FALLBACK || report->reason == DPCR_REASON_NOT_CONVERGED;
     const bool careful = plan->steps.coarse || plan->steps.slopes;  // and trials take a part of its solves
-    if (careful && report->seconds > 0 && isfinite(report->seconds))
+    const bool timed = report->size >= offsetof(dpcr_solve_report, seconds) + sizeof report->seconds;
+    if (careful && timed && report->seconds > 0 && isfinite(report->seconds))
         known.spent = fmin(known.spent + report->seconds, most_spent);
     if (method == DPCR_METHOD_SEQUENTIAL) {
         if (careful) dpcri_wisdom_remember(plan->context, plan->key, &known);
