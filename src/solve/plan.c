@@ -192,12 +192,14 @@ int64_t dpcri_back_block(const dpcr_steps *steps) {
 // of whole windows and that a core's caches do not hold pass once a window, which has rows enough for that.
 int64_t dpcri_loop_back_window(const dpcr_steps *steps) {
     enum { LARGE = 1 << 20, ROWS = 256 };
-    const int64_t numbers = steps->width + (steps->gradient_whole ? steps->tape_values : 0);
     // Without adjoint the windows are linear chains, whose seams are seen in the bits: they lie as for one sequence.
+    const int64_t jacobian = !steps->adjoint && steps->linearise ? dpcr_transition_values(&steps->jacobian) : 0;
+    const int64_t numbers = steps->width + jacobian + (steps->gradient_whole ? steps->tape_values : 0);
     const int64_t real = (int64_t)dpcr_dtype_size(steps->dtype);
     const int64_t batch = steps->adjoint && steps->batch > 0 ? steps->batch : 1;
     const int64_t bytes = batch * numbers * real, state = bytes > 0 ? bytes : 1;
-    const bool large = steps->gradient_whole && mixes(steps) && steps->flops / 2 * (double)real > LARGE;
+    const bool large =
+        steps->adjoint && steps->gradient_whole && mixes(steps) && steps->flops / 2 * (double)real > LARGE;
     const int64_t first_cache = (32 << 10) / state, most = first_cache > 256 ? first_cache : 256;
     return clamp((256 << 10) / state, large ? (ROWS + batch - 1) / batch : 1, clamp(steps->length, 1, most));
 }
