@@ -357,7 +357,7 @@ static const struct argp_option network_options[] = {
     {"layers", KEY_LAYERS, "N", 0, "Length of the chain", 0},
     {"width", KEY_WIDTH, "W", 0, "Width of a state", 0},
     {"hidden", KEY_HIDDEN, "H", 0, "Width inside a two-layer branch (default: the width)", 0},
-    {"batch", KEY_BATCH, "B", 0, "Sequences at once", 0},
+    {"batch", KEY_BATCH, "B", 0, "Sequences (of a classifier: images) at once", 0},
     {"dtype", KEY_DTYPE, "TYPE", 0, "float32 or float64", 0},
     {"activation", KEY_ACTIVATION, "NAME", 0,
      "identity, relu, tanh, sigmoid, gelu, silu (default: relu; in a resnet's linear branch tanh)", 0},
