@@ -34,9 +34,10 @@ static void standardise(regression *l) {
         double mean = 0, square = 0;
         for (int64_t i = 0; i < count; i++) mean += l->x[0][i * n + j] / (double)count;
         for (int64_t i = 0; i < count; i++) square += pow(l->x[0][i * n + j] - mean, 2) / (double)count;
+        const double deviation = cli_deviation(mean, square);
         for (int p = 0; p < 2; p++)
             for (int64_t i = 0; i < l->r->part[p].count; i++)
-                l->x[p][i * n + j] = (l->x[p][i * n + j] - mean) / cli_deviation(mean, square);
+                l->x[p][i * n + j] = (l->x[p][i * n + j] - mean) / deviation;
     }
 }
 

@@ -400,7 +400,7 @@ static double judge(convnet *net, const float *logits, int64_t *correct) {
             if (logits[c] > most) most = logits[c], best = c;
         for (int c = 0; c < CONVNET_CLASSES; c++) sum += exp(logits[c] - most);
         loss += most + log(sum) - logits[net->labels[b]];
-        *correct += best == net->labels[b] && !isnan(sum);
+        *correct += best == net->labels[b] && !isnan(sum);  // of NaN none is best
         for (int c = 0; c < CONVNET_CLASSES; c++)
             g[c] = (float)((exp(logits[c] - most) / sum - (c == net->labels[b])) / (double)net->rows);
     }

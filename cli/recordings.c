@@ -366,11 +366,12 @@ static int split(cli_recordings *r, const listing *l) {
     return CLI_DONE;
 }
 
+// Of a mean of numbers that are all one: millions of sums in double leave less.
 static bool is_rounding(double mean, double deviation) { return deviation <= 1e-9 * fabs(mean); }
 
 double cli_deviation(double mean, double variance) {
     const double deviation = sqrt(variance);
-    return deviation == 0 || is_rounding(mean, deviation) ? 1 : deviation;
+    return is_rounding(mean, deviation) ? 1 : deviation;
 }
 
 // Mean and deviation of each number over the frames of the training part.

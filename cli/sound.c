@@ -58,12 +58,18 @@ static bool read_head(const layout *l, FILE *file, int64_t at, char name[4], uin
     return true;
 }
 
-static bool has_all_samples(const layout *l, FILE *file, int64_t bytes) {
+// Where the chunk of samples begins behind its head, and how many bytes it says; 0: there is none.
+static int64_t find_samples(const layout *l, FILE *file, uint32_t *size) {
     char name[4];
+    for (int64_t at = HEAD + 4; read_head(l, file, at, name, size); at += HEAD + (int64_t)*size + *size % 2)
+        if (!memcmp(name, l->samples, 4)) return at + HEAD;
+    return 0;
+}
+
+static bool has_all_samples(const layout *l, FILE *file, int64_t bytes) {
     uint32_t size = 0;
-    for (int64_t at = HEAD + 4; read_head(l, file, at, name, &size); at += HEAD + (int64_t)size + size % 2)
-        if (!memcmp(name, l->samples, 4)) return at + HEAD + (int64_t)size <= bytes;
-    return false;
+    const int64_t at = find_samples(l, file, &size);
+    return at > 0 && at + (int64_t)size <= bytes;
 }
 
 // Who writes into a pipe cannot say how long it is: 0, or about the most that 31 or 32 bits hold.
@@ -92,15 +98,15 @@ static bool is_shorter_long(FILE *file, int64_t bytes) {
     return said < INT64_MAX && (uint64_t)(bytes - HEAD) + 1 < said;
 }
 
-// Does a file whose size is not known, or known as that of its heads, go on behind samples that it counts as none?
+// Are there bytes behind samples that are said to be none, and beyond what the whole is said to be? Its writer was
+// stopped before he could say.
 static bool goes_on(const layout *l, FILE *file, int64_t bytes) {
     char name[4];
     uint32_t said = 0, size = 0;
     if (!read_head(l, file, 0, name, &said) || memcmp(name, l->form, 4) != 0) return false;
-    if (!l->samples) return read_head(l, file, 4, name, &size) && size == 0 && said < bytes;
-    for (int64_t at = HEAD + 4; read_head(l, file, at, name, &size); at += HEAD + (int64_t)size + size % 2)
-        if (!memcmp(name, l->samples, 4)) return size == 0 && at + HEAD < bytes && HEAD + (int64_t)said < bytes;
-    return false;
+    if (!l->samples) return read_head(l, file, 4, name, &size) && size == 0 && said < bytes;  // said: where they begin
+    const int64_t at = find_samples(l, file, &size);
+    return at > 0 && size == 0 && at < bytes && HEAD + (int64_t)said < bytes;
 }
 
 // What is wrong with a sound of so many samples, NULL: nothing.

@@ -368,7 +368,8 @@ def lengths_of(steps):
     return (([cast], [both]), ([node("Expand", ["k", "b"], ["L"])], [one]), ([node("Constant", [], ["l"], value_ints=[steps, steps]), cast], []),
             ([node("Constant", [], ["n"], value_int=steps), node("Unsqueeze", ["n", "0"], ["m"]), node("Cast", ["m"], ["L"], to=6)], []),
             ([node("Concat", ["k", "k"], ["L"], axis=0)], [one]), ([node("Concat", ["given", "k"], ["L"], axis=0)], [one]),
-            ([node("ConstantOfShape", ["b"], ["L"], value=tensor("", (1,), [steps], "raw", 6))], []))
+            ([node("ConstantOfShape", ["b"], ["L"], value=tensor("", (1,), [steps], "raw", 6))], []),
+            *(() if steps == 5 else (([node("ConstantOfShape", ["b"], ["l"]), cast], []),)))  # zeros
 
 
 for steps in (5, 3):

@@ -92,6 +92,11 @@ whole = answer(*TRAIN, *both, "--steps", 0, "--prune", 0, "--prune-stages", 1, "
 assert abs(whole["dense_test_loss"] - whole["test_loss"]) < 1e-4 and whole["weights_kept"] == whole["weights"], whole
 assert [whole[k] for k in ("first_loss", "train_loss", "train_accuracy")] == [None] * 3, whole  # of no step
 
+brief = ["--data", path("idx"), "--divisor", 16, "--dense-steps", 1, "--dense-batch", 10, "--steps", 2, "--batch", 4, "--test", 20]
+# logits that are no numbers are no class, the first one neither
+wild = answer(*TRAIN, *brief, "--steps", 0, "--rate", 1e8, "--optimiser", "sgd", "--momentum", 0, "--warm-up", 0)
+assert wild["test_loss"] is None and wild["test_accuracy"] == 0, wild
+
 # hardly any channels, hardly any weights left, more stages than steps
 narrow = answer(*TRAIN, "--data", path("idx"), "--divisor", 512, "--prune", 0.999, "--dense-steps", 3, "--dense-batch", 10, "--prune-stages", 40, "--steps", 4,
               "--batch", 4, "--compare", 2, "--test", 20)
@@ -114,7 +119,6 @@ for attempt, (delay, kind) in enumerate(((0.0, signal.SIGINT), (0.05, signal.SIG
            {k: done[k] for k in ("train_loss", "train_accuracy", "dense_test_loss", "test_loss")}, (r, done)
     os.remove(path("cut"))
 # stopped while the pruned network is made, which asks too, or within a step
-brief = ["--data", path("idx"), "--divisor", 16, "--dense-steps", 1, "--dense-batch", 10, "--steps", 2, "--batch", 4, "--test", 20]
 for attempt in range(10):
     child = subprocess.Popen(words(*TRAIN, *brief, "--checkpoint-seconds", 0.001, "--save", path("cut")),
                              stdout=subprocess.PIPE, stderr=subprocess.PIPE)

@@ -24,6 +24,7 @@
 #define TESTS_ONE_OF 1
 #endif
 #define TESTS_SANITIZED (TESTS_ONE_OF > 1)
+#define TESTS_FOR_RACES (TESTS_ONE_OF == 12)  // under ThreadSanitizer
 
 // Does case number `run` take part?
 static inline bool sampled(int64_t run) {
@@ -32,6 +33,6 @@ static inline bool sampled(int64_t run) {
 }
 
 // Does it, where AddressSanitizer looks at every case?
-static inline bool sampled_for_races(int64_t run) { return TESTS_ONE_OF < 12 || sampled(run); }
+static inline bool sampled_for_races(int64_t run) { return !TESTS_FOR_RACES || sampled(run); }
 
 #endif

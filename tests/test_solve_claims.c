@@ -119,7 +119,7 @@ static double wandering(int64_t l, double z) { return z + 0.02 * sin(z + 0.01 * 
 // Also where rounding takes more than the tolerance: a sequence's sweeps and bits do not hang on those beside it.
 static void mean_locks_alone_as_among_others(void **state) {
     (void)state;
-    enum { LENGTH = 512, BATCH = TESTS_SANITIZED ? 256 : 4096 };
+    enum { LENGTH = 512, BATCH = TESTS_FOR_RACES ? 256 : 4096 };
     dpcr_context *context = solving_context(1);
     double *z0 = calloc(BATCH, sizeof *z0);
     float *few = (float *)z0;
@@ -320,7 +320,7 @@ static double about_settling(int64_t l, int64_t steps, double z) {
     return (void)l, pow(0.65, (double)steps) * (z - 0.08) + 0.08;
 }
 
-// Of three sequences that end after different sweeps, with a tape and without.
+// The step's derivative, by a difference.
 static int slope(void *user, const dpcr_span *span, const dpcr_array *in, const dpcr_array *f, const dpcr_array *a) {
     scalars *s = user;
     for (int64_t c = 0; c < span->lanes; c++)
@@ -335,6 +335,7 @@ static int slope(void *user, const dpcr_span *span, const dpcr_array *in, const 
     return 0;
 }
 
+// Of three sequences that end after different sweeps, with a tape and without.
 static void evaluations_are_those_made(void **state) {
     (void)state;
     dpcr_context *context = solving_context(1);
@@ -446,22 +447,13 @@ static void nothing_is_carried_of_who_has_not_moved(void **state) {
                                             .atol = 1e-3,
                                             .rtol = 1e-3,
                                             .confirm = 1e-2};
-        const int64_t shape[3] = {25, batch, 1};
-        double z0[2] = {0, 1}, z[50];
-        int reasons[2], sweeps[2];
-        const dpcr_array first = dpcr_array_make(z0, DPCR_F64, 2, shape + 1),
-                         states = dpcr_array_make(z, DPCR_F64, 3, shape);
-        dpcr_solve_report report = {
-            .size = sizeof report, .batch_capacity = 2, .sequence_reason = reasons, .sequence_sweeps = sweeps};
-        dpcr_solve_plan *plan = NULL;
-        assert_int_equal(dpcr_solve_plan_create(context, &steps, &options, &plan, NULL), DPCR_OK);
-        const size_t bytes = dpcr_solve_plan_workspace(plan);
-        void *workspace = solving_workspace(bytes);
-        assert_int_equal(dpcr_solve_execute(plan, &first, &states, NULL, workspace, bytes, &report, NULL), DPCR_OK);
-        assert_int_equal(reasons[0], DPCR_REASON_CONVERGED);
-        assert_int_equal(sweeps[0], 1);
-        free(workspace);
-        dpcr_solve_plan_destroy(plan);
+        const chain c = {.length = 25, .batch = batch, .width = 1, .dtype = DPCR_F64};
+        const double z0[2] = {0, 1};
+        solved r = solve_steps(context, &steps, &c, z0, &options, NULL, 0);
+        assert_int_equal(r.status, DPCR_OK);
+        assert_int_equal(r.reasons[0], DPCR_REASON_CONVERGED);
+        assert_int_equal(r.sweeps[0], 1);
+        solved_free(&r);
     }
     dpcr_context_destroy(context);
 }

@@ -109,7 +109,7 @@ static void products(void **state) {
             for (int j = 0; j < 3; j++)
                 for (int s = 0; s < SIZES; s++)
                     for (int64_t density = 0; density <= 600; density += 150)
-                        if (sampled(cases++))
+                        if (sampled_for_races(cases++))
                             check_product(context, all_dtypes[d], operand_kinds[i], operand_kinds[j], sizes[s],
                                           density);
     dpcr_context_destroy(context);

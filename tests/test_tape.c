@@ -9,7 +9,7 @@
 #include "sampled.h"
 #include "solving.h"
 
-enum { LAYERS = TESTS_SANITIZED ? 100 : 170, BATCH = 37, WIDTH = 9 };
+enum { LAYERS = TESTS_FOR_RACES ? 100 : 170, BATCH = 37, WIDTH = 9 };
 
 // The model's callbacks, watched.
 typedef struct watched {

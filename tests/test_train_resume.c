@@ -355,7 +355,7 @@ static void a_run_killed_at_random_moments_ends_with_the_same_file(void **state)
     const uint64_t seed = (uint64_t)time(NULL);
     bool ended = false;
     int kills = 0;
-    for (uint64_t i = 0; i < (TESTS_SANITIZED ? 10 : 60) && !ended; i++) {
+    for (uint64_t i = 0; i < (TESTS_FOR_RACES ? 10 : 60) && !ended; i++) {
         const uint64_t most = 10000000 + i * 5000000;
         ended = run_child(f.file, (long)dpcri_random_below(seed, DPCRI_STREAM_DATA, i, most));
         kills += !ended;

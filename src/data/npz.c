@@ -82,11 +82,22 @@ done:
     return status;
 }
 
+// Is a full field one of 64 bits, said elsewhere? A count of members may be just as large.
+static dpcr_status is_zip64(const dpcri_source *source, int64_t end_at, const directory *said, bool *is,
+                            dpcr_error *error) {
+    unsigned char magic[4] = {0};
+    *is = said->bytes == full32 || said->at == full32;
+    if (*is || said->count != full16 || end_at < LOCATOR_BYTES) return DPCR_OK;
+    const dpcr_status status =
+        dpcri_source_read(source, end_at - LOCATOR_BYTES, magic, sizeof magic, "npz zip64 locator", error);
+    *is = get32(magic) == locator_magic;
+    return status;
+}
+
 static dpcr_status read_end64(const dpcri_source *source, int64_t end_at, directory *found, dpcr_error *error) {
     unsigned char locator[LOCATOR_BYTES] = {0}, end[END64_BYTES];
     dpcr_status status;
     DPCR_TRY(dpcri_source_read(source, end_at - LOCATOR_BYTES, locator, sizeof locator, "npz zip64 locator", error));
-    if (get32(locator) != locator_magic && found->bytes != full32 && found->at != full32) goto done;  // 65535 members
     if (get32(locator) != locator_magic || get32(locator + 4) != 0 || get32(locator + 16) > 1)
         DPCR_TRY(
             dpcri_source_bad(source, error, "npz: the zip64 locator is missing, or the archive has several parts"));
@@ -103,10 +114,12 @@ static dpcr_status find_directory(dpcr_context *context, const dpcri_source *sou
                                   dpcr_error *error) {
     unsigned char end[END_BYTES] = {0};
     int64_t end_at = 0, last = 0;
+    bool wide = false;
     dpcr_status status;
     DPCR_TRY(find_end(context, source, end, &end_at, error));
     *found = (directory){.count = get16(end + 10), .bytes = get32(end + 12), .at = get32(end + 16)};
-    if (found->count == full16 || found->bytes == full32 || found->at == full32) {
+    DPCR_TRY(is_zip64(source, end_at, found, &wide, error));
+    if (wide) {
         DPCR_TRY(read_end64(source, end_at, found, error));
     } else if (get16(end + 4) != 0 || get16(end + 6) != 0 || get16(end + 8) != get16(end + 10)) {
         DPCR_TRY(dpcri_source_bad(source, error, "npz: the archive has several parts, wanted one"));

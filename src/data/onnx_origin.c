@@ -45,6 +45,10 @@ static void add_inputs(walk *w, const dpcri_onnx_node *node, unsigned which) {
 
 static const dpcri_onnx_value *next(walk *w) { return w->count ? w->pending[--w->count] : NULL; }
 
+static bool is_a(const dpcri_onnx_node *node, const char *type) {
+    return node->standard && dpcri_span_is(node->type, type);
+}
+
 // ---- constants ----
 
 dpcr_status dpcri_onnx_all_zeros(const dpcri_onnx *m, const dpcri_onnx_tensor *t, const char *what, bool *zeros,
@@ -84,7 +88,7 @@ static bool constant_of(const dpcri_onnx *m, const dpcri_onnx_value *value, dpcr
     dpcri_onnx_attribute a;
     if (dpcri_onnx_constant(m, value->name, t)) return true;
     const dpcri_onnx_node *node = &m->node[value->node];
-    if (!node->standard || !dpcri_span_is(node->type, "ConstantOfShape")) return false;
+    if (!is_a(node, "ConstantOfShape")) return false;
     if (!dpcri_onnx_find_attribute(node, "value", &a) || !a.t.at) return false;
     *t = dpcri_onnx_read_tensor(a.t);
     return true;
@@ -111,14 +115,13 @@ static bool floats_are_zeros(dpcri_span attribute) {
 }
 
 // Of a Constant that has no tensor.
-static bool attributes_are_zeros(const dpcri_onnx_node *node) {
+static bool attributes_are_zeros(const dpcri_onnx *m, const dpcri_onnx_value *value) {
+    const dpcri_onnx_node *node = &m->node[value->node];
     dpcri_onnx_attribute a;
     int64_t number[MOST_INTEGERS];
     if (dpcri_onnx_find_attribute(node, "value_float", &a)) return a.f == 0;
-    if (dpcri_onnx_find_attribute(node, "value_int", &a)) return a.i == 0;
     if (dpcri_onnx_find_attribute(node, "value_floats", &a)) return floats_are_zeros(a.body);
-    return dpcri_onnx_find_attribute(node, "value_ints", &a) &&
-           are_zeros(number, dpcri_onnx_attribute_integers(&a, number, MOST_INTEGERS));
+    return are_zeros(number, dpcri_onnx_integers(m, value->name, number, MOST_INTEGERS));
 }
 
 static dpcr_status tensor_is_zeros(const dpcri_onnx *m, const dpcri_onnx_tensor *t, const char *what, bool *zeros,
@@ -144,14 +147,13 @@ dpcr_status dpcri_onnx_copies_zeros(const dpcri_onnx *m, dpcri_span name, const 
             continue;
         }
         const dpcri_onnx_node *node = &m->node[value->node];
-        const unsigned copied = copied_inputs(m, node);
-        if (node->standard && dpcri_span_is(node->type, "Constant")) {
-            *zeros = attributes_are_zeros(node);
-            continue;
+        if (is_a(node, "Constant")) {
+            *zeros = attributes_are_zeros(m, value);
+        } else if (!is_a(node, "ConstantOfShape")) {  // which fills with zeros
+            const unsigned copied = copied_inputs(m, node);
+            *computed = *computed || !copied;
+            add_inputs(&w, node, copied);
         }
-        const bool fills = node->standard && dpcri_span_is(node->type, "ConstantOfShape");  // with zeros
-        *computed = *computed || (!copied && !fills);
-        add_inputs(&w, node, copied);
     }
 done:
     walk_end(&w);
@@ -170,12 +172,11 @@ dpcr_status dpcri_onnx_copies_others(const dpcri_onnx *m, dpcri_span name, int64
     DPCR_TRY(walk_begin(&w, m, error));
     add(&w, name);
     while (!*others && (value = next(&w))) {
-        const dpcri_onnx_node *node = value->node < 0 ? NULL : &m->node[value->node];
-        const bool is_constant = !node || (node->standard && dpcri_span_is(node->type, "Constant"));
-        const bool fills = !is_constant && constant_of(m, value, &t);
-        if (is_constant || fills) {
+        const bool tensor = constant_of(m, value, &t);
+        const dpcri_onnx_node *node = tensor ? NULL : &m->node[value->node];
+        if (tensor || is_a(node, "Constant") || is_a(node, "ConstantOfShape")) {  // that one fills with zeros
             const int count =
-                fills ? dpcri_onnx_tensor_integers(&t, found, MOST) : dpcri_onnx_integers(m, value->name, found, MOST);
+                tensor ? dpcri_onnx_tensor_integers(&t, found, MOST) : dpcri_onnx_integers(m, value->name, found, MOST);
             *others = count <= 0;
             for (int i = 0; i < count; i++) *others = *others || found[i] != number;
             continue;
@@ -202,16 +203,14 @@ static bool is_open(const dpcri_onnx_node *node) {
          more = dpcri_onnx_next_attribute(&rest, &attribute, &type))
         if (type == GRAPH || type == GRAPHS) return true;
     rest = node->body;
-    if (!dpcri_onnx_next_input(&rest, &input)) return !dpcri_span_is(node->type, "Constant");
+    if (!dpcri_onnx_next_input(&rest, &input)) return !is_a(node, "Constant");
     static const char *const random[] = {"Bernoulli", "Multinomial", "RandomNormalLike", "RandomUniformLike"};
     for (size_t i = 0; i < sizeof random / sizeof random[0]; i++)
         if (dpcri_span_is(node->type, random[i])) return true;
     return false;
 }
 
-static bool is_of_extents(const dpcri_onnx_node *node) {
-    return node->standard && (dpcri_span_is(node->type, "Shape") || dpcri_span_is(node->type, "Size"));
-}
+static bool is_of_extents(const dpcri_onnx_node *node) { return is_a(node, "Shape") || is_a(node, "Size"); }
 
 dpcr_status dpcri_onnx_is_fixed(const dpcri_onnx *m, dpcri_span name, bool *fixed, dpcr_error *error) {
     const dpcri_onnx_value *value;
