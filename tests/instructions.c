@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
-// instructions CASE: runs one hot path once, in a function of its own (`measured`), so that callgrind can count what it
-// executes (tests/instructions.sh). Prints the steps that the count is to be divided by. One thread, through the public
-// interface; a case is a row of the table at the end.
+// instructions CASE...: runs each hot path once, in a function of its own (`measured`), so that callgrind can count
+// what it executes (tests/instructions.sh). Prints the case and the steps that the count is to be divided by. One
+// thread, through the public interface; a case is a row of the table at the end.
 #include <deeppcr/deeppcr.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -218,18 +218,19 @@ static void attention(work *w, int64_t heads, int64_t width, int64_t length) {
     X("selective-64-16", 1024, selective(w, 64, 16, 1024))                                                           \
     X("attention-2-64", 256, attention(w, 2, 64, 256))
 
-int main(int argc, char **argv) {
-    work all = {.error = {0}}, *w = &all;
-    int64_t steps = 0;
-    const dpcr_context_options options = {.size = sizeof options, .threads = 1};
-    ensure(dpcr_context_create(&options, &w->context, &w->error), &w->error);
-#define CASE(name, count, set_up)                  \
-    if (argc == 2 && strcmp(argv[1], name) == 0) { \
-        set_up;                                    \
-        steps = count;                             \
+/* The case's steps; 0: there is none of that name. */
+static int64_t prepare(work *w, const char *name) {
+#define CASE(known, count, set_up)  \
+    if (strcmp(name, known) == 0) { \
+        set_up;                     \
+        return count;               \
     }
     CASES(CASE)
 #undef CASE
+    return 0;
+}
+
+int main(int argc, char **argv) {
     if (argc == 2 && strcmp(argv[1], "list") == 0) {
 #define CASE(name, count, set_up) puts(name);
         CASES(CASE)
@@ -240,11 +241,19 @@ int main(int argc, char **argv) {
         puts(COMPILER);
         return 0;
     }
-    if (steps == 0) {
-        fprintf(stderr, "usage: instructions CASE|list|compiler\n");
-        return 2;
+    const dpcr_context_options options = {.size = sizeof options, .threads = 1};
+    for (int i = 1; i < argc; i++) {
+        work all = {.error = {0}};
+        ensure(dpcr_context_create(&options, &all.context, &all.error), &all.error);
+        const int64_t steps = prepare(&all, argv[i]);
+        if (steps == 0) {
+            fprintf(stderr, "instructions: no case '%s'\n", argv[i]);
+            return 2;
+        }
+        measured(&all);
+        printf("%s,%lld\n", argv[i], (long long)steps);
     }
-    measured(w);
-    printf("%lld\n", (long long)steps);
-    return 0;
+    if (argc > 1) return 0;
+    fprintf(stderr, "usage: instructions CASE...|list|compiler\n");
+    return 2;
 }

@@ -32,14 +32,14 @@ def disassembly(build):
                           capture_output=True, text=True).stdout
     found, lines, name, source = {}, [], None, ""
     for line in text.splitlines() + ["end:"]:
-        if m := re.match(r"(\S+\.o):\s+file format", line):
-            source = m.group(1)
+        member = re.match(r"(\S+\.o):\s+file format", line)
         head = re.match(r"[0-9a-f]+ <(.+)>:$", line)
-        if head or line == "end:":
+        if member or head or line == "end:":
             if name and any("zmm" in text for _, text in lines):
                 found[name] = innermost_loops(lines)
-            name, lines = (f"{source.split('.')[0]}:{head.group(1)}", []) if head else (None, [])
-        elif m := re.match(r"\s*([0-9a-f]+):\t(.*)", line):
+            source = member.group(1).split(".")[0] if member else source
+            name, lines = (f"{source}:{head.group(1)}", []) if head and source.endswith("avx512") else (None, [])
+        elif name and (m := re.match(r"\s*([0-9a-f]+):\t(.*)", line)):
             lines.append((int(m.group(1), 16), m.group(2).strip()))
     return {name: value for name, value in found.items() if value[0] > 0}
 

@@ -18,11 +18,15 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 for level in portable avx2; do
     if [ $level = avx2 ] && ! grep -qw avx2 /proc/cpuinfo; then continue; fi
-    for case in $("$build/instructions" list); do
-        DEEPPCR_ISA=$level valgrind --tool=callgrind --toggle-collect=measured --callgrind-out-file=/dev/null \
-            "$build/instructions" "$case" >"$work/out" 2>"$work/err" || { cat "$work/err" >&2; exit 1; }
-        counted=$(sed -n 's/.*Collected : //p' "$work/err" | tr -d ' ')
-        echo "$case,$level,$counted,$(cat "$work/out")"
-    done
+    # A file for each call of `measured`, in their order; the last one is of what comes behind them all.
+    # shellcheck disable=SC2046 # a name is one word
+    DEEPPCR_ISA=$level valgrind --tool=callgrind --toggle-collect=measured --dump-after=measured \
+        --callgrind-out-file="$work/$level" "$build/instructions" $("$build/instructions" list) >"$work/out" 2>"$work/err" ||
+        { cat "$work/err" >&2; exit 1; }
+    call=0
+    while IFS=, read -r case steps; do
+        call=$((call + 1))
+        echo "$case,$level,$(sed -n 's/^totals: //p' "$work/$level.$call"),$steps"
+    done <"$work/out"
 done >"$work/counts"
 python3 tests/instructions.py "$build" "$table" "$work/counts" "$compiler" "${2:-}"
