@@ -35,7 +35,7 @@ typedef struct diffusion {
     int64_t limit, width, depth;
     dpcr_noise_options noise;
     dpcr_prediction prediction;
-    bool denoiser, conditional, prediction_given, convolutional;
+    bool denoiser, conditional, prediction_given, convolutional, convolutions_given;
     // The run.
     dpcr_context *context;
     dpcr_dataset training;
@@ -112,6 +112,7 @@ static error_t parse_diffusion(int key, char *arg, struct argp_state *state) {
         case KEY_CONVOLUTIONS:
             if (!cli_read_word("--convolutions", arg, convolution_names, 3, &word)) return EINVAL;
             o->convolution = (dpcr_convolution)word;
+            d->convolutions_given = true;
             return 0;
         case KEY_SCHEDULE: return read_schedule(d, arg);
         case KEY_PREDICTION: return read_prediction(d, arg);
@@ -295,7 +296,9 @@ int cli_train_diffusion(int argc, char **argv) {
     if (d.options.resume && !d.options.save) d.options.save = d.options.resume;
     if (d.convolutional && d.denoiser)
         return cli_fail(CLI_USAGE, "--conv is a vae's: wanted 'train vae --conv', then 'train denoiser --latent FILE'");
-    if (d.options.convolution != DPCR_CONVOLUTION_AUTO && !d.convolutional)
+    if (d.options.checkpoint_seconds > 0 && !d.options.save)
+        return cli_fail(CLI_USAGE, "--checkpoint-seconds: wanted with --save");
+    if (d.convolutions_given && !d.convolutional)
         return cli_fail(CLI_USAGE, "--convolutions: wanted with 'train vae --conv'");
     if (!d.denoiser && (d.conditional || d.prediction_given || d.noise.steps || d.noise.kind != DPCR_NOISE_LINEAR))
         return cli_fail(CLI_USAGE, "--conditional, --prediction, --schedule and --steps: wanted with 'train denoiser'");

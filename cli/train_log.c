@@ -76,6 +76,8 @@ int cli_report_check(const cli_report *report) {
     if (o->resume && !cli_resumable(o->resume)) return CLI_INPUT;
     const int status = cli_check_save(o->save);
     if (status != CLI_DONE) return status;
+    if (report->log_every && !report->log_path) return cli_fail(CLI_USAGE, "--log-every: wanted with --log");
+    if (o->checkpoint_seconds > 0 && !o->save) return cli_fail(CLI_USAGE, "--checkpoint-seconds: wanted with --save");
     if (cli_is_stdout(report->log_path) + report->common->json + cli_is_stdout(report->common->csv) > 1)
         return cli_fail(CLI_USAGE, "standard output is wanted twice (--json, --csv - or --log -)");
     const cli_file log = {"--log", report->log_path}, csv = {"--csv", report->common->csv};
@@ -330,7 +332,7 @@ int cli_report_step(cli_report *r, const dpcr_train_state *state) {
     if (state->sentence) snprintf(r->sentence, sizeof r->sentence, "%s", state->sentence);
     const dpcr_train_state s = without_tests(state, r->test_seconds);
     r->state = s;
-    if (!r->status) r->status = log_step(&r->log, r->log_every, before, &s, r->unit);
+    if (!r->status) r->status = log_step(&r->log, r->log_every ? r->log_every : 1, before, &s, r->unit);
     cli_progress_draw(&r->progress, &s, state->epoch_ended != 0);
     if (!r->status && !r->log.missed && state->epoch_ended) r->status = end_epoch(r, &s);
     return r->status || r->log.missed ? -1 : cli_signal();

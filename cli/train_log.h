@@ -18,7 +18,7 @@ typedef dpcr_status cli_test_function(void *user, double *loss, double *accuracy
 
 typedef struct cli_report {
     const char *log_path;
-    int64_t log_every, test_every;  // 0 of the latter: only at the end
+    int64_t log_every, test_every;  // 0: every step; only at the end
     dpcr_train_options *train;      // the run's: the group of options below settles its files
     cli_common *common;
     const char *unit;  // what is counted, such as "images"
@@ -40,7 +40,7 @@ typedef struct cli_report {
 } cli_report;
 
 #define CLI_REPORT_DEFAULTS \
-    { .log_every = 1, .test_every = 1, .log = {.fd = -1}, .tested_step = -1 }
+    { .test_every = 1, .log = {.fd = -1}, .tested_step = -1 }
 // The group of options of what a run leaves: --save, --resume, --checkpoint-seconds, --log, --log-every, --test-every.
 extern const struct argp cli_report_argp;
 // After parsing: the files by default, and whether they can be had; the exit code.

@@ -428,7 +428,7 @@ static int one_step(training *t, int part) {
     t->step++;
     tell_step(t, part, loss, correct);
     if (cli_signal() && t->step < steps_in_all(t)) return stop_as_asked(t);
-    return cli_now() - t->saved >= t->checkpoint_seconds ? save(t) : CLI_DONE;
+    return cli_now() - t->saved >= (t->checkpoint_seconds > 0 ? t->checkpoint_seconds : 30) ? save(t) : CLI_DONE;
 }
 
 // Of the test images whole batches; there is one.
@@ -679,7 +679,7 @@ int cli_train_vgg(int argc, char **argv) {
     t->data = CLI_FASHION_MNIST;
     t->part_steps[WHOLE] = 400, t->part_batch[WHOLE] = 32, t->part_steps[PRUNED] = 200, t->part_batch[PRUNED] = 4;
     t->divisor = 1, t->compare = 20, t->test = 256, t->prune = 0.97, t->levels = 2;
-    t->stages = 8, t->checkpoint_seconds = 30, t->order_of = -1;
+    t->stages = 8, t->order_of = -1;
     const cli_syntax syntax = {
         .arguments = "",
         .doc =
@@ -697,7 +697,10 @@ int cli_train_vgg(int argc, char **argv) {
     int status;
     if (cli_parse(&syntax, argc, argv, positional, &status)) {
         if (t->resume && !t->save) t->save = t->resume;
-        status = run(t);
+        if (t->checkpoint_seconds > 0 && !t->save)
+            status = cli_fail(CLI_USAGE, "--checkpoint-seconds: wanted with --save");
+        else
+            status = run(t);
     }
     free(t);
     return status;

@@ -306,6 +306,8 @@ again = ["train", "vae", *small, "--latent", 4, "--width", 32, "--depth", 1, "--
 before = content("vae")
 put("more", before)
 assert answer(*again, "--epochs", 12, "--resume", path("more"))["steps"] == 12 * 16 and content("more") == before
+assert answer(*again, "--epochs", 12, "--kl", 1, "--resume", path("more"))["steps"] == 12 * 16 and content("more") == before  # the default
+refused(2, "'deeppcr.learn.weight' is 1 there and 2 here", *again, "--epochs", 12, "--kl", 2, "--resume", path("more"))
 more = answer(*again, "--epochs", 14, "--resume", path("more"))
 assert more["steps"] == 14 * 16 and content("more") != before, more
 
@@ -341,6 +343,8 @@ put_npy("planes.npy", (96, 32), [0] * 3072)
 refused(5, "wanted [3][32][32] or [3072]", "generate", path("colour"), "--known", 3, "--mask", path("planes.npy"), "--data", path("cifar"))
 refused(2, "wanted below 1", "train", "vae", *small, "--average", 1)
 refused(2, "--conv'", "train", "vae", *small, "--convolutions", "gathered")
+refused(2, "--conv'", "train", "denoiser", *small, "--convolutions", "auto")
+refused(2, "--checkpoint-seconds: wanted with --save", "train", "vae", *small, "--checkpoint-seconds", 5)
 refused(2, "vae's", "train", "denoiser", "--conv", *small)
 refused(2, "hidden times 2^depth", "train", "vae", "--conv", *colour, "--width", 16384, "--depth", 1)
 refused(2, "", "train", "denoiser", *small, "--latent", path("conv"))

@@ -153,6 +153,10 @@ fi
 PATH=/nonexistent "$program" schedule draw --png "$folder/x.png" 2>"$folder/err"
 [ $? -eq 4 ] && grep -q gnuplot "$folder/err" || complain "--png without gnuplot: $(cat "$folder/err")"
 
+# layers that ranks do not divide, also where the search chooses
+run generate --schedule layerpipe --ranks 2 --stages 5 --microbatches 4 >/dev/null
+run generate --schedule best --semantics delayed --ranks 2 --stages 5 --microbatches 4 >/dev/null
+
 # ---- refusals ----
 printf '0F0,0B0\n1F0,1X0\n' >"$folder/bad.csv"
 refused 2 "wanted one of generate" nonsense
@@ -160,6 +164,7 @@ refused 2 "wanted one of generate"
 refused 2 "--schedule 'x': wanted one of gpipe" generate --schedule x
 refused 2 "dualpipev: 4 microbatches" generate --schedule dualpipev --microbatches 4
 refused 2 "gpipe: 2 stages a rank" generate --schedule gpipe --chunks 2
+refused 2 "layerpipe: 5 stages on 2 ranks with 2 each; wanted 4" generate --schedule layerpipe --ranks 2 --stages 5 --chunks 2
 refused 2 "wanted three numbers" simulate --times 1,1
 refused 2 "wanted three numbers" simulate --times 1,1,1,1
 refused 2 "at least one above 0" simulate --times 0,0,0

@@ -97,6 +97,8 @@ with open(path("stdout")) as file:
 assert not os.path.exists("-")
 for other in ("--json", "--csv=-"):
     refused(2, "standard output is wanted twice", *few, "--log", "-", other)
+for option, beside in (("--log-every", "--log"), ("--checkpoint-seconds", "--save")):
+    refused(2, option + ": wanted with " + beside, "train", "mlp", *small, option, 5)
 refused(2, "wanted a name that does not end in .npz", *few, "--save", path("m.npz"))
 with open(path("other"), "wb") as file:  # safetensors of something else
     file.write(struct.pack("<Q", 2) + b"{}")

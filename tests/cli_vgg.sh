@@ -88,6 +88,7 @@ for batch in (3, 20):
     assert abs(e["test_loss"] - done["test_loss"]) < 1e-5, (e, done)
 for option in ("--method", "newton"), ("--scheme", "pcr"), ("--tolerance", "1e-3"), ("--no-fallback",):
     refused(2, "a VGG-11 takes no " + option[0], *judge("model"), *option)
+refused(2, "--checkpoint-seconds: wanted with --save", *TRAIN, "--checkpoint-seconds", 5)
 whole = answer(*TRAIN, *both, "--steps", 0, "--prune", 0, "--prune-stages", 1, "--save", path("unpruned"))  # nothing taken out: both judge alike
 assert abs(whole["dense_test_loss"] - whole["test_loss"]) < 1e-4 and whole["weights_kept"] == whole["weights"], whole
 assert [whole[k] for k in ("first_loss", "train_loss", "train_accuracy")] == [None] * 3, whole  # of no step

@@ -125,8 +125,8 @@ DPCR_API dpcr_status dpcr_tensors_sum_agrees(const dpcr_tensors *tensors, const 
 // ---- ONNX ----
 
 // The RNN, GRU and LSTM nodes of an ONNX model, with their initialisers or Constants (float, double; float16 and
-// bfloat16, which come as float32; also in files beside the model), as the tensors of torch.nn's state_dict(): names,
-// shapes, order of the gates. What dpcr_safetensors_write makes of them dpcr_recurrent_load reads. Metadata:
+// bfloat16, which come as float32; also in files beside the model) or what Slice, Concat, Transpose, Unsqueeze, Squeeze
+// and Reshape make of such, as the tensors of torch.nn's state_dict(): names, shapes, order of the gates. What dpcr_safetensors_write makes of them dpcr_recurrent_load reads. Metadata:
 // "deeppcr.recurrent" the kind, "onnx.layout" "0" or "1", and, where they are not PyTorch's, "onnx.direction",
 // "onnx.linear_before_reset", "onnx.input_forget" and "onnx.clip"; an LSTM's peepholes are tensors "weight_ch_l..."
 // [3 H] in the order i, f, o.
@@ -142,9 +142,9 @@ DPCR_API dpcr_status dpcr_tensors_sum_agrees(const dpcr_tensors *tensors, const 
 // directions.
 //
 // DPCR_ERROR_UNSUPPORTED names the node and what cannot be said in these tensors: other activations, weights that are
-// computed, an initial state that is a constant other than 0, copied from one (through Expand, Slice, Concat and their
-// like) or computed from constants alone, lengths that are constants, or copied from them, and not, or not known to be,
-// all steps; else lengths and states are the run's.
+// computed otherwise, an initial state that is a constant other than 0, copied from one (through Expand, Slice, Concat
+// and their like) or computed from constants alone, lengths that are constants, or copied from them, and not, or not
+// known to be, all steps; else lengths and states are the run's.
 DPCR_API dpcr_status dpcr_onnx_read_recurrent(dpcr_context *context, const char *path, const char *node,
                                               dpcr_tensors *tensors, dpcr_error *error);
 // Calls found(state, file) for every tensor of the model, of branches and functions too, that lies in a file of its

@@ -120,7 +120,7 @@ typedef struct dpcr_schedule_options {
     int64_t ranks, chunks,
         microbatches;                  // chunks: stages a rank, 0: what the schedule wants (1, or 2 for the V shapes)
     int64_t accumulate;                // PipeDream-2BW's microbatches an update; 0: as many as ranks
-    int64_t stages;                    // LayerPipe's layers; 0: ranks * chunks. Of others ranks * chunks
+    int64_t stages;                    // LayerPipe's layers, with chunks 0 or 1; 0: ranks * chunks, as of others
     int split_input;                   // LayerPipe: I in two halves (inter-layer)
     const dpcr_schedule_costs *costs;  // for zb-h2, layerpipe and best; NULL: unit costs
     double memory_limit;  // of zb-h2 and best: activations a rank (F takes one, I frees half, W half); 0: none

@@ -568,6 +568,7 @@ dpcr_status dpcri_onnx_load(const dpcri_onnx *m, const dpcri_onnx_tensor *t, con
     dpcri_source file = {.fd = -1};
     dpcr_status status;
     *data = NULL;
+    if (t->folded.at) return dpcri_onnx_load_folded(m, t->folded, what, data, error);
     DPCR_TRY(check_size(m, t, what, &count, &bytes, &wide, error));
     if (t->external) DPCR_TRY(open_external(m, t, what, bytes, &file, &at, error));
     *data = dpcri_alloc(m->context, (size_t)wide);

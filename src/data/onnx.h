@@ -86,6 +86,7 @@ typedef struct dpcri_onnx_tensor {
     int64_t shape[DPCR_MAX_DIMS];
     bool external;
     dpcri_span location, offset, length;  // of external data; at NULL: not told
+    dpcri_span folded;  // the value that nodes make of constants (dpcri_onnx_fold); at NULL: it is stored
 } dpcri_onnx_tensor;
 
 dpcri_onnx_tensor dpcri_onnx_read_tensor(dpcri_span body);
@@ -104,6 +105,14 @@ void dpcri_onnx_external(const dpcri_onnx *model, dpcri_span file, void (*found)
 int dpcri_onnx_tensor_integers(const dpcri_onnx_tensor *tensor, int64_t *to, int most);
 int dpcri_onnx_integers(const dpcri_onnx *model, dpcri_span name, int64_t *to, int most);
 int dpcri_onnx_attribute_integers(const dpcri_onnx_attribute *attribute, int64_t *to, int most);
+
+// ---- weights that are made of constants: onnx_fold.c ----
+
+// A value that Slice (by steps of 1), Concat, Transpose, Unsqueeze, Squeeze and Reshape make of constants of floats:
+// its type and shape. False: others, or more of them than such a value takes. dpcri_onnx_load has the numbers.
+bool dpcri_onnx_fold(const dpcri_onnx *model, dpcri_span name, dpcri_onnx_tensor *tensor);
+dpcr_status dpcri_onnx_load_folded(const dpcri_onnx *model, dpcri_span name, const char *what, void **data,
+                                   dpcr_error *error);
 
 // ---- what a value is made of: onnx_origin.c ----
 

@@ -183,10 +183,11 @@ static dpcr_status find_weights(const dpcri_onnx *m, const layer *l, int64_t ind
     if (!has_input(l, index))
         return dpcri_source_bad(&m->source, error, "ONNX node '%s' (%s): it has no input %c", l->label.text,
                                 l->kind->type, letter);
-    if (!dpcri_onnx_constant(m, dpcri_onnx_input(l->node, index), tensor))
+    const dpcri_span name = dpcri_onnx_input(l->node, index);
+    if (!dpcri_onnx_constant(m, name, tensor) && !dpcri_onnx_fold(m, name, tensor))
         return dpcri_onnx_refuse(m, error,
                                  "ONNX node '%s' (%s): %c is computed or given when the model runs, wanted an "
-                                 "initialiser or a Constant (fold the model's constants first)",
+                                 "initialiser, a Constant, or parts of such (fold the model's constants first)",
                                  l->label.text, l->kind->type, letter);
     if (!dpcri_onnx_dtype(tensor))
         return dpcri_onnx_refuse(m, error,

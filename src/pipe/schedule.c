@@ -173,7 +173,7 @@ static dpcr_status check_options(const dpcr_schedule_options *o, const dpcri_gen
     if (!dpcri_mul(o->ranks, *chunks, &stages) || stages > most || o->microbatches > most / 4)
         return dpcri_fail(error, DPCR_ERROR_OVERFLOW, "%s: so many stages or microbatches do not fit 32 bits", g->name);
     const bool layers = g->semantics == DPCR_DELAYED || (o->kind == DPCR_SCHEDULE_BEST && o->semantics == DPCR_DELAYED);
-    if (o->stages && o->stages != stages && !layers)
+    if (o->stages && o->stages != stages && (!layers || o->chunks > 1))
         return dpcri_fail(error, DPCR_ERROR_UNSUPPORTED, "%s: %lld stages on %lld ranks with %lld each; wanted %lld",
                           g->name, (long long)o->stages, (long long)o->ranks, (long long)*chunks, (long long)stages);
     return DPCR_OK;

@@ -85,8 +85,8 @@ static dpcr_status put_position(learning *l, dpcri_bundle *b, dpcr_error *error)
     DPCR_TRY(dpcri_bundle_real(b, "deeppcr.learn.beta2", o->beta2, error));
     DPCR_TRY(dpcri_bundle_real(b, "deeppcr.learn.epsilon", o->epsilon, error));
     DPCR_TRY(dpcri_bundle_real(b, "deeppcr.learn.average", l->options.average, error));
-    DPCR_TRY(dpcri_bundle_real(b, "deeppcr.learn.drop", l->options.drop, error));
-    DPCR_TRY(dpcri_bundle_real(b, "deeppcr.learn.weight", l->options.weight, error));
+    DPCR_TRY(dpcri_bundle_real(b, "deeppcr.learn.drop", dpcri_learn_drop(&l->options), error));
+    DPCR_TRY(dpcri_bundle_real(b, "deeppcr.learn.weight", dpcri_learn_weight(&l->options), error));
     DPCR_TRY(dpcri_bundle_real(b, "deeppcr.learn.loss", l->loss, error));
     if (l->subject->convolutions)
         DPCR_TRY(dpcri_bundle_text(b, DPCRI_LEARN_CONVOLUTIONS, l->subject->convolutions, error));

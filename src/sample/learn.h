@@ -26,6 +26,10 @@ typedef struct dpcri_subject {
     dpcr_tensors *resumed;                  // the checkpoint where it was read already, freed once taken; else NULL
 } dpcri_subject;
 
+// What the options' zeros mean.
+static inline double dpcri_learn_drop(const dpcr_learn_options *o) { return o->drop > 0 ? o->drop : 0.1; }
+static inline double dpcri_learn_weight(const dpcr_learn_options *o) { return o->weight > 0 ? o->weight : 1; }
+
 // The options have their size, and the data set has pictures of that size, and labels; else refused in words.
 dpcr_status dpcri_learn_check(const dpcr_dataset *data, const dpcr_learn_options *options, int64_t rows, int64_t cols,
                               int64_t pixels, dpcr_error *error);

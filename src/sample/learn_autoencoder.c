@@ -226,7 +226,7 @@ dpcr_status dpcr_autoencoder_train(dpcr_autoencoder *a, const dpcr_dataset *data
     vae_learning l = {.a = a,
                       .data = data,
                       .seed = options->seed,
-                      .weight = options->weight > 0 ? options->weight : 1,
+                      .weight = dpcri_learn_weight(options),
                       .rows = options->batch > 0 && options->batch <= data->count ? options->batch : 1,
                       .layers = a->net.count};
     dpcri_subject subject = {

@@ -231,7 +231,7 @@ dpcr_status dpcr_diffusion_train(dpcr_diffusion *d, const dpcr_dataset *data, co
     denoiser_learning l = {.d = d,
                            .data = data,
                            .seed = options->seed,
-                           .drop = options->drop > 0 ? options->drop : 0.1,
+                           .drop = dpcri_learn_drop(options),
                            .rows = options->batch > 0 && options->batch <= data->count ? options->batch : 1};
     const dpcri_subject subject = {.kind = "denoiser", .net = &d->net, .user = &l, .gradients = gradients, .put = put};
     DPCR_TRY(dpcri_net_train(&d->net, l.rows, error));

@@ -72,16 +72,26 @@ static dpcr_status make_buffers(dpcri_sequence_pass *p, dpcr_error *error) {
         {&p->dy, back && !last, T, B, m->width, e},
         {&p->dht, back && last, m->chains, B, m->projected, e},
     };
-    for (size_t i = 0; i < sizeof pieces / sizeof *pieces; i++) {
+    enum { PIECES = sizeof pieces / sizeof *pieces };
+    size_t bytes[PIECES] = {0};
+    int64_t all = 0;
+    for (int i = 0; i < PIECES; i++) {
         const piece *q = &pieces[i];
         int64_t count = 0, numbers = 0;
         bool overflow = !dpcri_mul(q->a, q->b, &numbers) || !dpcri_mul(numbers, q->c, &count);
         if (!q->wanted) continue;
-        const size_t bytes = overflow ? 0 : dpcri_bytes(count, (int64_t)q->element, 1, &overflow);
-        if (overflow) return dpcri_fail(error, DPCR_ERROR_OVERFLOW, "sequence: a batch does not fit into memory");
-        *q->place = dpcri_alloc_zero(p->context, bytes);
-        if (!*q->place)
-            return dpcri_fail(error, DPCR_ERROR_MEMORY, "sequence: no memory for a batch (%zu bytes)", bytes);
+        bytes[i] = overflow ? 0 : dpcri_bytes(count, (int64_t)q->element, 1, &overflow);
+        if (overflow || !dpcri_add(all, (int64_t)bytes[i], &all))
+            return dpcri_fail(error, DPCR_ERROR_OVERFLOW, "sequence: a batch does not fit into memory");
+    }
+    // All of it at once, before gigabytes of zeros are written for nothing.
+    void *room = dpcri_alloc(p->context, (size_t)all);
+    dpcri_free(p->context, room);
+    for (int i = 0; i < PIECES; i++) {
+        if (!pieces[i].wanted) continue;
+        *pieces[i].place = room ? dpcri_alloc_zero(p->context, bytes[i]) : NULL;
+        if (!*pieces[i].place)
+            return dpcri_fail(error, DPCR_ERROR_MEMORY, "sequence: no memory for a batch (%lld bytes)", (long long)all);
     }
     p->h_bytes = (size_t)(m->chains * B * m->projected) * e;
     p->c_bytes = cells ? (size_t)(m->chains * B * n->hidden) * e : 0;
