@@ -106,7 +106,14 @@ void cli_array_normal(const dpcr_array *array, uint64_t seed, uint64_t stream) {
 #define MEMBER ".npz:"
 
 bool cli_array_place(const char *path) {
-    if (!path || !strstr(path, MEMBER)) return true;
+    if (!path) return true;
+    const char *end = strrchr(path, '.');
+    if (end && (!strcmp(end, ".safetensors") || !strcmp(end, ".st"))) {
+        cli_fail(CLI_USAGE, "'%s': what is written is npy, or npz by its name; wanted a name that does not end in %s",
+                 path, end);
+        return false;
+    }
+    if (!strstr(path, MEMBER)) return true;
     cli_fail(CLI_USAGE, "'%s' names a member of a file, as inputs do: an output is .npz, which has one, or npy", path);
     return false;
 }

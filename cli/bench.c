@@ -24,7 +24,7 @@ enum {
 };
 
 static const struct argp_option bench_options[] = {
-    {"length", KEY_LENGTH, "N", 0, "The same as --layers", 0},
+    {"length", KEY_LENGTH, "N", 0, "The same as --layers, and not beside it", 0},
     {"structure", KEY_STRUCTURE, "NAME", 0,
      "Transitions of a linear chain: scalar, diagonal, block (with --block), dense (default); a cell's W: dense or "
      "diagonal",
@@ -38,7 +38,8 @@ static const struct argp_option bench_options[] = {
     {"lengths", KEY_LENGTHS, "N,N,...", 0, "A grid: these lengths with these widths and batches", 0},
     {"widths", KEY_WIDTHS, "N,N,...", 0, "See --lengths", 0},
     {"batches", KEY_BATCHES, "N,N,...", 0, "See --lengths", 0},
-    {"seconds", KEY_SECONDS, "T", 0, "Length of a race, of which a point has two (default 1.5)", 0},
+    {"seconds", KEY_SECONDS, "T", 0,
+     "Length of a race at most, of which a point has two: 15 rounds end it (default 1.5)", 0},
     {"limits", KEY_LIMITS, NULL, 0,
      "Measure the machine too: bandwidth of a triad, latency of an fma, a line of cache from thread to thread (always "
      "with a linear chain)",
@@ -209,6 +210,8 @@ static int refuse_doubled(const bench *b) {
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
         if (sizes[i].list->count && sizes[i].given)
             return cli_fail(CLI_USAGE, "--%s beside --%s: wanted one of them", sizes[i].plural, sizes[i].single);
+    if (b->length_given && cli_network_gives(&b->network, "layers"))
+        return cli_fail(CLI_USAGE, "--length beside --layers, which is the same: wanted one of them");
     return CLI_DONE;
 }
 

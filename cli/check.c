@@ -317,7 +317,9 @@ int cli_verb_check(int argc, char **argv) {
             "state and all parameter gradients. Defaults: 128 layers, width 16, batch 8, float32; lorenz and logistic "
             "are chaotic maps in float64. With --device cuda the method (default auto) and the way back run "
             "there.\vExit status 1: they do not agree. With ReLU, whose derivative jumps, "
-            "gradients are compared at the same states; end_to_end_gradient_error tells the other difference.",
+            "gradients are compared at the same states; end_to_end_gradient_error tells the other difference. "
+            "--max-sweeps is a budget of evaluations of the whole chain: a sweep over a window (--window) is a part of "
+            "one.",
         .groups = {{&check_argp, &c, "Check:"},
                    {&cli_network_argp, &c.network, "Network:"},
                    {&cli_solver_argp, &c.solver, "Solver:"},

@@ -141,6 +141,8 @@ typedef struct cli_common {
     dpcr_device device;        // type 0: the processor
 } cli_common;
 extern const struct argp cli_common_argp;
+// What --denormals left: true too where processors have no such mode.
+bool cli_flushes_denormals(void);
 #define CLI_COMMON_DEFAULTS \
     { .seed = 1 }
 

@@ -148,6 +148,18 @@ static int convert_sound(conversion *c) {
     return status;
 }
 
+// Whoever wants an array of what is no recording by its name may have meant one.
+static bool place_weights(const conversion *c) {
+    const char *end = strrchr(c->output, '.');
+    if (!end || (strcmp(end, ".npy") != 0 && strcmp(end, ".npz") != 0)) return true;
+    cli_fail(
+        CLI_USAGE,
+        "'%s' is no recording by its name (.wav, .flac, ...), so what is written is safetensors: wanted a name that "
+        "does not end in %s",
+        c->model, end);
+    return false;
+}
+
 static int refuse(const conversion *c) {
     const bool to_stdout = cli_is_stdout(c->output);
     if (!c->model || !c->output)
@@ -156,12 +168,11 @@ static int refuse(const conversion *c) {
         return cli_fail(CLI_USAGE, "--frame, --hop, --coefficients and --seconds are for recordings");
     if (c->node && cli_sound_name(c->model)) return cli_fail(CLI_USAGE, "--node is for ONNX models");
     if (cli_sound_name(c->model)) {
-        const char *end = strrchr(c->output, '.');
         if (!cli_array_place(c->output)) return CLI_USAGE;
-        if ((end && !strcmp(end, ".safetensors")) || cli_sound_name(c->output))
+        if (cli_sound_name(c->output))
             return cli_fail(CLI_USAGE, "'%s': the features of a recording are written as .npy or .npz", c->output);
     }
-    if (!cli_sound_name(c->model) && !cli_safetensors_name("the output", c->output)) return CLI_USAGE;
+    if (!cli_sound_name(c->model) && !place_weights(c)) return CLI_USAGE;
     if (to_stdout + c->common.json + cli_is_stdout(c->common.csv) > 1)
         return cli_fail(CLI_USAGE, "standard output is wanted twice (--json, --csv - or '-')");
     if (!to_stdout && !cli_writable("the output", c->output)) return CLI_RESOURCES;
@@ -180,7 +191,7 @@ int cli_verb_convert(int argc, char **argv) {
             "cepstral "
             "coefficients [frames][features].\vSolve takes x [T][B][I] and h0, c0 "
             "[layers directions][B][H]: of a model with layout 1, exchange the first two axes. 'layout' is kept in the "
-            "file's metadata. '-' is standard input or output.",
+            "file's metadata. '-' is standard output, and of a model standard input: a recording is known by its name.",
         .groups = {{&convert_argp, &c, "Model:"},
                    {&cli_features_argp, &c.features, "Recording:"},
                    {&cli_common_argp, &c.common, "Output and resources:"}},

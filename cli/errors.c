@@ -131,14 +131,15 @@ int cli_fail_training(const dpcr_error *error) {
     // What the library compares, and the options that it follows from.
     static const struct {
         const char *says, *hint;
-    } hints[] = {{": data.count is ", "; --limit says how many"},
-                 {": data.hash is ", "; the data differ, or the --seed of bit streams"},
-                 {": optimiser.total is ", "; that many steps follow from --epochs and --batch"},
-                 {": optimiser.warm_up is ", "; it follows from --epochs and --batch, or is --warm-up"},
-                 {": network.inputs is ", "; it follows from the data, or is a text's --embedding"},
-                 {": the model's inputs is ", "; it follows from the data"},
-                 {": the model's outputs is ", "; it follows from the data"},
-                 {": the model's ", "; without any option of the network it is the checkpoint's"}};
+    } hints[] = {
+        {": data.count is ", "; --limit says how many"},
+        {": data.hash is ", "; the data differ, or the --seed of bit streams"},
+        {": optimiser.total is ", "; that many steps follow from --epochs and --batch, and none with --constant-rate"},
+        {": optimiser.warm_up is ", "; it follows from --epochs and --batch, or is --warm-up"},
+        {": network.inputs is ", "; it follows from the data, or is a text's --embedding"},
+        {": the model's inputs is ", "; it follows from the data"},
+        {": the model's outputs is ", "; it follows from the data"},
+        {": the model's ", "; without any option of the network it is the checkpoint's"}};
     for (size_t i = 0; i < sizeof hints / sizeof *hints; i++)
         if (strstr(error->text, hints[i].says)) {
             char text[sizeof error->text + 128];

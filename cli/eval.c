@@ -20,7 +20,7 @@ static const struct argp_option eval_options[] = {
     {"load", KEY_LOAD, "FILE", 0, "The network (safetensors); the same as MODEL", 0},
     {"data", KEY_DATA, "NAME|DIR|FILE", 0,
      "Images: fashion-mnist (default) or a folder of IDX or CIFAR-10 files; of a model of text: text (default) or a "
-     "file; of recordings: speakers (default) or their folder",
+     "file; of recordings: speakers (default) or their folder; of bit streams: bitstream",
      0},
     {"split", KEY_SPLIT, "test|train", 0, "Which images, sequences or part of the text (default test)", 0},
     {"batch", KEY_BATCH, "B", 0, "Images or sequences at once (default 128)", 0},
@@ -126,14 +126,21 @@ static int evaluate(dpcr_context *context, const eval *e, dpcr_model *model, con
     return status;
 }
 
-typedef enum kind { NETWORK = 0, SEQUENCE, VGG } kind;
+typedef enum kind { NETWORK = 0, SEQUENCE, VGG, CODES, NOISE } kind;
 
-// Models of sequences and VGG-11s say so in their metadata.
+static bool kind_is(const dpcr_tensors *file, const char *wanted) {
+    const char *found = dpcr_tensors_metadata(file, "deeppcr.kind");
+    return found && !strcmp(found, wanted);
+}
+
+// Models of sequences, VGG-11s and the networks of diffusion say so in their metadata.
 static kind kind_of(dpcr_context *context, const char *path) {
     dpcr_tensors file = {0};
     const bool read = dpcr_safetensors_read(context, path, &file, NULL) == DPCR_OK;
     const kind found = !read                                             ? NETWORK
                        : vgg_is(&file)                                   ? VGG
+                       : kind_is(&file, "vae")                           ? CODES
+                       : kind_is(&file, "denoiser")                      ? NOISE
                        : dpcr_tensors_metadata(&file, "deeppcr.readout") ? SEQUENCE
                                                                          : NETWORK;
     dpcr_tensors_free(context, &file);
@@ -172,9 +179,15 @@ static int run(const eval *e) {
     dpcr_context *context = cli_context_create(&e->common, &status);
     if (!context) return status;
     const kind found = kind_of(context, e->load);
-    if (found == VGG && !settle_vgg(e)) {
+    if (found == CODES || found == NOISE)
+        status =
+            cli_fail(CLI_INPUT, "'%s' is a %s, which tells no classes: wanted a classifier or a model of sequences",
+                     e->load, found == CODES ? "vae" : "denoiser");
+    else if (found == VGG && !settle_vgg(e))
+        status = CLI_USAGE;
+    if (status) {
         dpcr_context_destroy(context);
-        return CLI_USAGE;
+        return status;
     }
     if (found != NETWORK) {
         status = found == SEQUENCE ? run_sequence(context, e)

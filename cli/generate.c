@@ -78,7 +78,8 @@ static const struct argp_option generate_options[] = {
      "(default 0.01); 0: until the bits repeat",
      0},
     {"step-tolerance", KEY_STEP_TOLERANCE, "T", 0,
-     "Of each step's residual (default a tenth of --tolerance); alone, nothing is said of the pictures, as ParaDiGMS "
+     "Of each step's residual (default a tenth of --tolerance; newton, shooting and overlap, which estimate their own "
+     "error, take one of both); alone, nothing is said of the pictures, as ParaDiGMS "
      "and ParaTAA have it",
      0},
     {"scaled", KEY_SCALED, NULL, 0,
@@ -198,11 +199,14 @@ static int settle_tolerance(generate *t) {
     if (g->scaled && t->step_tolerance >= 0)
         return cli_fail(CLI_USAGE,
                         "--step-tolerance and --scaled: one of both; --tolerance is in units of the noise then");
+    if (t->tolerance >= 0 && t->step_tolerance >= 0 && cli_sampling_estimates(g->solve.method))
+        return cli_fail(CLI_USAGE, "--step-tolerance beside --tolerance: %s has one, of its own error estimate",
+                        cli_sampling_method_name(g->solve.method));
     if (t->paradigms) g->solve.lock = DPCR_LOCK_MEAN_SQUARE;
     cli_confirm_pictures(g, T);
     if (t->step_tolerance >= 0) g->tolerance = t->step_tolerance;
     if (g->scaled) g->tolerance = T;
-    if (g->scaled || (t->step_tolerance >= 0 && t->tolerance < 0)) g->confirm = 0;
+    if (g->scaled || (t->step_tolerance >= 0 && t->tolerance < 0)) g->confirm = g->solve.join_tolerance = 0;
     if (t->tolerance == 0) g->tolerance = g->confirm = 0;
     return CLI_DONE;
 }

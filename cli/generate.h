@@ -48,6 +48,8 @@ bool cli_read_sampling_method(const char *option, const char *text, generation *
 // A tolerance of the pictures. Methods with an estimate of their own take it as it is; the others a tenth for their
 // steps, which leaves an error of its order, and corrections until an estimate confirms it.
 void cli_confirm_pictures(generation *g, double tolerance);
+// Methods whose tolerance is of an error estimate of their own.
+bool cli_sampling_estimates(dpcr_method method);
 const char *cli_sampling_method_name(dpcr_method method);
 
 #endif

@@ -19,11 +19,16 @@ const char *cli_sampling_method_name(dpcr_method method) {
     return method == DPCR_METHOD_DIAGONAL ? "quasi-newton" : dpcr_method_name(method);
 }
 
+bool cli_sampling_estimates(dpcr_method m) {
+    return m == DPCR_METHOD_NEWTON || m == DPCR_METHOD_OVERLAP || m == DPCR_METHOD_SHOOTING;
+}
+
+// An estimate of their own is allowed atol + rtol |z|, both of them g->tolerance. Overlap has none where its chunks are
+// no longer than their run-up, so they join bit for bit.
 void cli_confirm_pictures(generation *g, double tolerance) {
-    const dpcr_method m = g->solve.method;
-    const bool own = m == DPCR_METHOD_NEWTON || m == DPCR_METHOD_OVERLAP || m == DPCR_METHOD_SHOOTING;
-    g->tolerance = own ? tolerance : tolerance / 10;
+    g->tolerance = tolerance / (cli_sampling_estimates(g->solve.method) ? 2 : 10);
     g->confirm = tolerance;
+    g->solve.join_tolerance = g->solve.method == DPCR_METHOD_OVERLAP ? -1 : 0;
 }
 
 int64_t cli_generate_state(const generation *g) {

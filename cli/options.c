@@ -82,6 +82,12 @@ static error_t read_denormals(const char *arg) {
     return 0;
 }
 
+bool cli_flushes_denormals(void) {
+    const int flushed = dpcr_flush_denormals(1);
+    dpcr_flush_denormals(flushed);
+    return flushed;
+}
+
 static error_t parse_common(int key, char *arg, struct argp_state *state) {
     cli_common *c = state->input;
     switch (key) {
@@ -130,7 +136,7 @@ static const struct argp_option solver_options[] = {
      "Chunks of overlap join within T + T |z| going forward, whatever --tolerance is (0: bit for bit)", 0},
     {"block", KEY_BLOCK, "K", 0, "Block size of the method block (default 2)", 0},
     {"damping", KEY_DAMPING, "S", 0, "Factor of the Jacobian in the method damped, up to 1 (default 0.7)", 0},
-    {"max-sweeps", KEY_SWEEPS, "N", 0, "Budget in sweeps over the chain (default 100; overlap 3)", 0},
+    {"max-sweeps", KEY_SWEEPS, "N", 0, "Budget in evaluations of the whole chain (default 100; overlap 3)", 0},
     {"no-fallback", KEY_NO_FALLBACK, NULL, 0,
      "Stop with exit status 3 instead of finishing in order when the budget is spent", 0},
     {"memory-limit", KEY_LIMIT, "BYTES", 0, "Workspace at most (suffixes K, M, G)", 0},

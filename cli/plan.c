@@ -40,11 +40,11 @@ enum {
 };
 
 static const struct argp_option plan_options[] = {
-    {"length", KEY_LENGTH, "N", 0, "Steps; of mlp and resnet the same as --layers", 0},
+    {"length", KEY_LENGTH, "N", 0, "Steps; but for recurrent networks the same as --layers, and not beside it", 0},
     {"planning", KEY_PLANNING, "estimate|measure|wisdom", 0,
      "From the cost model (default), by timing the candidates, or only from what --wisdom knows", 0},
     {"measure", KEY_MEASURE, NULL, 0, "The same as --planning measure", 0},
-    {"budget", KEY_BUDGET, "SECONDS", 0, "Of measuring (default 1)", 0},
+    {"budget", KEY_BUDGET, "SECONDS", 0, "Of measuring (default 1), for --measure", 0},
     {"wisdom", KEY_WISDOM, "FILE", 0,
      "Load what earlier measurements found (of this machine and version: any other is refused), and with --measure "
      "save what this one finds",
@@ -110,6 +110,13 @@ static error_t read_cache(const char *option, const char *arg, double *bytes) {
     return 0;
 }
 
+static error_t read_cores(const char *arg, double *cores) {
+    int64_t number;
+    if (!cli_read_int64("--cores", arg, 1, 10000000, &number)) return EINVAL;
+    *cores = (double)number;
+    return 0;
+}
+
 static error_t read_planning(const char *arg, dpcr_planning *planning) {
     const char *words[DPCR_PLANNING_COUNT];
     int index = 0;
@@ -166,7 +173,7 @@ static error_t parse_machine(int key, char *arg, struct argp_state *state) {
     dpcr_machine *m = &p->machine;
     switch (key) {
         case KEY_CALIBRATE: p->calibrate = true; return 0;
-        case KEY_CORES: return cli_read_double("--cores", arg, 1, 1e7, &m->threads) ? 0 : EINVAL;
+        case KEY_CORES: return read_cores(arg, &m->threads);
         case KEY_BANDWIDTH: return read_rate("--bandwidth", arg, 1e9, &m->bandwidth);
         case KEY_FLOPS: return read_rate("--core-flops", arg, 1e9, &m->flops);
         case KEY_LATENCY: return read_rate("--fma-latency", arg, 1e-9, &m->latency);
@@ -437,7 +444,7 @@ static int refuse(const cli_plan *p) {
 static cli_solver asked_for(const cli_plan *p) { return p->kind ? cli_solver_of_layers(&p->solver) : p->solver; }
 
 // Where all is named nothing is decided.
-static int refuse_planning(const cli_plan *p, bool linear) {
+static int refuse_planning(const cli_plan *p, bool linear, bool map) {
     const cli_solver asked = asked_for(p);
     const dpcr_solve_options *o = &asked.options;
     const bool measures = o->planning == DPCR_PLANNING_MEASURE;
@@ -456,7 +463,9 @@ static int refuse_planning(const cli_plan *p, bool linear) {
         snprintf(named, sizeof named, "method %s and backward %s", dpcr_method_name(o->method),
                  dpcr_scheme_name(o->backward));
     if (*named) return cli_fail(CLI_USAGE, "--%s beside %s: nothing is left to decide; wanted auto", option, named);
-    if (linear && o->planning_seconds > 0 && !measures)
+    // A device that --device auto asks is measured where nothing else is said.
+    const bool asks = p->common.device_auto && !linear && !map && !p->kind && !cli_plan_is_elsewhere(p);
+    if (o->planning_seconds > 0 && !measures && !(asks && !o->planning))
         return cli_fail(CLI_USAGE, "--budget beside planning %s, which measures nothing; wanted --planning measure",
                         dpcr_planning_name(o->planning));
     return CLI_DONE;
@@ -479,6 +488,8 @@ static int refuse_others(const cli_plan *p, const char *kind, bool linear, bool 
                                   : p->prefix        ? "prefix"
                                   : p->input         ? "input"
                                                      : NULL;
+    if (!p->kind && p->length >= 0 && cli_network_gives(&p->network, "layers"))
+        return cli_fail(CLI_USAGE, "--length beside --layers, which is the same: wanted one of them");
     if (!p->kind && recurrent) return cli_fail(CLI_USAGE, "--%s: that is of a recurrent network", recurrent);
     if (linear) return cli_plan_linear_refuse(p);
     cli_solver asked = asked_for(p);
@@ -520,7 +531,7 @@ static int run(cli_plan *p, const char *kind) {
     if (kind && !linear) dpcr_recurrent_kind_find(kind, &p->kind, NULL);
     int status = refuse(p);
     if (!status) status = refuse_others(p, kind, linear, map);
-    if (!status) status = refuse_planning(p, linear);
+    if (!status) status = refuse_planning(p, linear, map);
     if (status) return status;
     if (!linear && !map && !p->kind && !cli_read_architecture(kind, OTHERS, &p->network.options.architecture))
         return CLI_USAGE;

@@ -21,6 +21,17 @@ static void join_needed(const cli_scan *s, char *text, size_t bytes) {
     cli_join_words(s->names, s->needed, text, bytes);
 }
 
+static bool ends_in(const char *path, const char *ending) {
+    const char *end = path ? strrchr(path, '.') : NULL;
+    return end && !strcmp(end, ending);
+}
+
+// Of several arrays: npz by its name, else safetensors.
+static bool place_gradients(const char *path) {
+    if (path && strstr(path, ".npz:")) return cli_array_place(path);
+    return ends_in(path, ".npz") || cli_safetensors_name("--grads", path);
+}
+
 static int refuse(const cli_scan *s) {
     const char *const outputs[] = {s->output, s->final, s->grads};
     const bool back = s->grad_output || s->grad_final;
@@ -40,12 +51,13 @@ static int refuse(const cli_scan *s) {
     for (size_t i = 0; i < 3; i++) to_stdout += cli_is_stdout(outputs[i]);
     if (cli_is_stdout(s->grads)) return cli_fail(CLI_USAGE, "--grads wants a file");
     if (to_stdout > 1) return cli_fail(CLI_USAGE, "standard output is wanted twice (--json, --csv - or '-')");
-    for (size_t i = 0; i < 3; i++)
+    for (size_t i = 0; i < 2; i++)
         if (!cli_array_place(outputs[i])) return CLI_USAGE;
     const cli_file written[] = {
         {"--output", s->output}, {"--final", s->final}, {"--grads", s->grads}, {"--csv", s->common.csv}};
     const cli_file read[] = {{"--input", s->input}, {"--grad-output", s->grad_output}, {"--grad-final", s->grad_final}};
     if (!cli_distinct(written, 4) || !cli_spares(written, 4, read, 3)) return CLI_USAGE;
+    if (!place_gradients(s->grads)) return CLI_USAGE;
     for (size_t i = 0; i < 3; i++)
         if (outputs[i] && !cli_is_stdout(outputs[i]) && !cli_writable("the output", outputs[i])) return CLI_RESOURCES;
     return CLI_DONE;
@@ -169,14 +181,13 @@ static int write_gradients(const cli_scan *s) {
     dpcr_tensor items[CLI_SCAN_MEMBERS];
     dpcr_tensors all = {.items = items};
     dpcr_error error = {0};
-    const char *end = strrchr(s->grads, '.');
     for (int i = 0; i < s->count; i++) {
         if (!s->given[i]) continue;
         snprintf(text[i], NAME, "%s", s->names[i]);
         items[all.count++] = (dpcr_tensor){.name = text[i], .array = s->gradients[i]};
     }
-    const dpcr_status status = end && !strcmp(end, ".npz") ? dpcr_npz_write(s->grads, &all, &error)
-                                                           : dpcr_safetensors_write(s->grads, &all, &error);
+    const dpcr_status status = ends_in(s->grads, ".npz") ? dpcr_npz_write(s->grads, &all, &error)
+                                                         : dpcr_safetensors_write(s->grads, &all, &error);
     return status == DPCR_OK ? CLI_DONE : cli_fail_error(&error, CLI_WRITING);
 }
 

@@ -309,15 +309,12 @@ static int group_layers(cli_schedule *s, int64_t stages) {
     return status == DPCR_OK ? CLI_DONE : cli_fail_error(&error, CLI_COMPUTING);
 }
 
-// DualPipe's second chain has the first one's stages.
 static int group_for(cli_schedule *s) {
     dpcr_schedule_options *o = &s->options;
     const bool by_layer =
         o->kind == DPCR_SCHEDULE_LAYERPIPE || (o->kind == DPCR_SCHEDULE_BEST && o->semantics == DPCR_DELAYED);
     if (by_layer && !o->stages && !o->chunks) o->stages = s->profile.layers;
     const int64_t chunks = o->chunks ? o->chunks : dpcr_schedule_default_chunks(o->kind);
-    if (o->kind == DPCR_SCHEDULE_DUALPIPE)
-        return cli_fail(CLI_USAGE, "--profile with dualpipe: its two chains hold the same stages; use dualpipev");
     return group_layers(s, o->stages ? o->stages : o->ranks * chunks);
 }
 
@@ -325,6 +322,9 @@ static int take_costs(cli_schedule *s, int64_t stages_read) {
     const dpcr_schedule_costs given = s->costs;
     if (s->profile_name) {
         int status = cli_schedule_profile(s);
+        // DualPipe's second chain has the first one's stages, which a profile's layers have not.
+        if (!status && s->options.kind == DPCR_SCHEDULE_DUALPIPE)
+            status = cli_fail(CLI_USAGE, "--profile with dualpipe: its two chains hold the same stages; use dualpipev");
         if (!status) status = stages_read ? group_layers(s, stages_read) : group_for(s);
         if (status) return status;
         s->costs = dpcr_profile_costs(&s->stages);

@@ -120,8 +120,9 @@ static int tell(const work *w) {
 // Launchers may give processes options of their own.
 static dpcr_status agree_on_options(cli_ranks *rank, const cli_linear *s, dpcr_error *error) {
     char options[CLI_RANKS_OPTIONS];
-    snprintf(options, sizeof options, "--scan %s --chunk %lld%s", s->scan == DPCR_SCAN_TRANSPORT ? "mpi" : "messages",
-             (long long)s->options.chunk, s->transposed ? " --transposed" : "");
+    snprintf(options, sizeof options, "--scan %s --chunk %lld%s%s", s->scan == DPCR_SCAN_TRANSPORT ? "mpi" : "messages",
+             (long long)s->options.chunk, s->transposed ? " --transposed" : "",
+             cli_flushes_denormals() ? "" : " --denormals keep");
     return cli_ranks_agree_on_options(rank, options, error);
 }
 

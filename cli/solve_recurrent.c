@@ -563,8 +563,9 @@ static int read_all(const recurrent *r, work *w) {
 // Launchers may give processes options of their own: who is not to write --output would leave its steps out of it.
 static dpcr_status agree_on_options(cli_ranks *rank, const recurrent *r, dpcr_error *error) {
     char options[CLI_RANKS_OPTIONS];
-    snprintf(options, sizeof options, "%s%s%s%s", r->output ? " --output" : "", r->final ? " --final" : "",
-             r->final_c ? " --final-c" : "", r->grads ? " --grads" : "");
+    snprintf(options, sizeof options, "%s%s%s%s%s", r->output ? " --output" : "", r->final ? " --final" : "",
+             r->final_c ? " --final-c" : "", r->grads ? " --grads" : "",
+             cli_flushes_denormals() ? "" : " --denormals keep");
     return cli_ranks_agree_on_options(rank, options + 1, error);  // one there is
 }
 
@@ -678,10 +679,10 @@ static int refuse(recurrent *r) {
     if (to_stdout > 1) return cli_fail(CLI_USAGE, "standard output is wanted twice (--json, --csv - or '-')");
     if (cli_is_stdout(r->grads)) return cli_fail(CLI_USAGE, "--grads wants a file");
     if (!cli_safetensors_name("--grads", r->grads)) return CLI_USAGE;
-    if (!cli_array_place(r->output) || !cli_array_place(r->final) || !cli_array_place(r->final_c)) return CLI_USAGE;
     for (size_t i = 0; i < sizeof outputs / sizeof outputs[0]; i++)
         if (outputs[i] && !cli_is_stdout(outputs[i]) && !cli_writable("the output", outputs[i])) return CLI_RESOURCES;
     if (!spares_inputs(r)) return CLI_USAGE;
+    if (!cli_array_place(r->output) || !cli_array_place(r->final) || !cli_array_place(r->final_c)) return CLI_USAGE;
     int status = refuse_device(r);
     if (!status) status = refuse_ranks(r);
     return status ? status : refuse_options(r);

@@ -157,9 +157,10 @@ static void set_result(cli_result *r, const train *t, const dpcr_train_state *la
 static int tell(train *t, const dpcr_train_state *last) {
     cli_result r = cli_result_create();
     set_result(&r, t, last);
-    cli_say(&t->common, "test accuracy %.2f %%, test loss %.4f; %.1f s, %.0f images/s, method %s, backward %s\n%s\n",
+    cli_say(&t->common, "test accuracy %.2f %%, test loss %.4f; %.1f s, %.0f images/s, method %s, backward %s\n",
             100 * t->report.test_accuracy, t->report.test_loss, last->seconds, last->images_per_second,
-            dpcr_method_name(last->method), dpcr_scheme_name(last->backward), t->report.sentence);
+            dpcr_method_name(last->method), dpcr_scheme_name(last->backward));
+    cli_report_say_sentence(&t->report);
     if (t->pipeline.given) cli_pipeline_say(&t->pipeline, &t->common);
     if (t->workers.kind) cli_workers_say(&t->workers, &t->common);
     return cli_report_end(&t->report, last, &r);

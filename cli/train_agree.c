@@ -72,6 +72,7 @@ static void add_training(list *l, const dpcr_train_options *o) {
     add_whole(l, "--warm-up", o->optimiser.warm_up);
     add_other(l, "choice of --constant-rate", o->optimiser.total);
     add_real(l, "--clip", o->clip);
+    add_other(l, "choice of --denormals", cli_flushes_denormals());
 }
 
 // What is gathered, for a checkpoint or a trace, all ranks send.

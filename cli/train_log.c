@@ -378,6 +378,10 @@ void cli_report_set_optimiser(const dpcr_optimiser_options *o, cli_result *r) {
     cli_set_int(r, "warm_up", o->warm_up);
 }
 
+void cli_report_say_sentence(const cli_report *r) {
+    if (r->sentence[0]) cli_say(r->common, "%s\n", r->sentence);
+}
+
 int cli_report_end(cli_report *r, const dpcr_train_state *final, cli_result *result) {
     json_t *line = json_deep_copy(result->object);
     if (line) json_object_set_new(line, "event", json_string("end"));

@@ -60,6 +60,8 @@ int cli_report_final(cli_report *report, const dpcr_train_state *last, dpcr_trai
 void cli_report_set(const cli_report *report, const dpcr_train_state *final, const cli_solver *solver,
                     cli_result *result);
 void cli_report_set_optimiser(const dpcr_optimiser_options *optimiser, cli_result *result);
+// Why it went as it did, a line, where it went at all: not of a resumed run that was complete.
+void cli_report_say_sentence(const cli_report *report);
 // The result's line in the log, the CSV table, the JSON. Takes the result over.
 int cli_report_end(cli_report *report, const dpcr_train_state *final, cli_result *result);
 

@@ -42,7 +42,7 @@ typedef struct training {
     source source;
     cli_features features;
     int64_t limit, embedding;
-    bool readout_given;
+    bool readout_given, sized;  // sized: --batch, --length or --limit is given
     // The run.
     dpcr_context *context;
     dpcr_sequence *model;
@@ -71,7 +71,7 @@ static const struct argp_option training_options[] = {
      "bitstream, recordings: keep states every N steps only and run the steps between again: memory for N steps", 0},
     {"limit", KEY_LIMIT, "N", 0,
      "Sequences an epoch (bitstream: default 32000), or characters of the text, to train on; to test, a tenth of them "
-     "(recordings: all)",
+     "(bit streams: and one; recordings: all)",
      0},
     {0},
 };
@@ -314,10 +314,10 @@ static void set_result(cli_result *r, const training *t, const dpcr_train_state 
 static int tell(training *t, const dpcr_train_state *last) {
     cli_result r = cli_result_create();
     set_result(&r, t, last);
-    cli_say(&t->common, "test loss %.4f%s, test accuracy %.2f %%; %.1f s, %.0f %s/s, method %s, backward %s\n%s\n",
+    cli_say(&t->common, "test loss %.4f%s, test accuracy %.2f %%; %.1f s, %.0f %s/s, method %s, backward %s\n",
             t->report.test_loss, is_text(t) ? " nats a character" : "", 100 * t->report.test_accuracy, last->seconds,
-            last->images_per_second, t->report.unit, dpcr_method_name(last->method), dpcr_scheme_name(last->backward),
-            t->report.sentence);
+            last->images_per_second, t->report.unit, dpcr_method_name(last->method), dpcr_scheme_name(last->backward));
+    cli_report_say_sentence(&t->report);
     return cli_report_end(&t->report, last, &r);
 }
 
@@ -332,7 +332,8 @@ static int run_training(training *t) {
     if (t->report.status) return t->report.status;  // told already
     if (trained != DPCR_OK && last.reason == DPCR_REASON_NOT_CONVERGED)
         return cli_fail_in_words(CLI_UNCONVERGED, error.text);
-    if (trained == DPCR_ERROR_ARGUMENT && batches_of(t) == 0 && t->source != BITS)
+    // Of data that lie there the data are to blame, where no option has a part in it.
+    if (trained == DPCR_ERROR_ARGUMENT && batches_of(t) == 0 && t->source != BITS && !t->sized)
         return cli_fail(CLI_INPUT, "%s", error.text);
     if (trained != DPCR_OK) return cli_fail_training(&error);
     dpcr_train_state final;
@@ -433,6 +434,7 @@ int cli_train_sequence(int argc, char **argv) {
                         "--dropout and --recompute");
     if (t.options.dropout > 0 && t.model_options.network.layers < 2)
         return cli_fail(CLI_USAGE, "--dropout drops between layers: wanted --layers 2 or more with it");
+    t.sized = t.options.train.batch || t.options.length || t.limit;
     settle_defaults(&t);
     return run(&t);
 }

@@ -51,6 +51,7 @@ typedef struct training {
     int64_t part_steps[PARTS], part_batch[PARTS], stages, limit, divisor, compare, test;
     double prune, checkpoint_seconds;
     int way, levels;
+    bool batch_given[PARTS];
     // The run.
     dpcr_context *context;
     dpcr_dataset images, test_images;
@@ -104,6 +105,11 @@ static error_t read_levels(const char *arg, int *levels) {
     return cli_read_int("--level-limit", arg, 0, 62, levels) ? 0 : EINVAL;
 }
 
+static error_t read_batch(const char *option, const char *arg, training *t, int part) {
+    t->batch_given[part] = true;
+    return cli_read_int64(option, arg, 1, 4096, &t->part_batch[part]) ? 0 : EINVAL;
+}
+
 static error_t parse_vgg(int key, char *arg, struct argp_state *state) {
     training *t = state->input;
     switch (key) {
@@ -115,10 +121,10 @@ static error_t parse_vgg(int key, char *arg, struct argp_state *state) {
             return cli_read_double("--checkpoint-seconds", arg, 1e-3, HUGE_VAL, &t->checkpoint_seconds) ? 0 : EINVAL;
         case KEY_DENSE_STEPS:
             return cli_read_int64("--dense-steps", arg, 0, 1 << 24, &t->part_steps[WHOLE]) ? 0 : EINVAL;
-        case KEY_DENSE_BATCH: return cli_read_int64("--dense-batch", arg, 1, 4096, &t->part_batch[WHOLE]) ? 0 : EINVAL;
+        case KEY_DENSE_BATCH: return read_batch("--dense-batch", arg, t, WHOLE);
         case KEY_STAGES: return cli_read_int64("--prune-stages", arg, 1, 1 << 20, &t->stages) ? 0 : EINVAL;
         case KEY_STEPS: return cli_read_int64("--steps", arg, 0, 1 << 24, &t->part_steps[PRUNED]) ? 0 : EINVAL;
-        case KEY_BATCH: return cli_read_int64("--batch", arg, 1, 4096, &t->part_batch[PRUNED]) ? 0 : EINVAL;
+        case KEY_BATCH: return read_batch("--batch", arg, t, PRUNED);
         case KEY_PRUNE: return cli_read_double("--prune", arg, 0, 0.999, &t->prune) ? 0 : EINVAL;
         case KEY_DIVISOR: return cli_read_int64("--divisor", arg, 1, 512, &t->divisor) ? 0 : EINVAL;
         case KEY_LIMIT: return cli_read_int64("--limit", arg, 1, INT64_MAX, &t->limit) ? 0 : EINVAL;
@@ -605,8 +611,9 @@ static int read_images(training *t) {
                         (long long)a->rows, (long long)a->cols);
     for (int p = 0; p < PARTS; p++)
         if ((p == PRUNED || t->part_steps[p]) && (a->count < t->part_batch[p] || b->count < t->part_batch[p]))
-            return cli_fail(CLI_INPUT, "'%s' has %lld and %lld images, less than a batch of %lld", t->data,
-                            (long long)a->count, (long long)b->count, (long long)t->part_batch[p]);
+            return cli_fail(t->limit || t->batch_given[p] ? CLI_USAGE : CLI_INPUT,
+                            "'%s' has %lld and %lld images, less than a batch of %lld", t->data, (long long)a->count,
+                            (long long)b->count, (long long)t->part_batch[p]);
     t->order = malloc((size_t)a->count * sizeof *t->order);
     if (!t->order) return cli_fail_memory("the order of the images");
     t->scale = vgg_measure(a);

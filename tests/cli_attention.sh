@@ -158,6 +158,8 @@ for name in ("o.npy", "o.npz", "g.npz"):
 usual = ["--input", path("in.npz"), "--output", path("o.npy")]
 go = put_npy("go.npy", shapes["v"], numbers(shapes["v"]))
 refuse_options(path("in.npz"), go)
+refused(2, "--grads '%s': what is written is safetensors, wanted a name that does not end in .npy" % path("g.npy"), *usual, "--grads", path("g.npy"), "--grad-output", path("go.npy"))
+assert not os.path.exists(path("g.npy"))
 refused(2, "an npz file with q, k, v", "--output", path("o.npy"))
 refused(2, "unknown option '--softplus'", *usual, "--softplus")
 for scale, text in (("x", "wanted a finite number"), ("inf", "wanted a finite number"), ("1e999", "overflow"), ("", "wanted a finite number")):

@@ -167,6 +167,8 @@ refused 2 "there are linear, rnn" solve quadratic
 refused 2 'no --A' solve linear
 refused 2 'no --b' solve linear --A x.npy
 refused 2 'no --output' solve linear --A x.npy --b y.npy
+refused 2 "'z.safetensors': what is written is npy, or npz by its name; wanted a name that does not end in .safetensors" solve linear --A x.npy --b y.npy --output z.safetensors
+refused 2 "does not end in .st" solve gru --weights x.st --input x.npy --final h.st
 refused 2 'both want standard output' solve linear --A x.npy --b y.npy --output - --json
 refused 2 '--chunk beside scheme sequential, which has none' solve linear --A x.npy --b y.npy --output z.npy --scheme sequential --chunk 4
 refused 2 '--run-up beside scheme chunked' solve linear --A x.npy --b y.npy --output z.npy --scheme chunked --chunk 4 --run-up 3
@@ -216,6 +218,12 @@ refused 2 '--backward-chunk beside backward sequential, which has none' plan gru
 refused 2 '--backward-run-up beside backward sequential' train gru --data bitstream --method sequential --backward-run-up 3
 refused 2 '--budget beside scheme pcr: nothing is left to decide; wanted auto' plan linear --scheme pcr --budget 1
 refused 2 '--budget beside planning estimate, which measures nothing' plan linear --budget 1
+for kind in mlp lorenz "lorenz --device auto" gru "mlp --cores 4 --device auto"; do refused 2 '--budget beside planning estimate, which measures nothing' plan $kind --budget 1; done
+refused 2 "--cores '1.5': wanted a whole number" plan mlp --cores 1.5
+for words in "plan mlp" "plan linear" "plan lorenz" "bench mlp" "bench chain"; do
+    refused 2 '--length beside --layers, which is the same: wanted one of them' $words --length 10 --layers 20
+    refused 2 '--length beside --layers, which is the same: wanted one of them' $words --layers 20 --length 10
+done
 for kind in mlp cell; do
     refused 2 '--block beside method auto, which has none; wanted --method block' bench $kind --block 2
     refused 2 '--damping beside method newton, which has none; wanted --method damped' bench $kind --method newton --damping 0.5

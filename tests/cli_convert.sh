@@ -640,7 +640,8 @@ for n in range(120):
 # Arguments.
 put("m.onnx", whole)
 for arguments, status, part in (
-        ([], 2, "wanted MODEL.onnx and OUT.safetensors"), ([path("m.onnx")], 2, "wanted MODEL.onnx"), ([path("m.onnx"), path("o.npy")], 2, "does not end in .npy"),
+        ([], 2, "wanted MODEL.onnx and OUT.safetensors"), ([path("m.onnx")], 2, "wanted MODEL.onnx"), ([path("m.onnx"), path("o.npy")], 2, "m.onnx' is no recording by its name (.wav, .flac, ...), so what is written is safetensors: wanted a name that does not end in .npy"),
+        (["-", path("o.npz")], 2, "'-' is no recording by its name"),
         ([path("m.onnx"), "-", "--json"], 2, "wanted twice"), ([path("none"), path("o")], 5, "none"), ([folder, path("o")], 5, "directory"),
         ([path("m.onnx"), path("no/o")], 4, "no/o"), ([path("m.onnx"), path("o"), "more"], 2, "more"), ([path("m.onnx"), "/dev/full"], 4, "space")):
     refused(status, part, "convert", *arguments)

@@ -93,6 +93,7 @@ holds 'bytes were refused' "$(DEEPPCR_FAKE_MEMORY=8192 field device plan $networ
 # The stand-in's clock tells copies alone: a solve is a launch's least, and copies cost more than this processor would take.
 holds 'cpu: there ' "$(DEEPPCR_FAKE_CLOCK=1 field device plan $network --device auto --budget 0.05)"
 holds 'us of transfers, here ' "$(DEEPPCR_FAKE_CLOCK=1 field device plan $network --device auto --budget 0.05)"
+refused 2 '--budget beside planning estimate' plan $network --device cuda --budget 0.05
 holds 'the loop' "$(field sentence plan mlp --layers 4 --width 40 --batch 1 --method sequential --device cuda)"
 holds "a row's units shared by 8 blocks: " "$(field sentence plan mlp --layers 4 --width 640 --batch 1 --device cuda)"
 holds 'a block a row or few: ' "$(field sentence plan mlp --layers 4 --width 90 --batch 1 --device cuda)"

@@ -138,6 +138,14 @@ for model in ("codes", "pixels"):
             if told["reason"] != "exact":
                 assert told["reason"] == "converged" and told["error_estimate"] <= tolerance == told["tolerance"], told
                 assert told["max_error"] <= told["error_estimate"] * max(map(abs, states)), told
+# Those with an estimate of their own hold it to the tolerance, overlap joins bit for bit.
+for sampler, method, more in (("ddim", "newton", []), ("ddpm", "newton", []), ("ddim", "shooting", []), ("ddim", "overlap", ["--block", 1]), ("ddpm", "overlap", ["--block", 4])):
+    for tolerance in (0.3, 0.01):
+        told = answer("generate", path("codes"), "--sampler", sampler, "--count", 4, "--compare", "--method", method, "--tolerance", tolerance, *more)
+        assert told["tolerance"] == tolerance and told["reason"] in (("exact", "fallback") if method == "overlap" else ("exact", "converged")), told
+        assert told["max_error"] == 0 if method == "overlap" else told["error_estimate"] <= tolerance, told
+for method in ("newton", "shooting", "overlap"):
+    refused(2, "--step-tolerance beside --tolerance: " + method, "generate", path("codes"), "--method", method, "--tolerance", 0.01, "--step-tolerance", 0.5)
 told = answer("generate", path("codes"), "--method", "picard", "--step-tolerance", 1e-3)
 assert told["reason"] == "residual-only" and told["error_estimate"] is None and told["step_tolerance"] == 1e-3, told
 told = answer("generate", path("codes"), "--method", "picard", "--paradigms", "--tolerance", 0.1)

@@ -96,6 +96,7 @@ disagree() { # words, options of both, rank 0's, rank 1's
 beside disagree "--rate is 0.5, rank 0's 0.003" "--pipeline zb-h1" "" "--rate 0.5"
 beside disagree "--clip is 0, rank 0's 1" --data-parallel "--clip 1" ""
 beside disagree "--seed is 7, rank 0's 1" --swap "" "--seed 7"
+beside disagree "choice of --denormals is another than rank 0's" --data-parallel "" "--denormals keep"
 beside disagree "--weight-decay is 0.3, rank 0's 0.01" "--pipeline zb-h1" "" "--weight-decay 0.3"
 beside disagree "--activation is another than rank 0's" --data-parallel "" "--activation relu"
 joined

@@ -148,7 +148,7 @@ if command -v mpirun >/dev/null && [ -e "$(dirname "$program")/libdeeppcr_mpi.so
     one_line "rank 1: --b has 203 steps, rank 0's 204" "chains of 204 and 203 steps"
     # or options
     command=("$program" solve linear --A dense.npy --b b.npy --output no.npy)
-    for other in --transposed "--scan mpi"; do
+    for other in --transposed "--scan mpi" "--denormals keep"; do
         # shellcheck disable=SC2086 # words of options
         timeout 60 mpirun --oversubscribe -np 1 "${command[@]}" : -np 1 "${command[@]}" $other >out 2>err
         [ $? -eq 2 ] && [ ! -s out ] && [ ! -e no.npy ] || complain "rank 1 with $other: $(cat out err)"
@@ -157,7 +157,8 @@ if command -v mpirun >/dev/null && [ -e "$(dirname "$program")/libdeeppcr_mpi.so
     done
     # of a network: who is not to write --output leaves no half of it; what else one has alone is not passed over either
     command=("$program" solve lstm --weights lstm.safetensors --input x.npy)
-    for other in "--output no.npy|--final no_h.npy" "--final no_h.npy|--output no.npy" "--output no.npy|--output no.npy --final no_h.npy"; do
+    for other in "--output no.npy|--final no_h.npy" "--final no_h.npy|--output no.npy" "--output no.npy|--output no.npy --final no_h.npy" \
+        "--output no.npy|--output no.npy --denormals keep"; do
         # shellcheck disable=SC2086 # words of options
         timeout 60 mpirun --oversubscribe -np 1 "${command[@]}" ${other%|*} : -np 1 "${command[@]}" ${other#*|} >out 2>err
         [ $? -eq 2 ] && [ ! -s out ] && [ ! -e no.npy ] && [ ! -e no_h.npy ] || complain "ranks with $other: $(cat out err)"

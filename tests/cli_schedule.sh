@@ -28,6 +28,10 @@ done
 run generate --ranks 2 --csv "$folder/two.csv"
 refused 2 "--schedule pipedream of 3 stages beside a table of 2" simulate --from "$folder/two.csv" --schedule pipedream --ranks 3
 
+# ranks without anything to do are ranks
+run generate --schedule layerpipe --ranks 4 --stages 1 | run simulate --from - --schedule layerpipe --ranks 4 --json >"$folder/idle.json"
+run simulate --schedule layerpipe --ranks 4 --stages 1 --json | cmp - "$folder/idle.json" || complain "a table with an idle rank read is not the one made"
+
 # ---- a signal ends it, whatever it computes, and leaves no file ----
 while read -r signal status words; do
     # shellcheck disable=SC2086 # words
@@ -164,6 +168,10 @@ refused 2 "wanted one of generate"
 refused 2 "--schedule 'x': wanted one of gpipe" generate --schedule x
 refused 2 "dualpipev: 4 microbatches" generate --schedule dualpipev --microbatches 4
 refused 2 "gpipe: 2 stages a rank" generate --schedule gpipe --chunks 2
+refused 2 "pipedream: 2 stages a rank; it is made for 1" simulate --schedule best --semantics stashed --chunks 2
+refused 2 "recomputing wants them on one" simulate --schedule layerpipe --ranks 3 --stages 1 --microbatches 2 --recompute
+refused 2 "with dualpipe: its two chains hold the same stages" simulate --schedule dualpipe --profile vgg16 --ranks 2
+refused 2 "with dualpipe: its two chains hold the same stages" simulate --from "$folder/two.csv" --schedule dualpipe --profile vgg16
 refused 2 "layerpipe: 5 stages on 2 ranks with 2 each; wanted 4" generate --schedule layerpipe --ranks 2 --stages 5 --chunks 2
 refused 2 "wanted three numbers" simulate --times 1,1
 refused 2 "wanted three numbers" simulate --times 1,1,1,1

@@ -123,6 +123,8 @@ assert run("--input", path("in.npz"), "--output", path("y.npy")).startswith(b"21
 usual = ["--input", path("in.npz"), "--output", path("y.npy")]
 gy = put_npy("gy.npy", (B, D, L), numbers((B, D, L)))
 refuse_options(path("in.npz"), gy)
+refused(2, "--grads '%s': what is written is safetensors, wanted a name that does not end in .npy" % path("g.npy"), *usual, "--grads", path("g.npy"), "--grad-output", path("gy.npy"))
+assert not os.path.exists(path("g.npy"))
 refused(5, "--grad-output has shape [2][6][3]: wanted [2][6][21]", *usual, "--grads", path("g.npz"), "--grad-output", put_npy("h.npy", (B, D, N), numbers((B, D, N))))
 refused(5, "--grad-output is float32 and u is float64", *usual, "--grads", path("g.npz"), "--grad-output", put_npy("f.npy", (B, D, L), numbers((B, D, L)), "f"))
 for name, shape, text in (

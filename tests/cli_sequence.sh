@@ -79,6 +79,7 @@ for way in (signal.SIGINT, signal.SIGKILL):
 further = ["train", "gru", *learn, "--constant-rate", "--warm-up", 0, "--epochs"]
 run(*further, 1, "--save", path("c.st"), "--quiet")
 assert answer(*further, 2, "--resume", path("c.st"))["sentence"].endswith(": as in the checkpoint")
+assert run(*further, 2, "--resume", path("c.st")).count(b"\n") == 1  # complete: no reason why it ran so
 refused(2, "", "train", "gru", *learn, "--epochs", 4, "--clip", 2, "--resume", path("a.st"))
 refused(2, "or is a text's --embedding", "train", "gru", *learn, "--embedding", 5, "--resume", path("a.st"), "--save", path("d.st"))
 kept = content("a.st")
@@ -92,7 +93,9 @@ assert content("words.txt").startswith(b"to be")
 # Options are usage; a file that is too little for them is a bad input.
 refused(2, "wanted at least warm_up", "train", "gru", "--data", words_of, "--epochs", 1, "--warm-up", 99)
 refused(2, "5 sequences are less than one batch", "train", "gru", "--data", "bitstream", "--limit", 5, "--batch", 6)
-refused(5, "too short", "train", "gru", "--data", words_of, "--epochs", 1, "--length", 10**4)
+refused(5, "too short", "train", "gru", "--data", put("short.txt", b"to be " * 50))
+for option, value in (("--length", 10**4), ("--batch", 10**4), ("--limit", 10)):
+    refused(2, "too short", "train", "gru", "--data", words_of, "--epochs", 1, option, value)
 assert content("a.st") == kept and not os.path.exists(path("d.st"))
 
 # ---- the log ----

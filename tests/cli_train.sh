@@ -7,7 +7,7 @@ set -u
 python3 - "$program" "$folder" <<'PYTHON'
 import gzip, json, os, pty, random, resource, signal, struct, subprocess, time
 
-from program import answer, content, folder, idx, is_one_line, path, put, read_json, refused, run, safetensors, words
+from program import answer, content, folder, idx, is_one_line, path, put, put_safetensors, read_json, refused, run, safetensors, words
 
 chance = random.Random()
 seed = int(os.environ.get("SEED", chance.randrange(10**6)))
@@ -85,7 +85,7 @@ refused(2, "data.count is 2000, wanted 300, the checkpoint's; --limit says how m
 refused(2, "the model's width is 16, wanted", "train", "resnet", *small, "--limit", "300", "--epochs", "1", "--width", "16", "--resume", path("t1"))
 refused(2, "without any option of the network it is the checkpoint's", "train", "resnet", *small, "--limit", "300", "--epochs", "1", "--width", "16", "--resume", path("t1"))
 refused(2, "the model's dtype is float64, wanted float32", "train", "resnet", *small, "--limit", "300", "--epochs", "1", "--dtype", "float64", "--resume", path("t1"))
-refused(2, "that many steps follow from --epochs and --batch", "train", "resnet", *small, "--limit", "300", "--epochs", "2", "--warm-up", "0", "--resume", path("t1"))
+refused(2, "that many steps follow from --epochs and --batch, and none with --constant-rate", "train", "resnet", *small, "--limit", "300", "--epochs", "2", "--warm-up", "0", "--resume", path("t1"))
 # The log on standard output, whole and alone, whatever that is; and refused where something else goes there.
 few = ["train", "mlp", *small, "--limit", "300", "--epochs", "1"]
 piped = [json.loads(line) for line in run(*few, "--log", "-").splitlines()]
@@ -298,6 +298,11 @@ refused(2, "solve.window is 0, wanted 3", *plain, "--method", "sequential", "--r
 for more in ([], ["--resume", path("ended")], ["--resume", path("ended")]):
     answer(*plain, "--save", path("ended"), "--log", path("ended.log"), *more)
 assert [line["event"] for line in log("ended.log")].count("end") == 1
+told = run(*plain, "--resume", path("ended"))
+assert told.count(b"\n") == 1 and told.startswith(b"test accuracy"), told
+# The networks of diffusion tell no classes.
+for kind in ("vae", "denoiser"):
+    refused(5, "is a %s, which tells no classes" % kind, "eval", put_safetensors(kind + ".st", {"deeppcr.kind": kind}, {}), "--data", path("data"))
 # What the checkpoint had planned nobody has asked for.
 longer = ["train", "resnet", *small, "--limit", 300, "--constant-rate", "--warm-up", 0]
 for asked, said in (([], ": as in the checkpoint"), (["--method", "sequential"], "the former as asked, the latter as in the checkpoint"),

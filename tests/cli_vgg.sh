@@ -144,6 +144,7 @@ assert content("later") == content("threes")
 # ---- refusals ----
 for split in ("train", "t10k"):
     put_images("large", split, (40, 28), bytes(4 * 40 * 28), bytes(4))
+    put_images("few", split, (28, 28), bytes(4 * 28 * 28), bytes(4))
 for arguments, status, word in (
     (["--data", path("large")], 5, "32 x 32"),
     (["--data", path("none")], 5, "none"),
@@ -152,7 +153,10 @@ for arguments, status, word in (
     ([*both, "--way", "scan", "--resume", path("model")], 2, "way"),
     ([*both, "--limit", 70, "--resume", path("model")], 2, "resume"),
     ([*both, "--save", path("no", "such", "folder")], 4, "no"),
-    (["--data", path("idx"), "--batch", 50], 5, "less than a batch"),
+    (["--data", path("few")], 5, "less than a batch of 32"),
+    (["--data", path("idx"), "--batch", 50], 5, "less than a batch of 32"),
+    (["--data", path("idx"), "--dense-steps", 0, "--batch", 50], 2, "less than a batch of 50"),
+    (["--data", path("cifar"), "--limit", 3], 2, "less than a batch of 32"),
     (["--way", "sideways"], 2, "--way"),
     (["--prune", 1], 2, "--prune"),
     (["--data", path("idx"), *small, "--rate", "1e30", "--compare", 0], 2, "loss"),

@@ -327,6 +327,22 @@ static void steady_state(void **state) {
     assert_true(steady(*state, DPCR_SCHEDULE_ZB_V, 4, 12) == 72);
 }
 
+// An estimate, but never more than what filling and draining take as well.
+static void steady_state_is_within_the_makespan(void **state) {
+    scratch *s = *state;
+    for (int64_t p = 1; p <= 4; p++)
+        for (int64_t m = 4; m <= 9; m++)
+            for (int k = 0; k < 8; k++) {
+                dpcr_schedule schedule = make(s, DPCR_SCHEDULE_PIPEDREAM, p, 0, m);
+                const dpcr_schedule_costs costs = costs_of(k & 1 ? 2 : 0, 2, k & 2 ? 4 : 1, k & 4 ? 4 : 0);
+                dpcr_simulation x = simulate(s, &schedule, &costs);
+                assert_true(x.steady_state >= x.work && x.steady_state <= x.makespan && x.utilisation <= 1);
+                if (p == 2 && m == 4 && k == 6) assert_true(x.makespan == 46 && x.steady_state == 46);
+                dpcr_simulation_free(s->context, &x);
+                dpcr_schedule_free(s->context, &schedule);
+            }
+}
+
 // The rate of a stage that is updated every a microbatches shows over whole updates alone.
 static void steady_state_of_rare_updates(void **state) {
     scratch *s = *state;
@@ -454,6 +470,73 @@ static void halves_for_some_microbatches(void **state) {
     dpcr_schedule_free(s->context, &schedule);
 }
 
+// A table read as what a schedule of one microbatch an update and no delays is.
+static dpcr_schedule read_as(scratch *s, const char *text, dpcr_semantics semantics) {
+    int64_t delay[1] = {0};
+    const dpcr_schedule like = {.stages = 1, .chains = 1, .semantics = semantics, .accumulate = 1, .delay = delay};
+    dpcr_schedule schedule;
+    assert_ok(s, dpcr_schedule_read(s->context, text, strlen(text), DPCR_NOTATION_NEW, &like, &schedule, &s->error));
+    return schedule;
+}
+
+// A microbatch is held to whichever half of its I is the later.
+static void halves_in_any_order(void **state) {
+    static const char *const texts[] = {"0F0,0I0.1,0F1,0I0.2,0W0,0I1.1,0I1.2,0W1\n",
+                                        "0F0,0I0.2,0F1,0I0.1,0W0,0I1.1,0I1.2,0W1\n"};
+    scratch *s = *state;
+    for (int k = 0; k < 2; k++) {
+        dpcr_schedule schedule = read_as(s, texts[k], DPCR_SYNCHRONOUS);
+        dpcr_simulation x = simulate(s, &schedule, NULL);
+        assert_int_equal(x.peak_activations[0], 2);
+        dpcr_simulation_free(s->context, &x);
+        dpcr_schedule_free(s->context, &schedule);
+    }
+}
+
+static void refused_simulation(scratch *s, const char *text, const dpcr_schedule_costs *costs, const char *wanted) {
+    dpcr_schedule schedule = read_as(s, text, DPCR_DELAYED);
+    dpcr_simulation x;
+    assert_ok(s, dpcr_schedule_validate(s->context, &schedule, 0, &s->error));
+    assert_refused_at(s, dpcr_schedule_simulate(s->context, &schedule, costs, &x, &s->error), DPCR_ERROR_UNSUPPORTED,
+                      wanted, text, __LINE__);
+    dpcr_schedule_free(s->context, &schedule);
+}
+
+// Figures want each kind of a stage's tasks on one rank, and recomputing all of them, however few microbatches.
+static void spread_stages(void **state) {
+    scratch *s = *state;
+    dpcr_schedule_costs again = costs_of(1, 1, 1, 0);
+    again.recompute = 1;
+    refused_simulation(s, "0F0,1F0,1I0,1W0,0I0,0W0,0F1,1I1,1W1,0I1,0W1\n1F1\n", NULL,
+                       "stage 1 has the F of its microbatches on several ranks");
+    refused_simulation(s, "0F0,0I0.1,0I0.2,0W0,0F1,0I1.1,0W1\n0I1.2\n", NULL,
+                       "stage 0 has the I of its microbatches on several ranks");
+    refused_simulation(s, "0F0\n0I0\n0W0\n", &again, "stage 0 lie on several ranks; recomputing wants them on one");
+    refused_simulation(s, "0F0,0F1\n0I0,0I1\n0W0,0W1\n", &again, "recomputing wants them on one");
+    // what ends a row is not before what begins the next
+    dpcr_schedule schedule = read_as(s, "0F0,0I0,0W0,1F0\n1I0,1W0\n", DPCR_DELAYED);
+    dpcri_run run;
+    assert_ok(s, dpcri_run_create(s->context, &schedule, &again, &run, &s->error));
+    assert_true(dpcri_duration(&run, 0, &schedule.actions[1]) == 1 &&
+                dpcri_duration(&run, 1, &schedule.actions[4]) == 2);
+    dpcri_run_destroy(s->context, &run);
+    dpcr_schedule_free(s->context, &schedule);
+}
+
+// Ranks without anything to do come back, also at the end; a last line that has no end is one where it says something.
+static void idle_ranks_come_back(void **state) {
+    scratch *s = *state;
+    static const char *const texts[] = {"\n0F0,0B0\n\n,\n", "0F0,0B0\n\n\n\n ", "\n\n\n0F0,0B0"};
+    for (int k = 0; k < 3; k++) {
+        dpcr_schedule schedule = read_as(s, texts[k], DPCR_SYNCHRONOUS);
+        assert_int_equal(schedule.ranks, 4);
+        dpcr_simulation x = simulate(s, &schedule, NULL);
+        assert_true(x.ranks == 4 && x.utilisation == 0.25);
+        dpcr_simulation_free(s->context, &x);
+        dpcr_schedule_free(s->context, &schedule);
+    }
+}
+
 // What no text says, a program may.
 static void damaged_structures(void **state) {
     scratch *s = *state;
@@ -469,6 +552,26 @@ static void damaged_structures(void **state) {
     bad[0].delay = delay;
     assert_refused_at(s, dpcr_schedule_validate(s->context, &bad[0], 0, &s->error), DPCR_ERROR_ARGUMENT,
                       "the delay of stage 1 is -1", __FILE__, __LINE__);
+    const int64_t sizes[][3] = {{3, 3, (INT64_C(1) << 62) + 1}, {3, 3, INT64_C(1) << 31}, {3, INT64_C(1) << 31, 2}};
+    for (int k = 0; k < 3; k++) {
+        bad[0] = schedule;
+        bad[0].stages = sizes[k][1], bad[0].microbatches = sizes[k][2];
+        schedule.actions[0].microbatch = k == 0 ? 2000000000 : 0;
+        assert_refused_at(s, dpcr_schedule_validate(s->context, &bad[0], 0, &s->error), DPCR_ERROR_ARGUMENT,
+                          "too large", __FILE__, __LINE__);
+    }
+    bad[0] = schedule;
+    bad[0].microbatches = INT32_MAX;
+    assert_refused_at(s, dpcr_schedule_validate(s->context, &bad[0], 0, &s->error), DPCR_ERROR_FORMAT, "some have none",
+                      __FILE__, __LINE__);
+    char *text;
+    size_t bytes;
+    bad[0] = bad[1] = schedule;
+    bad[0].actions = NULL;
+    bad[1].ranks = -1;
+    for (int k = 0; k < 2; k++)
+        assert_refused_at(s, dpcr_schedule_write(s->context, &bad[k], DPCR_NOTATION_NEW, &text, &bytes, &s->error),
+                          DPCR_ERROR_ARGUMENT, "its arrays", __FILE__, __LINE__);
     schedule.actions[1].part = 1;  // an F
     assert_refused_at(s, dpcr_schedule_validate(s->context, &schedule, 0, &s->error), DPCR_ERROR_ARGUMENT,
                       "action 1 is out of range", __FILE__, __LINE__);
@@ -607,6 +710,7 @@ int main(void) {
         TEST(dualpipe_bubble),
         TEST(asynchronous_versions),
         TEST(steady_state),
+        TEST(steady_state_is_within_the_makespan),
         TEST(steady_state_of_rare_updates),
         TEST(updates_and_all_reduce),
         TEST(spans_hold_the_updates),
@@ -615,6 +719,9 @@ int main(void) {
         TEST(damaged_tables),
         TEST(damaged_structures),
         TEST(halves_for_some_microbatches),
+        TEST(halves_in_any_order),
+        TEST(spread_stages),
+        TEST(idle_ranks_come_back),
         TEST(impossible_sizes),
         TEST(costs_and_options),
         TEST(memory_limit),

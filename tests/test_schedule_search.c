@@ -248,6 +248,35 @@ static void no_steady_state_is_below_the_work(void **state) {
         }
 }
 
+// Where the only candidate cannot be, best says what its maker said; the limit only where there is one.
+static void best_says_why(void **state) {
+    static const struct {
+        dpcr_semantics semantics;
+        int64_t chunks, stages;
+        double limit;
+        int recompute;
+        const char *wanted;
+    } cases[] = {
+        {DPCR_STASHED, 2, 0, 0, 0, "pipedream: 2 stages a rank; it is made for 1"},
+        {DPCR_STASHED, 2, 0, 9, 0, "pipedream: 2 stages a rank; it is made for 1"},
+        {DPCR_STASHED, 0, 0, 1, 0, "best: no rows keep to 1 activations a rank"},
+        {DPCR_DELAYED, 0, 2, 3, 0, "a limit of activations is for stages on one rank each"},
+        {DPCR_DELAYED, 0, 2, 0, 1, "recomputing wants them on one"},
+        {DPCR_SYNCHRONOUS, 0, 0, 0.25, 0, "best: no rows keep to 0.25 activations a rank"},
+    };
+    scratch *s = *state;
+    for (size_t k = 0; k < sizeof cases / sizeof cases[0]; k++) {
+        dpcr_schedule_costs costs = costs_of(1, 1, 1, 0);
+        dpcr_schedule_options o = options_of(DPCR_SCHEDULE_BEST, 3, cases[k].chunks, 4);
+        dpcr_schedule schedule;
+        costs.recompute = cases[k].recompute;
+        o.costs = &costs;
+        o.semantics = cases[k].semantics, o.stages = cases[k].stages, o.memory_limit = cases[k].limit;
+        assert_refused_at(s, dpcr_schedule_make(s->context, &o, &schedule, &s->error), DPCR_ERROR_UNSUPPORTED,
+                          cases[k].wanted, "case", (int)k);
+    }
+}
+
 // ---- LayerPipe ----
 
 static double period(scratch *s, int64_t p, int half, const dpcr_schedule_costs *costs, int64_t stages) {
@@ -473,6 +502,7 @@ int main(void) {
         TEST(best_is_optimal_on_small_cases),
         TEST(best_counts_what_runs_again),
         TEST(no_steady_state_is_below_the_work),
+        TEST(best_says_why),
         TEST(layerpipe_periods),
         TEST(layerpipe_delays),
         TEST(layerpipe_memory),

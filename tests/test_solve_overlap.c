@@ -352,6 +352,33 @@ static void sums_that_meet_are_told(void **state) {
     dpcr_context_destroy(context);
 }
 
+static void step_of_two_rates(const chain *c, int64_t l, int64_t b, const double *in, double *out, double *j) {
+    (void)c, (void)j;
+    out[0] = (b == 0 ? 0.3 : 0.95) * in[0] + 0.1 * cos((double)l);
+}
+
+// Chunks shorter than their run-up: of a sequence that meets in bits there is an estimate, 0, of the other one none.
+static void an_estimate_is_of_all_sequences(void **state) {
+    (void)state;
+    dpcr_context *context = solving_context(1);
+    chain c = {.step = step_of_two_rates, .length = 1000, .batch = 2, .width = 1, .dtype = DPCR_F64};
+    double z0[2] = {3, 3};
+    const dpcr_solve_options options = {.size = sizeof options,
+                                        .method = DPCR_METHOD_OVERLAP,
+                                        .backward = DPCR_SCHEME_SEQUENTIAL,
+                                        .chunk = 32,
+                                        .warm_up = 64,
+                                        .atol = 0.1,
+                                        .rtol = 1e-9};
+    solved r = solve(context, &c, z0, &options);
+    void *loop = loop_of(&c, z0);
+    assert_true(largest_error(&c, r.z, loop) > 0);
+    assert_int_equal(r.report.reason, DPCR_REASON_RESIDUAL_ONLY);
+    assert_true(r.report.error_estimate < 0);
+    free(loop), solved_free(&r);
+    dpcr_context_destroy(context);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(overlap_has_the_loops_bits),          cmocka_unit_test(overlap_cuts),
@@ -359,6 +386,7 @@ int main(void) {
         cmocka_unit_test(overlap_moves_chunks_off_each_other), cmocka_unit_test(what_is_finished_is_the_loop),
         cmocka_unit_test(auto_joins_closely_what_meets_soon),  cmocka_unit_test(what_met_within_the_tolerance_is_told),
         cmocka_unit_test(sums_of_roundings_are_told),          cmocka_unit_test(sums_that_meet_are_told),
+        cmocka_unit_test(an_estimate_is_of_all_sequences),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

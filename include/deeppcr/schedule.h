@@ -149,9 +149,10 @@ DPCR_API dpcr_status dpcr_schedule_make(dpcr_context *context, const dpcr_schedu
 
 typedef enum dpcr_notation { DPCR_NOTATION_NEW = 0, DPCR_NOTATION_OLD = 1 } dpcr_notation;
 
-// Reads `bytes` characters. Ranks, stages and microbatches are what the text shows; `like` (NULL: synchronous, one
-// chain) gives chains, semantics, accumulate and, where it has as many stages, delays. Damaged text: DPCR_ERROR_FORMAT
-// with line and cell. The schedule read need not be a valid one.
+// Reads `bytes` characters. Every line is a rank, also an empty one (a last one without an end only where it has an
+// action); stages and microbatches are what the text shows; `like` (NULL: synchronous, one chain) gives chains,
+// semantics, accumulate and, where it has as many stages, delays. Damaged text: DPCR_ERROR_FORMAT with line and cell.
+// The schedule read need not be a valid one.
 DPCR_API dpcr_status dpcr_schedule_read(dpcr_context *context, const char *text, size_t bytes, dpcr_notation notation,
                                         const dpcr_schedule *like, dpcr_schedule *schedule, dpcr_error *error);
 // The table as text ending in 0, the caller's (dpcr_schedule_text_free).
@@ -167,7 +168,7 @@ DPCR_API const char *dpcr_action_text(const dpcr_action *action, char *text, siz
 // (unless delayed); the rows run to their end; sends and receives, if any, match, a receive before the task that takes
 // what it brings; a rank never holds more than memory_limit activations (0: no limit; else each stage lies on one rank,
 // or DPCR_ERROR_UNSUPPORTED: when its copies come and go no row tells). Otherwise DPCR_ERROR_FORMAT and what is wrong;
-// sizes and numbers out of range, and arrays that are missing: DPCR_ERROR_ARGUMENT.
+// sizes (at most 2^31 - 1 each) and numbers out of range, and arrays that are missing: DPCR_ERROR_ARGUMENT.
 DPCR_API dpcr_status dpcr_schedule_validate(dpcr_context *context, const dpcr_schedule *schedule, double memory_limit,
                                             dpcr_error *error);
 
@@ -186,9 +187,14 @@ typedef struct dpcr_simulation {
     double idle;          // makespan - work
     double span;          // longest last end (update and all-reduce included) - first start of a rank
     double idle_in_span;  // that - work
-    double steady_state;  // a further iteration's time when they follow each other without a barrier; NaN: too short
-    double utilisation;   // mean over ranks of work / steady_state
-    double bytes;         // activations and errors between ranks
+    // A further iteration's time when they follow each other without a barrier. Of asynchronous schedules an estimate,
+    // the rate of the third quarter of the microbatches, at least work and, of whole updates, at most makespan; NaN:
+    // too few of them.
+    double steady_state;
+    double utilisation;  // mean over ranks of work / steady_state
+    // Activations and errors from a stage to another between ranks. What F of a stage hands to I and W of the same on
+    // other ranks (LayerPipe) is in neither bytes nor messages.
+    double bytes;
     double weight_bytes;  // weights between ranks (LayerPipe) and of the all-reduce, an iteration
     int64_t messages;
     double *rank_work;  // [ranks]
@@ -205,7 +211,8 @@ typedef struct dpcr_simulation {
 
 // Times a schedule under costs (NULL: unit costs): start = max(rank is free, everything needed has arrived). What
 // dpcr_schedule_validate refuses is refused with its words, rows that wait for each other among it: DPCR_ERROR_FORMAT,
-// saying who waits for what. *simulation is the caller's.
+// saying who waits for what. DPCR_ERROR_UNSUPPORTED where a stage has its F, its I or its W on several ranks by
+// microbatch, or where they recompute and lie not all on one. *simulation is the caller's.
 DPCR_API dpcr_status dpcr_schedule_simulate(dpcr_context *context, const dpcr_schedule *schedule,
                                             const dpcr_schedule_costs *costs, dpcr_simulation *simulation,
                                             dpcr_error *error);

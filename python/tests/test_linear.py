@@ -157,6 +157,13 @@ def test_a_number_goes_with_the_dtype_of_the_rest():
         assert np.array_equal(chain(large, f.astype("f8")), chain(float(large), f.astype("f8")))
     with pytest.raises(deeppcr.ArgumentError, match="^A is a whole number of 1329 bits; wanted a number that a double holds"):
         chain(10**400, f)
+    for A in (True, False, np.True_):
+        with pytest.raises(deeppcr.ArgumentError, match="^A is (np.)?(True|False)_?; wanted a number or an array"):
+            deeppcr.linear_chain(A, np.ones((3, 2)))
+        with pytest.raises(deeppcr.ArgumentError, match="^A is"):
+            deeppcr.linear_chain_vjp(A, np.ones((3, 2)), np.ones((3, 2)))
+        with pytest.raises(deeppcr.ArgumentError, match="^A is"):
+            deeppcr.linear_chain_jvp(A, np.ones((3, 2)))
     with pytest.raises(deeppcr.ArgumentError, match="^A is 1e\\+300; wanted a number that float32 holds"):
         chain(1e300, f)
     assert np.all(np.isinf(chain(float("inf"), f)[1:]))

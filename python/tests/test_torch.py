@@ -1057,6 +1057,38 @@ def test_chain_is_its_definition(options, dtype):
     assert torch.allclose(again, dflat, rtol=0, atol=1e-6)
 
 
+@pytest.mark.parametrize("method", ["sequential", "overlap", "newton"])
+@pytest.mark.parametrize("width, layers, dtype", [(2, 3000, torch.float64), (4, 6000, torch.float32), (1, 100, torch.float64)])
+def test_a_named_methods_gradients_have_one_way_back(method, width, layers, dtype):
+    torch.manual_seed(0)
+    chain, x = ours.Chain(width, layers, activation="relu", method=method, dtype=dtype), torch.randn(3, width, dtype=dtype)
+
+    def passed(rows):
+        rows = rows.clone().requires_grad_()
+        y = chain(rows)
+        return [y.detach(), *torch.autograd.grad((y**2).sum(), [rows, chain.flat])]
+
+    threads, found = deeppcr.threads(), []
+    for count in (1, 2, 3):
+        deeppcr.set_threads(count)
+        found.append(passed(x[:1]))
+    together = passed(x)
+    deeppcr.set_threads(threads)
+    assert all(torch.equal(a, b) for other in found[1:] for a, b in zip(found[0], other))
+    assert torch.equal(together[1][:1], found[0][1])
+
+
+@pytest.mark.parametrize("shape", [(5, 0, 2), (0, 2, 2)])
+def test_second_gradients_of_chains_of_nothing(shape):
+    A = torch.rand(*shape[:2], 2, 2, dtype=torch.float64, requires_grad=True)
+    b, z0 = torch.rand(shape, dtype=torch.float64, requires_grad=True), torch.rand(shape[1:], dtype=torch.float64, requires_grad=True)
+    first = torch.autograd.grad((ours.linear_chain(A, b, z0) ** 2).sum(), [A, b, z0], create_graph=True)
+    second = torch.autograd.grad(sum((g**2).sum() for g in first), [A, b, z0], allow_unused=True)
+    assert [g.shape for g in first] == [A.shape, b.shape, z0.shape]
+    assert not any(g.any() for g in first) and not any(g is not None and g.any() for g in second)
+
+
+
 @pytest.mark.parametrize("options", [{}, {"kind": "mlp", "activation": "silu"}, {"branch": "two-layer", "hidden": 4, "layer_norm": True}], ids=str)
 def test_chain_has_second_gradients(options):
     torch.manual_seed(0)

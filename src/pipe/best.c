@@ -22,6 +22,7 @@ typedef struct contest {
     dpcr_schedule best[PLACEMENTS];  // of each placement; stages 0: none yet
     double value[PLACEMENTS], makespan[PLACEMENTS];
     int32_t *rank_of[PLACEMENTS];
+    dpcr_error why;  // of the last schedule that its rule or the figures asked for exclude; status 0: none
 } contest;
 
 static bool is_candidate(dpcr_schedule_kind kind) {
@@ -79,6 +80,7 @@ static dpcr_status judge(contest *c, dpcr_schedule *schedule, int placement) {
     }
     dpcr_simulation_free(maker->context, &x);
     if (status == DPCR_ERROR_MEMORY) return dpcri_fail(maker->error, status, "%s", error.text);
+    if (status == DPCR_ERROR_UNSUPPORTED) c->why = error;
     return DPCR_OK;  // over the memory limit: no candidate
 }
 
@@ -91,7 +93,10 @@ static dpcr_status judge_named(contest *c, dpcr_schedule_kind kind) {
     o.chunks = maker->v;
     o.costs = &c->costs;
     dpcr_status status = dpcr_schedule_make(maker->context, &o, &made, &error);
-    if (status == DPCR_ERROR_UNSUPPORTED) return DPCR_OK;
+    if (status == DPCR_ERROR_UNSUPPORTED) {
+        c->why = error;
+        return DPCR_OK;
+    }
     if (status != DPCR_OK) return dpcri_fail(maker->error, status, "%s", error.text);
     status = split(c, &made, &copy);
     dpcr_schedule_free(maker->context, &made);
@@ -159,10 +164,18 @@ static dpcr_status start(contest *c) {
     return DPCR_OK;
 }
 
+// Of the synchronous ones most are excluded as a rule; a late one is the only one.
+static dpcr_status fail_without(const contest *c) {
+    const dpcr_schedule_options *o = c->maker->options;
+    if (c->why.status != DPCR_OK && (o->semantics != DPCR_SYNCHRONOUS || o->memory_limit <= 0))
+        return dpcri_fail(c->maker->error, DPCR_ERROR_UNSUPPORTED, "%s", c->why.text);
+    if (o->memory_limit <= 0) return dpcri_fail(c->maker->error, DPCR_ERROR_UNSUPPORTED, "best: no rows found");
+    return dpcri_fail(c->maker->error, DPCR_ERROR_UNSUPPORTED, "best: no rows keep to %g activations a rank",
+                      o->memory_limit);
+}
+
 static dpcr_status take_best(contest *c, int placement) {
-    if (!c->best[placement].stages)
-        return dpcri_fail(c->maker->error, DPCR_ERROR_UNSUPPORTED, "best: no rows keep to %g activations a rank",
-                          c->maker->options->memory_limit);
+    if (!c->best[placement].stages) return fail_without(c);
     *c->maker->schedule = c->best[placement];
     c->best[placement] = (dpcr_schedule){0};
     return DPCR_OK;

@@ -22,6 +22,8 @@ typedef struct dpcri_table {
     int64_t updates;               // of one run
     int32_t *where[DPCRI_PLACES];  // [stages][microbatches] rank; I2 is I's where that is whole
     uint8_t *halves;               // [stages] I comes in two halves
+    // Another one that ranks made for this one may go over to, and so on; NULL: none. Not owned.
+    const struct dpcri_table *after;
 } dpcri_table;
 
 dpcr_status dpcri_table_create(dpcr_context *context, const dpcr_schedule *schedule, dpcri_table *table,
@@ -130,13 +132,13 @@ dpcr_status dpcri_pipeline_options_fill(const dpcr_pipeline_options *given, cons
 // [stages of a chain + 1] units: as the options say, checked, or even. The caller's.
 dpcr_status dpcri_stages_cut(dpcr_context *context, const dpcr_model *model, const dpcr_schedule *schedule,
                              const int64_t *given, int64_t **first, dpcr_error *error);
-// Makes the shares of rank `index` for a table; `first` and `model` must live on. `state` (may be NULL) is an optimiser
-// of the whole model to go on from. rank is to be destroyed also after a failure.
+// Makes the shares of rank `index` for a table and those after it; `first` and `model` must live on. `state` (may be
+// NULL) is an optimiser of the whole model to go on from. rank is to be destroyed also after a failure.
 dpcr_status dpcri_rank_create(dpcri_rank *rank, dpcr_context *context, int64_t index, const dpcr_model *model,
                               const dpcri_table *table, const int64_t *first, const dpcr_pipeline_options *options,
                               const dpcr_optimiser *state, dpcr_error *error);
 void dpcri_rank_destroy(dpcri_rank *rank);
-// Goes over to another table of the same stages and places.
+// Goes over to another of the tables.
 dpcr_status dpcri_rank_use(dpcri_rank *rank, const dpcri_table *table, dpcr_error *error);
 // Runs the rank's row over the rows of `source`: gradients, and updates where the options name an optimiser.
 dpcr_status dpcri_rank_run(dpcri_rank *rank, const dpcri_rows_source *source, dpcr_error *error);

@@ -105,6 +105,16 @@ static int64_t versions_needed(const dpcri_table *t, int64_t rank, const dpcri_s
     return most + 1;
 }
 
+// Of the rank's table and those after it, which all place its stages alike.
+static int64_t most_versions_needed(const dpcri_rank *rank, const dpcri_share *share) {
+    int64_t most = 1;
+    for (const dpcri_table *t = rank->table; t; t = t->after) {
+        const int64_t needed = versions_needed(t, rank->index, share);
+        if (needed > most) most = needed;
+    }
+    return most;
+}
+
 static dpcr_status make_versions(dpcri_rank *rank, dpcri_share *share, dpcr_error *error) {
     const dpcr_schedule *s = rank->table->schedule;
     const size_t bytes = (size_t)share->layers.count * share->layers.element;
@@ -113,8 +123,7 @@ static dpcr_status make_versions(dpcri_rank *rank, dpcri_share *share, dpcr_erro
                           "pipeline: the tasks of stage %lld lie on several ranks; reconstruction wants them on one",
                           (long long)share->stage);
     const bool rebuilds = rank->options.reconstruct && s->delay[share->stage] > 0;
-    share->versions =
-        rebuilds || s->semantics == DPCR_SYNCHRONOUS ? 1 : versions_needed(rank->table, rank->index, share);
+    share->versions = rebuilds || s->semantics == DPCR_SYNCHRONOUS ? 1 : most_versions_needed(rank, share);
     if (rebuilds) {
         share->average = dpcri_alloc_zero(rank->context, bytes);
         share->rebuilt = dpcri_alloc(rank->context, bytes);

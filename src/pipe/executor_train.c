@@ -478,6 +478,7 @@ static dpcr_status make_table(training *t, int64_t updates, dpcr_error *error) {
     DPCR_TRY(dpcr_schedule_make(t->ledger.context, &o, &to->schedule, error));
     to->updates = updates;
     DPCR_TRY(dpcri_table_create(t->ledger.context, &to->schedule, &to->table, error));
+    if (to > t->tables) to[-1].table.after = &to->table;
 done:
     return status;
 }

@@ -82,7 +82,8 @@ void dpcri_run_destroy(dpcr_context *context, dpcri_run *run);
 bool dpcri_run_once(dpcri_run *run, double *start, double *end);
 // Who waits for what after a deadlock: DPCR_ERROR_FORMAT.
 dpcr_status dpcri_run_stuck(const dpcri_run *run, dpcr_error *error);
-double dpcri_duration(const dpcri_run *run, const dpcr_action *action);
+// Of an action of rank's row.
+double dpcri_duration(const dpcri_run *run, int64_t rank, const dpcr_action *action);
 
 static inline int64_t dpcri_cell(const dpcr_schedule *s, int64_t stage, int64_t microbatch) {
     return stage * s->microbatches + microbatch;

@@ -48,20 +48,20 @@ dpcr_status dpcri_costs_check(const dpcr_schedule_costs *given, int64_t stages, 
     return DPCR_OK;
 }
 
-// The task before it in the table is its own F: on the same rank, as no row of a valid table begins with I where F is
-// elsewhere but LayerPipe's, whose tasks do not recompute.
-static bool follows_forward(const dpcri_run *run, const dpcr_action *a) {
-    while (a > run->schedule->actions && a[-1].task >= DPCR_TASK_SEND_F) a--;
-    return a > run->schedule->actions && a[-1].task == DPCR_TASK_F && a[-1].stage == a->stage &&
-           a[-1].microbatch == a->microbatch;
+// The task before it in its row is its own F.
+static bool follows_forward(const dpcri_run *run, int64_t rank, const dpcr_action *a) {
+    const dpcr_action *row = run->schedule->actions + run->schedule->first[rank];
+    const int32_t stage = a->stage, microbatch = a->microbatch;
+    while (a > row && a[-1].task >= DPCR_TASK_SEND_F) a--;
+    return a > row && a[-1].task == DPCR_TASK_F && a[-1].stage == stage && a[-1].microbatch == microbatch;
 }
 
-double dpcri_duration(const dpcri_run *run, const dpcr_action *a) {
+double dpcri_duration(const dpcri_run *run, int64_t rank, const dpcr_action *a) {
     const dpcr_schedule_costs *c = &run->costs;
     const double input = dpcri_cost_of(c->stage_input, c->input, a->stage);
     const double weight = dpcri_cost_of(c->stage_weight, c->weight, a->stage);
     const double forward = dpcri_cost_of(c->stage_forward, c->forward, a->stage);
-    const double again = c->recompute && a->part != 2 && !follows_forward(run, a) ? forward : 0;
+    const double again = c->recompute && a->part != 2 && !follows_forward(run, rank, a) ? forward : 0;
     switch ((dpcr_task)a->task) {
         case DPCR_TASK_F: return forward;
         case DPCR_TASK_I: return again + (a->part ? 0.5 * input : input);
@@ -268,7 +268,7 @@ static bool step_atomic_pair(dpcri_run *run, int32_t rank, int64_t n, needs *nee
     const dpcr_action *a = &run->schedule->actions[n];
     need_all(needed, a + 1);
     if (needed->missing >= 0) return false;
-    const double ended = needed->ready + dpcri_duration(run, a) + dpcri_duration(run, a + 1),
+    const double ended = needed->ready + dpcri_duration(run, rank, a) + dpcri_duration(run, rank, a + 1),
                  updated = ended + update_after(run, a + 1);
     for (int k = 0; k < 2; k++) {
         if (start) start[n + k] = needed->ready;
@@ -291,7 +291,7 @@ static bool step(dpcri_run *run, int32_t rank, int32_t *wake, double *start, dou
     if (needed.missing < 0 && a->paired && run->costs.atomic_pairs) {
         done = step_atomic_pair(run, rank, n, &needed, wake, start, end);
     } else if (needed.missing < 0) {
-        const double ended = needed.ready + dpcri_duration(run, a), updated = ended + update_after(run, a);
+        const double ended = needed.ready + dpcri_duration(run, rank, a), updated = ended + update_after(run, a);
         if (start) start[n] = needed.ready;
         if (end) end[n] = ended;
         finish(run, rank, a, ended, updated, wake);

@@ -6,7 +6,8 @@
 //   steady_state  synchronous: iterations follow each other without a barrier, each rank going on as soon as its own
 //                 weights are updated; the time of one more, once it repeats. Asynchronous: the rate of the
 //                 third quarter of the microbatches, between filling and draining, drawn out to whole updates, times
-//                 their number; never less than the busiest rank's work, as few microbatches have no even middle
+//                 their number: an estimate, taken within the busiest rank's work and (of whole updates) the makespan,
+//                 as few microbatches have no even middle
 // Where the tasks of a stage lie on several ranks (LayerPipe), each of these holds a copy of what F keeps, from F's end
 // to its own last task of the microbatch, and the versions of the weights that it has yet to read and newer ones. What
 // is on its way counts as the receiver's: nobody else has it.
@@ -78,8 +79,9 @@ static double rate_of_third_quarter(const dpcri_run *run) {
 
 // ---- memory ----
 
-// Rows tell what a rank holds, unless a stage's tasks are spread; then the times do, in hold_by_time.
-static void hold_by_row(const dpcr_schedule *s, const dpcr_schedule_costs *c, dpcr_simulation *x) {
+// Rows tell what a rank holds, unless a stage's tasks are spread; then the times do, in hold_by_time. `half` [cells],
+// zero: a half of I was there.
+static void hold_by_row(const dpcr_schedule *s, const dpcr_schedule_costs *c, uint8_t *half, dpcr_simulation *x) {
     for (int64_t r = 0; r < s->ranks; r++) {
         int64_t activations = 0, operands = 0;
         double memory = 0, bytes = 0;
@@ -89,7 +91,10 @@ static void hold_by_row(const dpcr_schedule *s, const dpcr_schedule_costs *c, dp
             switch ((dpcr_task)a->task) {
                 case DPCR_TASK_F: activations++, operands++, memory += 1, bytes += size; break;
                 case DPCR_TASK_I:
-                    if (a->part != 1) activations--;
+                    if (a->part && !half[dpcri_cell(s, a->stage, a->microbatch)])
+                        half[dpcri_cell(s, a->stage, a->microbatch)] = 1;
+                    else
+                        activations--;
                     memory -= a->part ? 0.25 : 0.5;
                     break;
                 case DPCR_TASK_W: operands--, memory -= 0.5, bytes -= size; break;
@@ -259,7 +264,7 @@ static void fill_times(const dpcri_run *run, dpcr_simulation *x) {
         const int64_t begin = s->first[r], end = s->first[r + 1];
         if (begin == end) continue;
         for (int64_t n = begin; n < end; n++) {
-            x->rank_work[r] += dpcri_duration(run, &s->actions[n]);
+            x->rank_work[r] += dpcri_duration(run, r, &s->actions[n]);
             if (updates_after(s, &s->actions[n]))
                 x->rank_work[r] += dpcri_cost_of(run->costs.stage_update, run->costs.update, s->actions[n].stage);
         }
@@ -302,15 +307,36 @@ void dpcr_simulation_free(dpcr_context *context, dpcr_simulation *x) {
     *x = (dpcr_simulation){0};
 }
 
-// `f_start`: [stages][microbatches], and room for a stage more.
-static void fill(dpcri_run *run, double *f_start, double *free, dpcr_simulation *x) {
+// The figures below take each kind of a stage's tasks for one rank's; and who recomputes has run F.
+static dpcr_status check_places(const dpcri_run *run, dpcr_error *error) {
+    static const char *const names[PLACES] = {"F", "I", "I", "W"};
+    const dpcr_schedule *s = run->schedule;
+    for (int64_t stage = 0; run->spread && stage < s->stages; stage++) {
+        const int32_t *where = run->where + stage * s->microbatches;
+        int32_t ranks[PLACES];
+        for (int k = 0; k < PLACES; k++)
+            for (int64_t i = 1; has_place(run, k, stage) && i < s->microbatches; i++)
+                if (where[places[k] * run->cells + i] != where[places[k] * run->cells])
+                    return dpcri_fail(error, DPCR_ERROR_UNSUPPORTED,
+                                      "simulate: stage %lld has the %s of its microbatches on several ranks",
+                                      (long long)stage, names[k]);
+        if (run->costs.recompute && ranks_of(run, stage, ranks) > 1)
+            return dpcri_fail(error, DPCR_ERROR_UNSUPPORTED,
+                              "simulate: the tasks of stage %lld lie on several ranks; recomputing wants them on one",
+                              (long long)stage);
+    }
+    return DPCR_OK;
+}
+
+// `f_start`: [stages][microbatches], and room for a stage more; `half`: [stages][microbatches], zero.
+static void fill(dpcri_run *run, double *f_start, uint8_t *half, double *free, dpcr_simulation *x) {
     const dpcr_schedule *s = run->schedule;
     for (int64_t n = 0; n < x->actions; n++) {
         const dpcr_action *a = &s->actions[n];
         if (a->task == DPCR_TASK_F) f_start[dpcri_cell(s, a->stage, a->microbatch)] = x->start[n];
     }
     fill_times(run, x);
-    run->spread ? hold_by_time(run, f_start, f_start + run->cells, x) : hold_by_row(s, &run->costs, x);
+    run->spread ? hold_by_time(run, f_start, f_start + run->cells, x) : hold_by_row(s, &run->costs, half, x);
     fill_versions(run, x);
     fill_messages(run, x);
     if (s->semantics == DPCR_SYNCHRONOUS) {
@@ -318,7 +344,9 @@ static void fill(dpcri_run *run, double *f_start, double *free, dpcr_simulation 
         x->steady_state = repeat(run, free);
     } else {
         x->steady_state = rate_of_third_quarter(run);
-        if (x->steady_state < x->work) x->steady_state = x->work;  // NaN stays
+        // NaN stays. What is left of an update is a share of one in the rate, and none in the makespan.
+        if (x->steady_state > x->makespan && s->microbatches % s->accumulate == 0) x->steady_state = x->makespan;
+        if (x->steady_state < x->work) x->steady_state = x->work;
     }
     double work = 0;
     for (int64_t r = 0; r < s->ranks; r++) work += x->rank_work[r];
@@ -333,6 +361,7 @@ dpcr_status dpcr_schedule_simulate(dpcr_context *context, const dpcr_schedule *s
     dpcr_simulation *x = simulation;
     dpcri_run run = {0};
     double *f_start = NULL, *free = NULL;
+    uint8_t *half = NULL;
     dpcr_status status;
     DPCR_TRY(dpcr_schedule_validate(context, schedule, 0, error));
     *x = (dpcr_simulation){
@@ -340,13 +369,17 @@ dpcr_status dpcr_schedule_simulate(dpcr_context *context, const dpcr_schedule *s
     DPCR_TRY(allocate(context, x, error));
     DPCR_TRY(dpcri_run_create(context, schedule, costs, &run, error));
     f_start = dpcri_alloc(context, (size_t)(run.cells + schedule->microbatches) * sizeof *f_start);
+    half = dpcri_alloc_zero(context, (size_t)run.cells);
     free = dpcri_alloc_zero(context, (size_t)schedule->ranks * MOST_CYCLE * sizeof *free);
-    if (!f_start || !free) DPCR_TRY(dpcri_fail(error, DPCR_ERROR_MEMORY, "schedule: no memory to simulate it"));
+    if (!f_start || !half || !free)
+        DPCR_TRY(dpcri_fail(error, DPCR_ERROR_MEMORY, "schedule: no memory to simulate it"));
     if (!dpcri_run_once(&run, x->start, x->end)) DPCR_TRY(dpcri_run_stuck(&run, error));
-    fill(&run, f_start, free, x);
+    DPCR_TRY(check_places(&run, error));
+    fill(&run, f_start, half, free, x);
 done:
     dpcri_run_destroy(context, &run);
     dpcri_free(context, f_start);
+    dpcri_free(context, half);
     dpcri_free(context, free);
     if (status != DPCR_OK) dpcr_simulation_free(context, x);
     return status;

@@ -13,7 +13,7 @@ typedef struct reader {
     const char *cell;      // where the cell began
     int64_t line, column;  // from 1; column counts cells
     dpcr_notation notation;
-    int64_t ranks;                          // lines up to the last that has an action
+    int64_t ranks;                          // lines, a last one without an end only where it has an action
     int64_t actions, stages, microbatches;  // as far as seen
     dpcr_schedule *fill;                    // NULL in the first pass
     dpcr_error *error;
@@ -151,7 +151,10 @@ static dpcr_status read_rows(reader *r) {
             if (!peek(r, ',')) break;
             r->at++;
         }
-        if (r->at < r->end) r->at++;  // the end of the line
+        if (r->at < r->end) {  // a whole line is a rank, idle or not
+            r->at++;
+            r->ranks = r->line;
+        }
         if (r->fill && r->line <= r->fill->ranks) r->fill->first[r->line] = r->actions;
     }
     return DPCR_OK;
@@ -220,8 +223,9 @@ enum { MOST_CELL = 48 };  // of one action, with its share of a pair's brackets 
 
 dpcr_status dpcr_schedule_write(dpcr_context *context, const dpcr_schedule *schedule, dpcr_notation notation,
                                 char **text, size_t *bytes, dpcr_error *error) {
-    if (!context || !schedule || !text || !bytes || !schedule->first)
-        return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "schedule_write: context, schedule, text or bytes is NULL");
+    if (!context || !schedule || !text || !bytes || !schedule->first || !schedule->actions || schedule->ranks < 1)
+        return dpcri_fail(error, DPCR_ERROR_ARGUMENT,
+                          "schedule_write: context, schedule, its arrays, text or bytes is NULL, or it has no ranks");
     const dpcr_schedule *s = schedule;
     const size_t room = (size_t)s->first[s->ranks] * MOST_CELL + (size_t)s->ranks + 1;
     char *to = *text = dpcri_alloc(context, room);

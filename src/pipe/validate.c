@@ -25,9 +25,10 @@ static dpcr_status bad(const checking *c, int64_t rank, const dpcr_action *a, co
 }
 
 static bool has_arrays(const dpcr_schedule *s) {
-    if (s->ranks < 1 || s->stages < 1 || s->microbatches < 1 || s->chains < 1 || s->chains > 2 ||
-        s->stages % s->chains != 0 || s->accumulate < 1 || (unsigned)s->semantics >= DPCR_SEMANTICS_COUNT ||
-        !s->first || !s->actions || !s->delay || s->first[0] != 0)
+    if (s->ranks < 1 || s->stages < 1 || s->microbatches < 1 || s->ranks > INT32_MAX || s->stages > INT32_MAX ||
+        s->microbatches > INT32_MAX || s->chains < 1 || s->chains > 2 || s->stages % s->chains != 0 ||
+        s->accumulate < 1 || (unsigned)s->semantics >= DPCR_SEMANTICS_COUNT || !s->first || !s->actions || !s->delay ||
+        s->first[0] != 0)
         return false;
     for (int64_t r = 0; r < s->ranks; r++)
         if (s->first[r] > s->first[r + 1]) return false;
@@ -38,13 +39,18 @@ static dpcr_status check_shape(const checking *c) {
     const dpcr_schedule *s = c->schedule;
     if (!has_arrays(s))
         return dpcri_fail(c->error, DPCR_ERROR_ARGUMENT,
-                          "schedule: sizes or arrays are missing, or rows do not begin where others end");
+                          "schedule: sizes or arrays are missing or too large, or rows do not begin where others end");
     for (int64_t stage = 0; stage < s->stages; stage++)
         if (s->delay[stage] < 0)
             return dpcri_fail(c->error, DPCR_ERROR_ARGUMENT,
                               "schedule: the delay of stage %lld is %lld, wanted 0 or more", (long long)stage,
                               (long long)s->delay[stage]);
-    for (int64_t n = 0; n < s->first[s->ranks]; n++) {
+    const int64_t actions = s->first[s->ranks];
+    if (s->microbatches > actions / s->stages)  // before there is memory by the cell
+        return dpcri_fail(c->error, DPCR_ERROR_FORMAT,
+                          "schedule: %lld actions for %lld stages and %lld microbatches: some have none",
+                          (long long)actions, (long long)s->stages, (long long)s->microbatches);
+    for (int64_t n = 0; n < actions; n++) {
         const dpcr_action *a = &s->actions[n];
         if (a->stage < 0 || a->stage >= s->stages || a->microbatch < 0 || a->microbatch >= s->microbatches ||
             a->task >= DPCR_TASK_COUNT || a->part > 2 || (a->part && a->task != DPCR_TASK_I))
@@ -234,7 +240,7 @@ dpcr_status dpcr_schedule_validate(dpcr_context *context, const dpcr_schedule *s
     checking c = {.context = context, .schedule = schedule, .limit = memory_limit, .error = error};
     dpcr_status status;
     DPCR_TRY(check_shape(&c));
-    const size_t cells = (size_t)(schedule->stages * schedule->microbatches);
+    const size_t cells = (size_t)(schedule->stages * schedule->microbatches);  // no more than actions
     c.seen = dpcri_alloc_zero(context, cells);
     c.moved = dpcri_alloc_zero(context, cells);
     c.rank_of = dpcri_alloc(context, (size_t)schedule->stages * sizeof *c.rank_of);

@@ -575,14 +575,17 @@ static void judge(overlap *o) {
     dpcri_run *run = o->run;
     const bool exact = o->atol == 0 && o->rtol == 0;
     const double allowed = fmax(o->atol + o->rtol, o->plan->options.atol + o->plan->options.rtol);
+    bool known = true;
     for (int64_t b = 0; b < o->plan->steps.batch; b++) {
         if (run->reason[b]) continue;
         const double estimate = exact ? 0 : carried_error(o, b);
+        known = known && estimate >= 0;
         run->estimate = fmax(run->estimate, estimate);
         run->reason[b] = estimate == 0                          ? DPCR_REASON_EXACT  // all of it is one run
                          : estimate >= 0 && estimate <= allowed ? DPCR_REASON_CONVERGED
                                                                 : DPCR_REASON_RESIDUAL_ONLY;
     }
+    if (!known) run->estimate = -1;
 }
 
 // Steps of a sequence that chunks go before their own; those of the first ones reach back to z0 sooner.

@@ -168,6 +168,8 @@ def _values(a: ARRAY, b: ARRAY, structure: Optional[str], width: int, single: bo
 def _transitions(A: Any, **others: Optional[ARRAY]) -> ARRAY:
     """A as an array. A number of Python's has no dtype: it gets the one that the others are computed in, or float64 where that is uint32
     and it is a float."""
+    if isinstance(A, (bool, np.bool_)):
+        raise ArgumentError.of("A", A, "a number or an array")
     if type(A) is not int and type(A) is not float:
         return library.array(A, "A")
     dtype = library.common(**others)

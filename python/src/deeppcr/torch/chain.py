@@ -71,7 +71,7 @@ class _Plan:
         start = library.view(z0.data_ptr(), slot.form.dtype, (batch, slot.form.width))
         options = _abi.SolveOptions(size=ctypes.sizeof(_abi.SolveOptions), method=METHODS[method], consume_tape=int(training),
                                     start=ctypes.addressof(start))  # fmt: skip
-        if not training:
+        if not training or METHODS[method]:  # AUTO is 0; another's bits must not hang on what the planner sees
             options.backward = _abi.CONSTANTS["DPCR_SCHEME_SEQUENTIAL"]
         place = ctypes.c_void_p()
         owner: Any = slot.model.owner
@@ -317,7 +317,8 @@ class Chain(torch.nn.Module):
     hidden : int
         Inner width of "two-layer"; 0: width.
     method : str
-        As in `deeppcr.solve`: how the depth is run, forward and backward.
+        As in `deeppcr.solve`: how the depth is run. "auto" chooses the way back too; under any other the gradients are
+        made in order, and no bit of them depends on the threads or on what else is in the batch.
     dtype : torch.float32 or torch.float64
 
     Raises

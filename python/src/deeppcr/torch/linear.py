@@ -41,7 +41,9 @@ def _by_operations(chain: Any, A: Tensor, z0: Optional[Tensor], z: Tensor, g: Te
                    structure: str) -> Tuple[Optional[Tensor], ...]:  # fmt: skip
     """The gradients by operations that have derivatives themselves: for second ones, and for transposed chains."""
     if z.numel() == 0:  # no step, or no sequence
-        return None if structure == "identity" else torch.zeros_like(A), torch.zeros_like(g), None if z0 is None else torch.zeros_like(z0), None, None, None
+        nothing = 0 * g.sum()  # zeros that know where they come from, for gradients of them
+        dA = None if structure == "identity" else torch.zeros_like(A) + nothing
+        return dA, g.clone(), None if z0 is None else torch.zeros_like(z0) + nothing, None, None, None
     if structure == "identity":
         direct = g.cumsum(0) if transposed else g.flip(0).cumsum(0).flip(0)
         return None, direct, None if z0 is None else direct[0].clone(), None, None, None
