@@ -315,6 +315,7 @@ before = content("vae")
 put("more", before)
 assert answer(*again, "--epochs", 12, "--resume", path("more"))["steps"] == 12 * 16 and content("more") == before
 assert answer(*again, "--epochs", 12, "--kl", 1, "--resume", path("more"))["steps"] == 12 * 16 and content("more") == before  # the default
+refused(2, "'deeppcr.learn.denormals' is flush there and keep here", *again, "--epochs", 12, "--denormals", "keep", "--resume", path("more"))
 refused(2, "'deeppcr.learn.weight' is 1 there and 2 here", *again, "--epochs", 12, "--kl", 2, "--resume", path("more"))
 more = answer(*again, "--epochs", 14, "--resume", path("more"))
 assert more["steps"] == 14 * 16 and content("more") != before, more

@@ -82,6 +82,7 @@ for threads in ("1", "2"):
     answer("train", "resnet", *small, "--limit", "300", "--epochs", "1", "--save", path("t" + threads), "--threads", threads)
 assert tensors("t1") == tensors("t2"), "threads change bits"
 refused(2, "data.count is 2000, wanted 300, the checkpoint's; --limit says how many", "train", "resnet", *small, "--epochs", "1", "--resume", path("t1"))
+refused(2, "denormals is keep, wanted flush, the checkpoint's", "train", "resnet", *small, "--limit", "300", "--epochs", "1", "--denormals", "keep", "--resume", path("t1"))
 refused(2, "the model's width is 16, wanted", "train", "resnet", *small, "--limit", "300", "--epochs", "1", "--width", "16", "--resume", path("t1"))
 refused(2, "without any option of the network it is the checkpoint's", "train", "resnet", *small, "--limit", "300", "--epochs", "1", "--width", "16", "--resume", path("t1"))
 refused(2, "the model's dtype is float64, wanted float32", "train", "resnet", *small, "--limit", "300", "--epochs", "1", "--dtype", "float64", "--resume", path("t1"))

@@ -68,6 +68,8 @@ static dpcr_status check_options(learning *l, const dpcr_learn_options *given, d
 
 // ---- checkpoints ----
 
+#define DENORMALS "deeppcr.learn.denormals"
+
 static dpcr_status put_position(learning *l, dpcri_bundle *b, dpcr_error *error) {
     dpcr_status status;
     const dpcr_optimiser_options *o = &l->optimiser->options;
@@ -88,6 +90,7 @@ static dpcr_status put_position(learning *l, dpcri_bundle *b, dpcr_error *error)
     DPCR_TRY(dpcri_bundle_real(b, "deeppcr.learn.drop", dpcri_learn_drop(&l->options), error));
     DPCR_TRY(dpcri_bundle_real(b, "deeppcr.learn.weight", dpcri_learn_weight(&l->options), error));
     DPCR_TRY(dpcri_bundle_real(b, "deeppcr.learn.loss", l->loss, error));
+    if (dpcri_denormals()) DPCR_TRY(dpcri_bundle_text(b, DENORMALS, dpcri_denormals(), error));
     if (l->subject->convolutions)
         DPCR_TRY(dpcri_bundle_text(b, DPCRI_LEARN_CONVOLUTIONS, l->subject->convolutions, error));
 done:
@@ -181,6 +184,7 @@ static dpcr_status agrees(learning *l, const dpcr_tensors *tensors, dpcr_error *
         const char *got = dpcr_tensors_metadata(tensors, key);
         if (!strcmp(key, "deeppcr.learn.step") || !strcmp(key, "deeppcr.learn.loss")) continue;
         if (!strcmp(key, DPCRI_LEARN_CONVOLUTIONS)) continue;  // the subject's choice
+        if (!got && !strcmp(key, DENORMALS)) continue;         // older checkpoints do not tell
         if (ended && (!strcmp(key, "deeppcr.learn.total") || !strcmp(key, "deeppcr.learn.warm_up"))) continue;
         if (got && !strcmp(got, wanted)) continue;
         DPCR_TRY(dpcri_fail(error, got ? DPCR_ERROR_ARGUMENT : DPCR_ERROR_FORMAT,

@@ -73,7 +73,15 @@ void dpcri_agreement_add(dpcri_strings *strings, const dpcri_data_figures *figur
     dpcri_agreement_add_options(strings, options);
 }
 
+const char *dpcri_denormals(void) {
+    const int flushed = dpcr_flush_denormals(1);
+    if (flushed < 0) return NULL;
+    dpcr_flush_denormals(flushed);
+    return flushed ? "flush" : "keep";
+}
+
 void dpcri_agreement_add_options(dpcri_strings *strings, const dpcr_train_options *options) {
+    if (dpcri_denormals()) dpcri_strings_add(strings, "denormals", "%s", dpcri_denormals());
     add_integer(strings, "batch", options->batch);
     dpcri_strings_add(strings, "seed", "%" PRIu64, options->seed);
     add_optimiser(strings, &options->optimiser);
@@ -303,7 +311,7 @@ dpcr_status dpcri_saved_strings_agree(const dpcri_saved *saved, dpcri_strings *a
     for (int i = 0; i < agreement->count; i++) {
         const char *key = agreement->keys[i] + strlen(DPCRI_TRAIN_PREFIX), *wanted = string_of(saved, key);
         const bool younger = is_younger(key);
-        if (!wanted && !strcmp(key, "clip")) continue;  // older checkpoints do not tell
+        if (!wanted && (!strcmp(key, "clip") || !strcmp(key, "denormals"))) continue;  // older checkpoints do not tell
         if (!wanted && younger) wanted = "0";
         if (!wanted) DPCR_TRY(bad_string(saved, key, NULL, "a value", error));
         if (younger && strcmp(agreement->values[i], "0") == 0)

@@ -34,7 +34,9 @@ typedef struct dpcri_position {
     double loss;            // sum over these rows
 } dpcri_position;
 
-// What must agree on resume: batch, shuffling, the optimiser's and the solve's options; and the data.
+// What the calling thread does with denormal numbers, "flush" or "keep"; NULL: the processor has no such mode.
+const char *dpcri_denormals(void);
+// What must agree on resume: denormals, batch, shuffling, the optimiser's and the solve's options; and the data.
 void dpcri_agreement_add_options(dpcri_strings *strings, const dpcr_train_options *options);
 void dpcri_agreement_add(dpcri_strings *strings, const dpcri_data_figures *figures, const dpcr_dataset *data,
                          const dpcr_train_options *options);
