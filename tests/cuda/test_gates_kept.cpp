@@ -76,7 +76,7 @@ void items_and_chunks(void **) {
     for (const bool alone : {false, true})
         for (const dpcri_device_gates kind : kinds)
             for (const int64_t rows : {1, 2, 3, 4, 5, 8, 16, 17}) {
-                trained_case<double> n(kind, 12, rows, 2, kind < DPCRI_DEVICE_GRU ? 96 : 45, 0.8);
+                trained_case<double> n(kind, 9, rows, 2, kind < DPCRI_DEVICE_GRU ? 96 : 45, 0.8);
                 const device d(8, alone ? 227 << 10 : alone_bytes(n.hidden, n.gates, 8) - 1);
                 const dpcri_device_recurrent f = n.forward(DPCRI_DEVICE_LOOP);
                 assert_int_equal(blocks_of(f) > 0, alone || rows <= 16);
