@@ -126,10 +126,10 @@ DPCR_API dpcr_status dpcr_tensors_sum_agrees(const dpcr_tensors *tensors, const 
 
 // The RNN, GRU and LSTM nodes of an ONNX model, with their initialisers or Constants (float, double; float16 and
 // bfloat16, which come as float32; also in files beside the model) or what Slice, Concat, Transpose, Unsqueeze, Squeeze
-// and Reshape make of such, as the tensors of torch.nn's state_dict(): names, shapes, order of the gates. What dpcr_safetensors_write makes of them dpcr_recurrent_load reads. Metadata:
-// "deeppcr.recurrent" the kind, "onnx.layout" "0" or "1", and, where they are not PyTorch's, "onnx.direction",
-// "onnx.linear_before_reset", "onnx.input_forget" and "onnx.clip"; an LSTM's peepholes are tensors "weight_ch_l..."
-// [3 H] in the order i, f, o.
+// and Reshape make of such, as the tensors of torch.nn's state_dict(): names, shapes, order of the gates. What
+// dpcr_safetensors_write makes of them dpcr_recurrent_load reads. Metadata: "deeppcr.recurrent" the kind, "onnx.layout"
+// "0" or "1", and, where they are not PyTorch's, "onnx.direction", "onnx.linear_before_reset", "onnx.input_forget" and
+// "onnx.clip"; an LSTM's peepholes are tensors "weight_ch_l..." [3 H] in the order i, f, o.
 //
 // `node` NULL: all of them must be the layers of one network: of one kind, width and direction, each one's X the
 // former's Y (through Squeeze, Transpose, Reshape, Identity, Dropout), with the same lengths, and none begins in a

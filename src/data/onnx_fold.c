@@ -82,11 +82,10 @@ static void dense_strides(const block *b, int64_t *strides) {
 // In the place of *b what is picked out of it.
 static dpcr_status pick(const fold *f, block *b, const block *shape, int64_t first, const int64_t *strides,
                         dpcr_error *error) {
-    int64_t bytes = 0;
     const size_t size = element(b);
+    const int64_t bytes = product(shape->like.shape, shape->like.ndim) * (int64_t)size;  // no more than it has
     block picked = *shape;
     if (f->numbers) {
-        if (!has_a_size(&picked, &bytes)) bytes = INT64_MAX;
         picked.data = dpcri_alloc(f->model->context, (size_t)bytes);
         if (bytes && !picked.data) return dpcri_no_memory(error, "ONNX tensor", bytes);
         if (bytes) gather(picked.data, (unsigned char *)b->data + first * (int64_t)size, size, &picked, strides);
