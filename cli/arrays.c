@@ -107,10 +107,9 @@ void cli_array_normal(const dpcr_array *array, uint64_t seed, uint64_t stream) {
 
 bool cli_array_place(const char *path) {
     if (!path) return true;
-    const char *end = strrchr(path, '.');
-    if (end && (!strcmp(end, ".safetensors") || !strcmp(end, ".st"))) {
+    if (cli_name_ends(path, ".safetensors") || cli_name_ends(path, ".st")) {
         cli_fail(CLI_USAGE, "'%s': what is written is npy, or npz by its name; wanted a name that does not end in %s",
-                 path, end);
+                 path, strrchr(path, '.'));
         return false;
     }
     if (!strstr(path, MEMBER)) return true;
@@ -122,12 +121,11 @@ int cli_array_write(const char *path, const char *name, const dpcr_array *array)
     char member[64];
     dpcr_tensor item = {.name = member, .array = *array};
     const dpcr_tensors all = {.count = 1, .items = &item};
-    const char *end = path ? strrchr(path, '.') : NULL;
     dpcr_error error = {0};
     if (!path) return CLI_DONE;
     snprintf(member, sizeof member, "%s", name);
     const dpcr_status status =
-        end && !strcmp(end, ".npz") ? dpcr_npz_write(path, &all, &error) : dpcr_npy_write(path, array, &error);
+        cli_name_ends(path, ".npz") ? dpcr_npz_write(path, &all, &error) : dpcr_npy_write(path, array, &error);
     return status == DPCR_OK ? CLI_DONE : cli_fail_error(&error, CLI_WRITING);
 }
 

@@ -353,13 +353,16 @@ bool cli_resumable(const char *path);  // the same of a checkpoint, which no str
 // Can cli_write_file write `path` (its folder, a link's file's, takes files)? Tells it otherwise and returns false
 // (exit code 4).
 bool cli_writable(const char *what, const char *path);
+// Has a path (NULL: none) that ending, such as ".npz"?
+bool cli_name_ends(const char *path, const char *ending);
 // May safetensors be written to `path` (NULL: none)? A name of NumPy's is refused, and told.
 bool cli_safetensors_name(const char *option, const char *path);
 // Is an output at `path` (NULL: none) standard output, by "-" or by any name of where that goes, such as /dev/stdout?
 bool cli_is_stdout(const char *path);
 // Can checkpoints, each in the place of the one before, be kept at `path` (NULL: none are)? Tells it otherwise and
-// returns the exit code: 2 for a stream, which would get them all one after another, else as cli_writable.
-int cli_check_save(const char *path);
+// returns the exit code: 2 for a stream, which would get them all one after another, and where there is no path for
+// `seconds`, --checkpoint-seconds or 0; else as cli_writable.
+int cli_check_save(const char *path, double seconds);
 // A file of the command line; path NULL: none.
 typedef struct cli_file {
     const char *option, *path;

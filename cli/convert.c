@@ -150,14 +150,10 @@ static int convert_sound(conversion *c) {
 
 // Whoever wants an array of what is no recording by its name may have meant one.
 static bool place_weights(const conversion *c) {
-    const char *end = strrchr(c->output, '.');
-    if (!end || (strcmp(end, ".npy") != 0 && strcmp(end, ".npz") != 0)) return true;
-    cli_fail(
-        CLI_USAGE,
-        "'%s' is no recording by its name (.wav, .flac, ...), so what is written is safetensors: wanted a name that "
-        "does not end in %s",
-        c->model, end);
-    return false;
+    char output[160];
+    snprintf(output, sizeof output, "'%.60s' is no recording by its name (.wav, .flac, ...); of a model the output",
+             c->model);
+    return cli_safetensors_name(output, c->output);
 }
 
 static int refuse(const conversion *c) {

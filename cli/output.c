@@ -209,8 +209,9 @@ static bool is_terminal(const char *path) {
 }
 
 // A device, such as /dev/null, may be written again and again.
-int cli_check_save(const char *path) {
+int cli_check_save(const char *path, double seconds) {
     struct stat info;
+    if (!path && seconds > 0) return cli_fail(CLI_USAGE, "--checkpoint-seconds: wanted with --save");
     if (!path) return CLI_DONE;
     const bool is_there = stat(path, &info) == 0;
     if (is_there && S_ISCHR(info.st_mode)
@@ -223,11 +224,15 @@ int cli_check_save(const char *path) {
     return cli_writable("the checkpoint", path) ? CLI_DONE : CLI_RESOURCES;
 }
 
-bool cli_safetensors_name(const char *option, const char *path) {
+bool cli_name_ends(const char *path, const char *ending) {
     const char *end = path ? strrchr(path, '.') : NULL;
-    if (!end || (strcmp(end, ".npy") != 0 && strcmp(end, ".npz") != 0)) return true;
+    return end && !strcmp(end, ending);
+}
+
+bool cli_safetensors_name(const char *option, const char *path) {
+    if (!cli_name_ends(path, ".npy") && !cli_name_ends(path, ".npz")) return true;
     cli_fail(CLI_USAGE, "%s '%s': what is written is safetensors, wanted a name that does not end in %s", option, path,
-             end);
+             strrchr(path, '.'));
     return false;
 }
 

@@ -21,15 +21,10 @@ static void join_needed(const cli_scan *s, char *text, size_t bytes) {
     cli_join_words(s->names, s->needed, text, bytes);
 }
 
-static bool ends_in(const char *path, const char *ending) {
-    const char *end = path ? strrchr(path, '.') : NULL;
-    return end && !strcmp(end, ending);
-}
-
 // Of several arrays: npz by its name, else safetensors.
 static bool place_gradients(const char *path) {
     if (path && strstr(path, ".npz:")) return cli_array_place(path);
-    return ends_in(path, ".npz") || cli_safetensors_name("--grads", path);
+    return cli_name_ends(path, ".npz") || cli_safetensors_name("--grads", path);
 }
 
 static int refuse(const cli_scan *s) {
@@ -186,8 +181,8 @@ static int write_gradients(const cli_scan *s) {
         snprintf(text[i], NAME, "%s", s->names[i]);
         items[all.count++] = (dpcr_tensor){.name = text[i], .array = s->gradients[i]};
     }
-    const dpcr_status status = ends_in(s->grads, ".npz") ? dpcr_npz_write(s->grads, &all, &error)
-                                                         : dpcr_safetensors_write(s->grads, &all, &error);
+    const dpcr_status status = cli_name_ends(s->grads, ".npz") ? dpcr_npz_write(s->grads, &all, &error)
+                                                               : dpcr_safetensors_write(s->grads, &all, &error);
     return status == DPCR_OK ? CLI_DONE : cli_fail_error(&error, CLI_WRITING);
 }
 

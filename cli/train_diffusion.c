@@ -254,7 +254,7 @@ static int learn(diffusion *d) {
 static int run(diffusion *d) {
     int status = CLI_DONE;
     if (d->options.resume && !cli_resumable(d->options.resume)) return CLI_INPUT;
-    if ((status = cli_check_save(d->options.save)) != CLI_DONE) return status;
+    if ((status = cli_check_save(d->options.save, d->options.checkpoint_seconds)) != CLI_DONE) return status;
     const cli_file written[] = {{"--save", d->options.save}, {"--csv", d->common.csv}};
     const cli_file resume = {"--resume", d->options.resume};
     const cli_file read[] = {{"--latent", d->denoiser ? d->latent : NULL}, {"--data", cli_data_place(d->data)}};
@@ -296,8 +296,6 @@ int cli_train_diffusion(int argc, char **argv) {
     if (d.options.resume && !d.options.save) d.options.save = d.options.resume;
     if (d.convolutional && d.denoiser)
         return cli_fail(CLI_USAGE, "--conv is a vae's: wanted 'train vae --conv', then 'train denoiser --latent FILE'");
-    if (d.options.checkpoint_seconds > 0 && !d.options.save)
-        return cli_fail(CLI_USAGE, "--checkpoint-seconds: wanted with --save");
     if (d.convolutions_given && !d.convolutional)
         return cli_fail(CLI_USAGE, "--convolutions: wanted with 'train vae --conv'");
     if (!d.denoiser && (d.conditional || d.prediction_given || d.noise.steps || d.noise.kind != DPCR_NOISE_LINEAR))

@@ -74,10 +74,9 @@ static int check_log(const char *path) {
 int cli_report_check(const cli_report *report) {
     const dpcr_train_options *o = report->train;
     if (o->resume && !cli_resumable(o->resume)) return CLI_INPUT;
-    const int status = cli_check_save(o->save);
+    const int status = cli_check_save(o->save, o->checkpoint_seconds);
     if (status != CLI_DONE) return status;
     if (report->log_every && !report->log_path) return cli_fail(CLI_USAGE, "--log-every: wanted with --log");
-    if (o->checkpoint_seconds > 0 && !o->save) return cli_fail(CLI_USAGE, "--checkpoint-seconds: wanted with --save");
     if (cli_is_stdout(report->log_path) + report->common->json + cli_is_stdout(report->common->csv) > 1)
         return cli_fail(CLI_USAGE, "standard output is wanted twice (--json, --csv - or --log -)");
     const cli_file log = {"--log", report->log_path}, csv = {"--csv", report->common->csv};

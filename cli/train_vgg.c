@@ -178,6 +178,8 @@ static void note_retraining(const training *t, vgg_notes *n) {
     vgg_note_text(n, "deeppcr.train.way", convnet_ways[t->way]);
 }
 
+#define DENORMALS "deeppcr.train.denormals"
+
 // What must be alike in any.
 static void note_options(const training *t, vgg_notes *n) {
     const dpcr_optimiser_options *o = &t->optimiser.options;
@@ -201,6 +203,7 @@ static void note_options(const training *t, vgg_notes *n) {
     vgg_note_real(n, "deeppcr.train.beta1", o->beta1);
     vgg_note_real(n, "deeppcr.train.beta2", o->beta2);
     vgg_note_real(n, "deeppcr.train.epsilon", o->epsilon);
+    vgg_note_text(n, DENORMALS, cli_flushes_denormals() ? "flush" : "keep");
 }
 
 static const char *const part_keys[PARTS][3] = {
@@ -253,6 +256,7 @@ static int agrees(const training *t, const dpcr_tensors *file) {
     if (t->step > t->part_steps[WHOLE]) note_retraining(t, &mine);
     for (int i = 0; i < mine.count; i++) {
         const char *key = mine.items[i].key, *got = dpcr_tensors_metadata(file, key);
+        if (!got && !strcmp(key, DENORMALS)) continue;  // older checkpoints do not tell
         if (!got) return cli_fail(CLI_INPUT, "%s: '%s' is missing", t->resume, key);
         if (strcmp(got, mine.items[i].value) != 0)
             return cli_fail(CLI_USAGE, "resume from %s: '%s' is %.40s there and %.40s here", t->resume, key, got,
@@ -434,7 +438,7 @@ static int one_step(training *t, int part) {
     t->step++;
     tell_step(t, part, loss, correct);
     if (cli_signal() && t->step < steps_in_all(t)) return stop_as_asked(t);
-    return cli_now() - t->saved >= (t->checkpoint_seconds > 0 ? t->checkpoint_seconds : 30) ? save(t) : CLI_DONE;
+    return cli_now() - t->saved >= t->checkpoint_seconds ? save(t) : CLI_DONE;
 }
 
 // Of the test images whole batches; there is one.
@@ -658,7 +662,8 @@ static int train(training *t) {
 static int run(training *t) {
     int status = CLI_DONE;
     if (t->resume && !cli_resumable(t->resume)) return CLI_INPUT;
-    if ((status = cli_check_save(t->save)) != CLI_DONE) return status;
+    if ((status = cli_check_save(t->save, t->checkpoint_seconds)) != CLI_DONE) return status;
+    if (t->checkpoint_seconds == 0) t->checkpoint_seconds = 30;
     const cli_file written[] = {{"--save", t->save}, {"--csv", t->common.csv}};
     const cli_file read[] = {{"--resume", t->resume}, {"--csv", t->common.csv}},
                    data = {"--data", cli_data_place(t->data)};
@@ -704,10 +709,7 @@ int cli_train_vgg(int argc, char **argv) {
     int status;
     if (cli_parse(&syntax, argc, argv, positional, &status)) {
         if (t->resume && !t->save) t->save = t->resume;
-        if (t->checkpoint_seconds > 0 && !t->save)
-            status = cli_fail(CLI_USAGE, "--checkpoint-seconds: wanted with --save");
-        else
-            status = run(t);
+        status = run(t);
     }
     free(t);
     return status;

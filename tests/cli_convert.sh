@@ -28,13 +28,13 @@ def solve(kind, x, lstm=False, letter="f", h0=None, c0=None, lengths=None):
 
 # What torch.onnx.export wrote, against ONNX Runtime.
 files = sorted(glob.glob(os.path.join(fixtures, "onnx_*.onnx")))
-assert len(files) >= 9
+assert len(files) >= 10
 for file in files:
     wanted = tensors(file[:-5] + ".safetensors")[1]
     told = answer("convert", file, path("W.st"))
     both, layers = told["bidirectional"], told["layers"]
     assert wanted["ht"][0] == (layers * (1 + both), 2, 4) and (told["inputs"], told["hidden"], told["layout"]) == (3, 4, 0), told
-    assert told["bias"] == ("no_bias" not in file) and both == ("both" in file or "present" in file or "any" in file or file.endswith("rnn.onnx")), told
+    assert told["bias"] == ("no_bias" not in file) and both == ("both" in file or "parts" in file or "present" in file or "any" in file or file.endswith("rnn.onnx")), told
     assert tensors("W.st")[0] == {"deeppcr.recurrent": told["kind"], "onnx.layout": "0"}
     got = solve(told["kind"], wanted["x"], told["kind"] == "lstm")
     for name in got:
@@ -640,7 +640,7 @@ for n in range(120):
 # Arguments.
 put("m.onnx", whole)
 for arguments, status, part in (
-        ([], 2, "wanted MODEL.onnx and OUT.safetensors"), ([path("m.onnx")], 2, "wanted MODEL.onnx"), ([path("m.onnx"), path("o.npy")], 2, "m.onnx' is no recording by its name (.wav, .flac, ...), so what is written is safetensors: wanted a name that does not end in .npy"),
+        ([], 2, "wanted MODEL.onnx and OUT.safetensors"), ([path("m.onnx")], 2, "wanted MODEL.onnx"), ([path("m.onnx"), path("o.npy")], 2, "m.onnx' is no recording by its name (.wav, .flac, ...); of a model the output"),
         (["-", path("o.npz")], 2, "'-' is no recording by its name"),
         ([path("m.onnx"), "-", "--json"], 2, "wanted twice"), ([path("none"), path("o")], 5, "none"), ([folder, path("o")], 5, "directory"),
         ([path("m.onnx"), path("no/o")], 4, "no/o"), ([path("m.onnx"), path("o"), "more"], 2, "more"), ([path("m.onnx"), "/dev/full"], 4, "space")):

@@ -8,7 +8,7 @@ set -u
 python3 - "$program" "$folder" <<'PYTHON'
 import os, random, signal, struct, subprocess, time
 
-from program import answer, content, is_one_line, path, put, put_cifar, put_images, put_safetensors, refused, safetensors, tensors, words
+from program import answer, content, is_one_line, path, put, put_cifar, put_images, put_older, put_safetensors, refused, safetensors, tensors, words
 
 TRAIN = ["train", "vgg11"]
 random.seed(3)
@@ -141,6 +141,11 @@ answer(*TRAIN, *threes, path("threes"))
 answer(*TRAIN, *threes, path("later"), "--resume", path("ready"))
 assert content("later") == content("threes")
 
+put_older("older", "ready", "deeppcr.train.denormals")  # what none tells may have been either
+for denormals in "flush", "keep":
+    answer(*TRAIN, *threes, path("later"), "--denormals", denormals, "--resume", path("older"))
+    assert denormals == "keep" or content("later") == content("threes")
+
 # ---- refusals ----
 for split in ("train", "t10k"):
     put_images("large", split, (40, 28), bytes(4 * 40 * 28), bytes(4))
@@ -150,6 +155,7 @@ for arguments, status, word in (
     (["--data", path("none")], 5, "none"),
     ([*both, "--resume", path("none")], 5, "none"),
     ([*both, "--seed", 2, "--resume", path("model")], 2, "seed"),
+    ([*both, "--denormals", "keep", "--resume", path("model")], 2, "'deeppcr.train.denormals' is flush there and keep here"),
     ([*both, "--way", "scan", "--resume", path("model")], 2, "way"),
     ([*both, "--limit", 70, "--resume", path("model")], 2, "resume"),
     ([*both, "--save", path("no", "such", "folder")], 4, "no"),

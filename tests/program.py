@@ -191,6 +191,14 @@ def put_safetensors(name, strings, items):
     return put(name, struct.pack("<Q", len(text)) + text + body)
 
 
+def put_older(name, newer, *keys):
+    """That file without these strings, as a program before they were kept left it; without its checksum."""
+    strings, items = safetensors(newer)
+    for key in (*keys, "deeppcr.checksum"):
+        del strings[key]
+    return put_safetensors(name, strings, items)
+
+
 def tensors(name):
     """The same with their values."""
     strings, out = safetensors(name)
