@@ -45,11 +45,11 @@ int64_t cli_generate_state(const generation *g);
 bool cli_sampling_needs_jacobians(const generation *g);
 // "newton", "quasi-newton", ... and every name of the solver's methods.
 bool cli_read_sampling_method(const char *option, const char *text, generation *g);
-// A tolerance of the pictures. Methods with an estimate of their own take it as it is; the others a tenth for their
-// steps, which leaves an error of its order, and corrections until an estimate confirms it.
-void cli_confirm_pictures(generation *g, double tolerance);
 // Methods whose tolerance is of an error estimate of their own.
 bool cli_sampling_estimates(dpcr_method method);
+// A tolerance of the pictures. Those methods hold their estimate to it (overlap joins bit for bit); the others take a
+// tenth for their steps, which leaves an error of its order, and corrections until an estimate confirms it.
+void cli_confirm_pictures(generation *g, double tolerance);
 const char *cli_sampling_method_name(dpcr_method method);
 
 #endif

@@ -7,7 +7,7 @@ set -u
 python3 - "$program" "$folder" <<'PYTHON'
 import json, os, random, signal, struct, subprocess, time, zlib
 
-from program import answer, content, ended, get_npy, get_npz, is_one_line, path, put, put_cifar, put_images, put_npy, put_npz, put_safetensors, read_json, refused, run, safetensors, stopped_within, words
+from program import answer, content, ended, get_npy, get_npz, is_one_line, path, put, put_cifar, put_images, put_npy, put_npz, put_older, put_safetensors, read_json, refused, run, safetensors, stopped_within, words
 
 chance = random.Random(int(os.environ.get("SEED", "7")))
 SIDE = 8
@@ -146,6 +146,9 @@ for sampler, method, more in (("ddim", "newton", []), ("ddpm", "newton", []), ("
         assert told["max_error"] == 0 if method == "overlap" else told["error_estimate"] <= tolerance, told
 for method in ("newton", "shooting", "overlap"):
     refused(2, "--step-tolerance beside --tolerance: " + method, "generate", path("codes"), "--method", method, "--tolerance", 0.01, "--step-tolerance", 0.5)
+# Joins by steps' tolerance where that is what is asked for.
+told = answer("generate", path("codes"), "--sampler", "ddpm", "--count", 4, "--compare", "--method", "overlap", "--block", 4, "--step-tolerance", 1)
+assert told["reason"] == "residual-only" and told["max_error"] > 0 and told["error_estimate"] is None, told
 told = answer("generate", path("codes"), "--method", "picard", "--step-tolerance", 1e-3)
 assert told["reason"] == "residual-only" and told["error_estimate"] is None and told["step_tolerance"] == 1e-3, told
 told = answer("generate", path("codes"), "--method", "picard", "--paradigms", "--tolerance", 0.1)
@@ -316,6 +319,9 @@ put("more", before)
 assert answer(*again, "--epochs", 12, "--resume", path("more"))["steps"] == 12 * 16 and content("more") == before
 assert answer(*again, "--epochs", 12, "--kl", 1, "--resume", path("more"))["steps"] == 12 * 16 and content("more") == before  # the default
 refused(2, "'deeppcr.learn.denormals' is flush there and keep here", *again, "--epochs", 12, "--denormals", "keep", "--resume", path("more"))
+put_older("before", "more", "deeppcr.learn.denormals")  # what none tells may have been either
+for denormals in "flush", "keep":
+    assert answer(*again, "--epochs", 12, "--denormals", denormals, "--resume", path("before"), "--save", path("handed"))["steps"] == 12 * 16
 refused(2, "'deeppcr.learn.weight' is 1 there and 2 here", *again, "--epochs", 12, "--kl", 2, "--resume", path("more"))
 more = answer(*again, "--epochs", 14, "--resume", path("more"))
 assert more["steps"] == 14 * 16 and content("more") != before, more

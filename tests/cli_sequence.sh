@@ -233,6 +233,12 @@ for arguments, status in (
     (["eval", path("a.st"), "--data", path("none")], 5),
 ):
     refused(status, "", *arguments, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (6 << 30, 6 << 30)))
+# Batches that would not fit are known before any of their zeros is written: 2 GB of 4 would.
+child = subprocess.Popen(words("train", "gru", "--data", "bitstream", "--length", 25000000, "--limit", 1, "--batch", 1, "--readout", "mean"), stdout=subprocess.DEVNULL,
+                         stderr=subprocess.PIPE, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (3 << 30, 3 << 30)))
+told = child.stderr.read()
+_, ended, used = os.wait4(child.pid, 0)
+assert os.waitstatus_to_exitcode(ended) == 4 and b"no memory for a batch (41" in told and used.ru_maxrss < 500 << 10, (ended, told, used.ru_maxrss)
 # A loss that is not finite ends the run, in words without a sign; the mean of finite ones that is not is no matter of memory.
 diverging = ["--data", "bitstream", "--length", 50, "--limit", 64, "--optimiser", "sgd", "--clip", 0]
 for dtype in ("float32", "float64"):

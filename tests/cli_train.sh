@@ -7,7 +7,7 @@ set -u
 python3 - "$program" "$folder" <<'PYTHON'
 import gzip, json, os, pty, random, resource, signal, struct, subprocess, time
 
-from program import answer, content, folder, idx, is_one_line, path, put, put_safetensors, read_json, refused, run, safetensors, words
+from program import answer, content, folder, idx, is_one_line, path, put, put_older, put_safetensors, read_json, refused, run, safetensors, words
 
 chance = random.Random()
 seed = int(os.environ.get("SEED", chance.randrange(10**6)))
@@ -91,6 +91,8 @@ refused(2, "that many steps follow from --epochs and --batch, and none with --co
 few = ["train", "mlp", *small, "--limit", "300", "--epochs", "1"]
 piped = [json.loads(line) for line in run(*few, "--log", "-").splitlines()]
 assert [line["event"] for line in piped] == ["step"] * 6 + ["epoch", "end"], piped
+piped = [json.loads(line) for line in run(*few, "--log", "-", "--log-every", 2).splitlines()]
+assert [line["step"] for line in piped if line["event"] == "step"] == [2, 4, 6], piped
 with open(path("stdout"), "w") as file:
     assert subprocess.run(words(*few, "--log", "/dev/stdout"), stdout=file, stderr=subprocess.PIPE).returncode == 0
 with open(path("stdout")) as file:
@@ -294,6 +296,9 @@ unsummed = content("older").replace(b"deeppcr.checksum", b"deeppcr.unsummed")
 put("older", unsummed.replace(b'solve.window":"0"', b'solve.window":"3"'))
 answer(*plain, "--method", "sequential", "--window", 3, "--resume", path("older"), "--save", path("handed"))
 refused(2, "solve.window is 0, wanted 3", *plain, "--method", "sequential", "--resume", path("older"), "--save", path("n"))
+put_older("older", "plain", "deeppcr.train.denormals")  # what none tells may have been either
+for denormals in "flush", "keep":
+    answer(*plain, "--denormals", denormals, "--resume", path("older"), "--save", path("handed"))
 
 # One end, however often a run that was complete is resumed.
 for more in ([], ["--resume", path("ended")], ["--resume", path("ended")]):

@@ -73,6 +73,7 @@ static dpcr_status check_options(learning *l, const dpcr_learn_options *given, d
 static dpcr_status put_position(learning *l, dpcri_bundle *b, dpcr_error *error) {
     dpcr_status status;
     const dpcr_optimiser_options *o = &l->optimiser->options;
+    const char *const denormals = dpcri_denormals();
     DPCR_TRY(dpcri_bundle_int(b, "deeppcr.learn.step", l->state.step, error));
     DPCR_TRY(dpcri_bundle_int(b, "deeppcr.learn.batch", l->options.batch, error));
     DPCR_TRY(dpcri_bundle_int(b, "deeppcr.learn.seed", (int64_t)l->options.seed, error));
@@ -90,7 +91,7 @@ static dpcr_status put_position(learning *l, dpcri_bundle *b, dpcr_error *error)
     DPCR_TRY(dpcri_bundle_real(b, "deeppcr.learn.drop", dpcri_learn_drop(&l->options), error));
     DPCR_TRY(dpcri_bundle_real(b, "deeppcr.learn.weight", dpcri_learn_weight(&l->options), error));
     DPCR_TRY(dpcri_bundle_real(b, "deeppcr.learn.loss", l->loss, error));
-    if (dpcri_denormals()) DPCR_TRY(dpcri_bundle_text(b, DENORMALS, dpcri_denormals(), error));
+    if (denormals) DPCR_TRY(dpcri_bundle_text(b, DENORMALS, denormals, error));
     if (l->subject->convolutions)
         DPCR_TRY(dpcri_bundle_text(b, DPCRI_LEARN_CONVOLUTIONS, l->subject->convolutions, error));
 done:

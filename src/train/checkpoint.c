@@ -81,7 +81,8 @@ const char *dpcri_denormals(void) {
 }
 
 void dpcri_agreement_add_options(dpcri_strings *strings, const dpcr_train_options *options) {
-    if (dpcri_denormals()) dpcri_strings_add(strings, "denormals", "%s", dpcri_denormals());
+    const char *const denormals = dpcri_denormals();
+    if (denormals) dpcri_strings_add(strings, "denormals", "%s", denormals);
     add_integer(strings, "batch", options->batch);
     dpcri_strings_add(strings, "seed", "%" PRIu64, options->seed);
     add_optimiser(strings, &options->optimiser);
