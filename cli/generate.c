@@ -191,6 +191,9 @@ static const struct argp generate_argp = {generate_options, parse_generate, NULL
 
 enum { SPACING_UNSET = -1 };
 
+// The pictures have no tolerance then.
+static bool only_of_steps(const generate *t) { return t->step_tolerance >= 0 && t->tolerance < 0; }
+
 static int settle_tolerance(generate *t) {
     generation *g = &t->run;
     const double T = t->tolerance < 0 ? 0.01 : t->tolerance;
@@ -206,7 +209,7 @@ static int settle_tolerance(generate *t) {
     cli_confirm_pictures(g, T);
     if (t->step_tolerance >= 0) g->tolerance = t->step_tolerance;
     if (g->scaled) g->tolerance = T;
-    if (g->scaled || (t->step_tolerance >= 0 && t->tolerance < 0)) g->confirm = g->solve.join_tolerance = 0;
+    if (g->scaled || only_of_steps(t)) g->confirm = g->solve.join_tolerance = 0;
     if (t->tolerance == 0) g->tolerance = g->confirm = 0;
     return CLI_DONE;
 }
@@ -490,7 +493,10 @@ static int tell(const generate *t) {
     cli_set_int(&r, "width", o->width);
     cli_set_text(&r, "method", cli_sampling_method_name(g->method));
     cli_set_text(&r, "reason", dpcr_reason_name(g->reason));
-    cli_set_real(&r, "tolerance", g->confirm > 0 || t->tolerance == 0 ? g->confirm : g->tolerance);
+    cli_set_real(&r, "tolerance",
+                 only_of_steps(t)                      ? NAN
+                 : t->tolerance == 0 || g->confirm > 0 ? g->confirm
+                                                       : g->tolerance);
     cli_set_real(&r, "step_tolerance", g->tolerance);
     cli_set_bool(&r, "scaled", g->scaled);
     cli_set_int(&r, "window",

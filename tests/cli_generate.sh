@@ -150,7 +150,7 @@ for method in ("newton", "shooting", "overlap"):
 told = answer("generate", path("codes"), "--sampler", "ddpm", "--count", 4, "--compare", "--method", "overlap", "--block", 4, "--step-tolerance", 1)
 assert told["reason"] == "residual-only" and told["max_error"] > 0 and told["error_estimate"] is None, told
 told = answer("generate", path("codes"), "--method", "picard", "--step-tolerance", 1e-3)
-assert told["reason"] == "residual-only" and told["error_estimate"] is None and told["step_tolerance"] == 1e-3, told
+assert told["reason"] == "residual-only" and told["error_estimate"] is None and told["tolerance"] is None and told["step_tolerance"] == 1e-3, told
 told = answer("generate", path("codes"), "--method", "picard", "--paradigms", "--tolerance", 0.1)
 assert told["reason"] == "scaled", told
 # Of several batches the worst is told: once one was finished in order, that stays so whatever comes after it.

@@ -265,6 +265,24 @@ static void sums_beyond_all_numbers(void **state) {
         }
 }
 
+// A profile that a program made by itself.
+static void below_zero(void **state) {
+    scratch *s = *state;
+    const double wrong[] = {-1, NAN};
+    for (int field = 0; field < 5; field++)
+        for (int k = 0; k < 2; k++) {
+            dpcr_profile p = model(s, "equal-4");
+            double *const fields[] = {p.forward, p.input, p.weight, p.activation_bytes, p.parameter_bytes};
+            const dpcr_partition_options o = {.size = sizeof o, .ranks = 2};
+            dpcr_partition q;
+            fields[field][3] = wrong[k];
+            assert_refused_at(s, dpcr_partition_pipedream(s->context, &p, &o, &q, &s->error), DPCR_ERROR_ARGUMENT,
+                              "layer 3: ", __FILE__, __LINE__);
+            assert_true(!q.first && !q.replicas);
+            dpcr_profile_free(s->context, &p);
+        }
+}
+
 static void memory_runs_out(void **state) {
     scratch *s = *state;
     for (int64_t fail = 0;; fail++) {
@@ -287,7 +305,8 @@ static void memory_runs_out(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
 #define TEST(f) cmocka_unit_test_setup_teardown(f, scratch_setup, scratch_teardown)
-        TEST(model_shapes),         TEST(reads_graph_and_json), TEST(damaged_profiles), TEST(partition_is_the_best),
-        TEST(layerpipe_over_vgg16), TEST(groups_add_up),        TEST(memory_runs_out),  TEST(sums_beyond_all_numbers)};
+        TEST(model_shapes),          TEST(reads_graph_and_json),    TEST(damaged_profiles),
+        TEST(partition_is_the_best), TEST(layerpipe_over_vgg16),    TEST(groups_add_up),
+        TEST(memory_runs_out),       TEST(sums_beyond_all_numbers), TEST(below_zero)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

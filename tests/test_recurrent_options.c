@@ -494,6 +494,52 @@ static void test_older_passes(void **state) {
     dpcr_context_destroy(context);
 }
 
+// Reports lie side by side as large as the caller's program has them, an older one or a newer.
+static void test_reports_of_other_programs(void **state) {
+    (void)state;
+    enum { CHAINS = 3, ROOM = 2 * sizeof(dpcr_solve_report) };
+    dpcr_context *context = make_context(1);
+    dpcr_recurrent_options options = cell_of(2, 3, 4);
+    options.layers = CHAINS;
+    job j = random_job(context, options, 30, 2);
+    dpcr_solve_options solve = {.size = sizeof solve, .method = DPCR_METHOD_OVERLAP, .backward = DPCR_SCHEME_OVERLAP};
+    dpcr_error error = {0};
+    open_plan(&j, solve, true);
+    dpcr_recurrent_zero_gradients(j.network);
+    const size_t sizes[] = {offsetof(dpcr_solve_report, residual_history), sizeof(dpcr_solve_report) + 16};
+    for (int k = 0; k < 2; k++) {
+        _Alignas(16) unsigned char room[CHAINS + 1][ROOM], *at = room[0];
+        memset(room, 0xa5, sizeof room);
+        for (int c = 0; c < CHAINS; c++) {
+            memset(at + (size_t)c * sizes[k], 0, sizes[k]);
+            memcpy(at + (size_t)c * sizes[k], &sizes[k], sizeof sizes[k]);
+        }
+        for (int back = 0; back < 2; back++) {
+            const dpcr_status status = back
+                                           ? dpcr_recurrent_backward(j.plan, &j.pass, &j.gradients, j.tape, j.workspace,
+                                                                     j.bytes, (dpcr_solve_report *)(void *)at, &error)
+                                           : dpcr_recurrent_execute(j.plan, &j.pass, j.tape, j.workspace, j.bytes,
+                                                                    (dpcr_solve_report *)(void *)at, &error);
+            if (status != DPCR_OK) fail_msg("%s", error.text);
+            for (int c = 0; c < CHAINS; c++) {
+                dpcr_solve_report told = {0};
+                memcpy(&told, at + (size_t)c * sizes[k], offsetof(dpcr_solve_report, seconds));
+                assert_true(told.size == sizes[k] && told.method == DPCR_METHOD_OVERLAP && told.reason > 0 &&
+                            told.evaluations > 0);
+            }
+        }
+        for (size_t i = CHAINS * sizes[k]; i < sizeof room; i++) assert_int_equal(at[i], 0xa5);
+        size_t other = sizes[k] + 8;
+        memcpy(at + sizes[k], &other, sizeof other);
+        assert_int_equal(dpcr_recurrent_execute(j.plan, &j.pass, j.tape, j.workspace, j.bytes,
+                                                (dpcr_solve_report *)(void *)at, &error),
+                         DPCR_ERROR_ARGUMENT);
+        assert_non_null(strstr(error.text, "report 1's size is"));
+    }
+    close_job(&j);
+    dpcr_context_destroy(context);
+}
+
 // Options of a solve are read as far as their size says, like everything else: what lies behind it is not asked for.
 static void test_older_solve_options(void **state) {
     (void)state;
@@ -615,6 +661,7 @@ int main(void) {
         cmocka_unit_test(test_plans_not_for_training),
         cmocka_unit_test(test_older_passes),
         cmocka_unit_test(test_older_solve_options),
+        cmocka_unit_test(test_reports_of_other_programs),
         cmocka_unit_test(test_wide_variants),
         cmocka_unit_test(test_parameters_set_together),
         cmocka_unit_test(test_the_worst_of_chains),

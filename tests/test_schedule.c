@@ -548,6 +548,9 @@ static void damaged_structures(void **state) {
     for (int k = 0; k < 3; k++)
         assert_refused_at(s, dpcr_schedule_validate(s->context, &bad[k], 0, &s->error), DPCR_ERROR_ARGUMENT,
                           "sizes or arrays are missing", __FILE__, __LINE__);
+    for (int k = 0; k < 2; k++)
+        assert_refused_at(s, dpcr_schedule_validate(s->context, &schedule, k ? NAN : -1, &s->error),
+                          DPCR_ERROR_ARGUMENT, "a limit of", __FILE__, __LINE__);
     bad[0] = schedule;
     bad[0].delay = delay;
     assert_refused_at(s, dpcr_schedule_validate(s->context, &bad[0], 0, &s->error), DPCR_ERROR_ARGUMENT,

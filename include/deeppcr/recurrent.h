@@ -198,7 +198,7 @@ DPCR_API size_t dpcr_recurrent_plan_workspace(const dpcr_recurrent_plan *plan);
 DPCR_API size_t dpcr_recurrent_plan_tape(const dpcr_recurrent_plan *plan);
 
 // Runs the network. tape NULL unless the plan is for training. reports: [N] or NULL, one a layer and direction, each
-// with its `size` set. DPCR_OK also for chains that did not converge with no_fallback: read the reports.
+// with its `size` set, the same. DPCR_OK also for chains that did not converge with no_fallback: read the reports.
 DPCR_API dpcr_status dpcr_recurrent_execute(dpcr_recurrent_plan *plan, const dpcr_recurrent_pass *pass, void *tape,
                                             void *workspace, size_t workspace_bytes, dpcr_solve_report *reports,
                                             dpcr_error *error);

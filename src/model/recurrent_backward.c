@@ -123,7 +123,7 @@ dpcr_status dpcr_recurrent_backward(dpcr_recurrent_plan *plan, const dpcr_recurr
         for (int64_t d = 0; d < D; d++) {
             const int64_t chain = layer * D + d;
             DPCR_TRY(back_chain(plan, pass, gradients, &space, chain, outer, inner, d > 0,
-                                reports ? &reports[chain] : NULL, error));
+                                dpcri_report_at(reports, chain), error));
         }
         if (layer > 0) dpcri_recurrent_drop(plan, pass, layer - 1, inner, inner);
         outer = inner;

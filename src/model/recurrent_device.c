@@ -470,17 +470,17 @@ static dpcr_status collect(const dpcr_recurrent_plan *plan, const char *call, in
         DPCR_TRY(dpcr_device_copy(host, outcomes, device, space.outcomes[backward], bytes, stream, error));
     DPCR_TRY(dpcr_stream_wait(device, stream, error));
     for (int64_t c = 0; reports && c < chains; c++) {
-        dpcr_solve_report own = {.size = sizeof own};
+        dpcr_solve_report own = {.size = sizeof own}, *report = dpcri_report_at(reports, c);
         dpcr_scheme scheme = DPCR_SCHEME_AUTO;
         const dpcr_solve_options options = backward ? options_back(plan, &scheme) : plan->options.solve;
-        DPCRI_COPY_IN(own, &reports[c]);
+        DPCRI_COPY_IN(own, report);
         dpcri_device_report(&options, plan->options.length, batch, outcomes + c * batch, &own);
         if (backward) own.scheme = scheme;
         own.method = plan->options.solve.method;
         own.sentence = plan->sentence;
         own.bytes = plan->device_bytes;
         own.seconds = dpcri_seconds() - start;
-        dpcri_copy_out(&reports[c], &own, sizeof own);
+        dpcri_copy_out(report, &own, sizeof own);
     }
 done:
     if (plan) dpcri_free(plan->context, outcomes);

@@ -531,7 +531,7 @@ static dpcr_status all_back(job *j, dpcr_solve_report *reports, dpcr_error *erro
     for (int64_t layer = n->options.layers - 1; layer >= 0; layer--) {
         void *inner = layer > 0 ? turns[layer % 2] : j->gradients->x.data;
         for (int64_t d = 0; d < D; d++)
-            DPCR_TRY(chain_back(j, layer * D + d, outer, inner, reports ? &reports[layer * D + d] : NULL, error));
+            DPCR_TRY(chain_back(j, layer * D + d, outer, inner, dpcri_report_at(reports, layer * D + d), error));
         outer = inner;
     }
 done:
@@ -733,7 +733,7 @@ dpcr_status dpcr_recurrent_distributed(dpcr_recurrent *network, const dpcr_recur
     if (status == DPCR_OK) status = dpcri_check_reports(function, back_reports, network->chains, error);
     DPCR_TRY(dpcri_agree(&j.carried.comm, status, error));
     DPCR_TRY(meet(&j, error));
-    for (int64_t c = 0; c < network->chains; c++) DPCR_TRY(chain_forward(&j, c, reports ? &reports[c] : NULL, error));
+    for (int64_t c = 0; c < network->chains; c++) DPCR_TRY(chain_forward(&j, c, dpcri_report_at(reports, c), error));
     if (gradients) DPCR_TRY(all_back(&j, back_reports, error));
 done:
     close_all(&j);

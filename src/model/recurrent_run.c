@@ -348,7 +348,7 @@ dpcr_status dpcr_recurrent_execute(dpcr_recurrent_plan *plan, const dpcr_recurre
         dpcri_recurrent_feed(plan, pass, &space, c);
         dpcri_recurrent_multiply(plan, &space, c);
         dpcri_recurrent_join(plan, c, &pass->h0, &pass->c0, space.initial);
-        status = run_chain(plan, pass, &space, c, space.solve, space.solve_bytes, reports ? &reports[c] : NULL, error);
+        status = run_chain(plan, pass, &space, c, space.solve, space.solve_bytes, dpcri_report_at(reports, c), error);
         if (status != DPCR_OK) return status;
     }
     return DPCR_OK;

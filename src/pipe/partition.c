@@ -103,6 +103,14 @@ static dpcr_status check(const dpcr_profile *profile, const dpcr_partition_optio
                           (long long)profile->layers, (long long)o->ranks);
     if (o->ranks > 1 << 12 || profile->layers > 1 << 12)
         return dpcri_fail(error, DPCR_ERROR_UNSUPPORTED, "partition: more than 4096 layers or ranks");
+    const double *const arrays[] = {profile->forward, profile->input, profile->weight, profile->activation_bytes,
+                                    profile->parameter_bytes};
+    for (int64_t l = 0; l < profile->layers; l++)
+        for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++)
+            if (!(arrays[i][l] >= 0))
+                return dpcri_fail(error, DPCR_ERROR_ARGUMENT,
+                                  "partition: layer %lld: %g; wanted times and bytes of at least 0", (long long)l,
+                                  arrays[i][l]);
     return DPCR_OK;
 }
 

@@ -237,6 +237,9 @@ dpcr_status dpcr_schedule_validate(dpcr_context *context, const dpcr_schedule *s
                                    dpcr_error *error) {
     if (!context || !schedule)
         return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "schedule_validate: context or schedule is NULL");
+    if (!(memory_limit >= 0))
+        return dpcri_fail(error, DPCR_ERROR_ARGUMENT,
+                          "schedule_validate: a limit of %g activations; wanted 0 (none) or more", memory_limit);
     checking c = {.context = context, .schedule = schedule, .limit = memory_limit, .error = error};
     dpcr_status status;
     DPCR_TRY(check_shape(&c));

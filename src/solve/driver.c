@@ -94,11 +94,20 @@ dpcr_status dpcri_check_workspace(const char *call, const dpcr_solve_plan *plan,
     return DPCR_OK;
 }
 
-dpcr_status dpcri_check_reports(const char *call, const dpcr_solve_report *reports, int64_t count, dpcr_error *error) {
-    for (int64_t i = 0; reports && i < count; i++)
-        if (reports[i].size < offsetof(dpcr_solve_report, reason) + sizeof reports[i].reason)
+dpcr_solve_report *dpcri_report_at(dpcr_solve_report *reports, int64_t i) {
+    return reports ? (void *)((char *)reports + (size_t)i * reports->size) : NULL;
+}
+
+dpcr_status dpcri_check_reports(const char *call, dpcr_solve_report *reports, int64_t count, dpcr_error *error) {
+    for (int64_t i = 0; reports && i < count; i++) {
+        const size_t size = dpcri_report_at(reports, i)->size;
+        if (size < offsetof(dpcr_solve_report, reason) + sizeof reports->reason || size % _Alignof(dpcr_solve_report))
             return dpcri_fail(error, DPCR_ERROR_ARGUMENT,
-                              "%s: the report's size is %zu, wanted sizeof(dpcr_solve_report)", call, reports[i].size);
+                              "%s: the report's size is %zu, wanted sizeof(dpcr_solve_report)", call, size);
+        if (size != reports->size)
+            return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "%s: report %lld's size is %zu, the first one's %zu", call,
+                              (long long)i, size, reports->size);
+    }
     return DPCR_OK;
 }
 

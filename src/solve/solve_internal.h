@@ -290,8 +290,10 @@ dpcr_status dpcri_check_trajectory(const char *call, const dpcr_solve_plan *plan
                                    const dpcr_array *z, const dpcr_array *tape, dpcr_error *error);
 dpcr_status dpcri_check_workspace(const char *call, const dpcr_solve_plan *plan, const void *workspace, size_t bytes,
                                   dpcr_error *error);
+// The i-th of reports side by side, which are as large as in the caller's program; of NULL NULL.
+dpcr_solve_report *dpcri_report_at(dpcr_solve_report *reports, int64_t i);
 // Of reports [count], or NULL: nothing could be told in one whose size is not set, its reason least of all.
-dpcr_status dpcri_check_reports(const char *call, const dpcr_solve_report *reports, int64_t count, dpcr_error *error);
+dpcr_status dpcri_check_reports(const char *call, dpcr_solve_report *reports, int64_t count, dpcr_error *error);
 
 // The transition of a sweep for this method over this exact Jacobian; DPCR_ERROR_UNSUPPORTED when it cannot be had.
 dpcr_status dpcri_method_transition(const dpcr_steps *steps, const dpcr_solve_options *options,
