@@ -353,6 +353,8 @@ bool cli_resumable(const char *path);  // the same of a checkpoint, which no str
 // Can cli_write_file write `path` (its folder, a link's file's, takes files)? Tells it otherwise and returns false
 // (exit code 4).
 bool cli_writable(const char *what, const char *path);
+// What a line says beside a method that did not converge everywhere: ", finished in order"; else "".
+const char *cli_in_order(dpcr_reason reason);
 // Has a path (NULL: none) that ending, such as ".npz"?
 bool cli_name_ends(const char *path, const char *ending);
 // May safetensors be written to `path` (NULL: none)? A name of NumPy's is refused, and told.

@@ -94,6 +94,7 @@ static int set_plan(dpcr_context *context, const eval *e, dpcr_model *model, int
 static int evaluate(dpcr_context *context, const eval *e, dpcr_model *model, const dpcr_dataset *data) {
     const dpcr_model_options *o = dpcr_model_get_options(model);
     double loss = 0, accuracy = 0;
+    dpcr_reason reason = DPCR_REASON_SEQUENTIAL;
     dpcr_error error = {0};
     cli_result r = cli_result_create();
     const int64_t batch = e->batch < data->count ? e->batch : data->count;
@@ -102,7 +103,7 @@ static int evaluate(dpcr_context *context, const eval *e, dpcr_model *model, con
     int status = set_plan(context, e, model, batch, &r);
     const double start = cli_now();
     if (!status &&
-        dpcr_evaluate(context, model, data, e->batch, &e->solver.options, &loss, &accuracy, &error) != DPCR_OK)
+        dpcr_evaluate(context, model, data, e->batch, &e->solver.options, &loss, &accuracy, &reason, &error) != DPCR_OK)
         status = error.status == DPCR_ERROR_UNSUPPORTED ? cli_fail(CLI_UNCONVERGED, "%s", error.text)
                  : error.status == DPCR_ERROR_ARGUMENT  ? cli_fail(CLI_INPUT, "%s", error.text)
                                                         : cli_fail_error(&error, CLI_COMPUTING);
@@ -111,6 +112,7 @@ static int evaluate(dpcr_context *context, const eval *e, dpcr_model *model, con
     if (!status) {
         cli_set_real(&r, train ? "train_accuracy" : "test_accuracy", accuracy);
         cli_set_real(&r, train ? "train_loss" : "test_loss", loss);
+        cli_set_text(&r, "reason", dpcr_reason_name(reason));
         cli_set_int(&r, "images", data->count);
         cli_set_real(&r, "seconds", seconds);
         cli_set_real(&r, "images_per_second", seconds > 0 ? (double)data->count / seconds : 0);
@@ -118,8 +120,8 @@ static int evaluate(dpcr_context *context, const eval *e, dpcr_model *model, con
         cli_set_int(&r, "layers", o->layers);
         cli_set_int(&r, "width", o->width);
         cli_set_text(&r, "dtype", dpcr_dtype_name(o->dtype));
-        cli_say(&e->common, "%s accuracy %.2f %%, loss %.4f; %lld image%s in %.3g s\n", train ? "train" : "test",
-                100 * accuracy, loss, (long long)data->count, cli_s(data->count), seconds);
+        cli_say(&e->common, "%s accuracy %.2f %%, loss %.4f; %lld image%s in %.3g s%s\n", train ? "train" : "test",
+                100 * accuracy, loss, (long long)data->count, cli_s(data->count), seconds, cli_in_order(reason));
         status = cli_finish(&e->common, &r, CLI_DONE);
     }
     cli_result_destroy(&r);

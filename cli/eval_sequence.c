@@ -21,6 +21,7 @@ typedef struct subject {
 
 typedef struct score {
     double loss, accuracy, seconds;
+    dpcr_reason reason;
 } score;
 
 int cli_eval_unsupported(dpcr_sequence *model, int64_t length, int64_t batch, bool packed,
@@ -37,8 +38,8 @@ int cli_eval_unsupported(dpcr_sequence *model, int64_t length, int64_t batch, bo
 static int take(subject *s, const dpcr_solve_options *solve, score *to) {
     dpcr_error error = {0};
     const double start = cli_now();
-    const dpcr_status status =
-        dpcr_sequence_evaluate(s->context, s->model, &s->data, s->e->batch, solve, &to->loss, &to->accuracy, &error);
+    const dpcr_status status = dpcr_sequence_evaluate(s->context, s->model, &s->data, s->e->batch, solve, &to->loss,
+                                                      &to->accuracy, &to->reason, &error);
     to->seconds = cli_now() - start;
     if (status == DPCR_OK) return CLI_DONE;
     if (status == DPCR_ERROR_CANCELLED) return cli_fail_stopped();
@@ -63,14 +64,16 @@ static int tell(const subject *s, const score *own, const score *loop) {
     cli_set_int(&r, unit, s->data.count);
     cli_set_int(&r, "length", s->data.longest);
     cli_set_text(&r, "method", dpcr_method_name(s->e->solver->options.method));
+    cli_set_text(&r, "reason", dpcr_reason_name(own->reason));
     cli_set_text(&r, "network", dpcr_recurrent_kind_name(o->network.kind));
     cli_set_int(&r, "hidden", o->network.hidden);
     cli_set_int(&r, "threads", dpcr_context_threads(s->context));
     cli_say(s->e->common,
             "%s accuracy %.2f %%, loss %.6f over %lld %s\nloop %.3f s, %s %.3f s, planning included; "
-            "losses differ by %.1e\n",
+            "losses differ by %.1e%s\n",
             s->e->split, 100 * own->accuracy, own->loss, (long long)s->data.count, unit, loop->seconds,
-            dpcr_method_name(s->e->solver->options.method), own->seconds, fabs(own->loss - loop->loss));
+            dpcr_method_name(s->e->solver->options.method), own->seconds, fabs(own->loss - loop->loss),
+            cli_in_order(own->reason));
     const int status = cli_finish(s->e->common, &r, CLI_DONE);
     cli_result_destroy(&r);
     return status;

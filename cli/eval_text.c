@@ -55,9 +55,10 @@ static void say(const cli_common *common, const dpcr_sequence_likelihood_report 
     cli_say(common, "%.6f nats a character (%.4f bits), accuracy %.2f %%, over %lld characters as one sequence\n",
             own->loss, own->loss / log(2), 100 * own->accuracy, (long long)count - 1);
     cli_say(common, "%-12s network %.3f s, in all %.3f s\n", "loop:", loop->network_seconds, loop->seconds);
-    cli_say(common, "%-12s network %.3f s (%.2f times the loop's speed), in all %.3f s; differs by %.1e a character\n",
+    cli_say(common,
+            "%-12s network %.3f s (%.2f times the loop's speed), in all %.3f s; differs by %.1e a character%s\n",
             dpcr_method_name(own->method), own->network_seconds, loop->network_seconds / own->network_seconds,
-            own->seconds, fabs(own->loss - loop->loss));
+            own->seconds, fabs(own->loss - loop->loss), cli_in_order(own->reason));
     if (own->memory_steps > 0)
         cli_say(common, "memory: the network %s: two starts agree after %lld step%s\n", own->memory,
                 (long long)own->memory_steps, cli_s(own->memory_steps));

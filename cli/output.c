@@ -190,6 +190,7 @@ static int find_obstacle(const char *path) {
     if (S_ISDIR(info.st_mode)) return EISDIR;
     if (!S_ISREG(info.st_mode)) return access(path, W_OK) == 0 ? 0 : errno;
     char *const there = realpath(path, NULL);  // a link is followed, and the file replaced where it is
+    if (!there && errno == ENOENT) return access(path, W_OK) == 0 ? 0 : errno;  // without a name: written as it is
     const int code = check_folder(there ? there : path);
     free(there);
     return code;
@@ -223,6 +224,8 @@ int cli_check_save(const char *path, double seconds) {
     if (!cli_safetensors_name("--save", path)) return CLI_USAGE;
     return cli_writable("the checkpoint", path) ? CLI_DONE : CLI_RESOURCES;
 }
+
+const char *cli_in_order(dpcr_reason reason) { return reason == DPCR_REASON_FALLBACK ? ", finished in order" : ""; }
 
 bool cli_name_ends(const char *path, const char *ending) {
     const char *end = path ? strrchr(path, '.') : NULL;

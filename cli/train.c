@@ -64,7 +64,7 @@ static const struct argp train_argp = {train_options, parse_train, NULL, NULL, N
 
 static dpcr_status test_now(void *user, double *loss, double *accuracy, dpcr_error *error) {
     train *t = user;
-    return dpcr_evaluate(t->context, t->model, &t->test, t->options.batch, &t->options.solve, loss, accuracy, error);
+    return dpcr_evaluate(t->context, t->model, &t->test, t->options.batch, &t->options.solve, loss, accuracy, NULL, error);
 }
 
 static int on_step(void *user, const dpcr_train_state *state) {

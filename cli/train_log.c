@@ -298,14 +298,15 @@ int cli_report_test(cli_report *r, int64_t step) {
     return status == DPCR_OK ? CLI_DONE : fail_test(r, &error);
 }
 
-// A test that is stopped leaves an epoch without one; the training, which is stopped too, tells it.
+// A test that is stopped or fails leaves an epoch without one, which is kept. The training, which is stopped too, tells
+// of the former.
 static int end_epoch(cli_report *r, const dpcr_train_state *s) {
     bool tested = (r->test_every > 0 && s->epoch % r->test_every == 0) || s->step == s->steps;
     if (tested) {
         dpcr_error error = {0};
         cli_progress_clear(&r->progress);
         const dpcr_status status = test_after(r, s->step, &error);
-        if (status != DPCR_OK && status != DPCR_ERROR_CANCELLED) return fail_test(r, &error);
+        if (status != DPCR_OK && status != DPCR_ERROR_CANCELLED) r->test_status = fail_test(r, &error);
         tested = status == DPCR_OK;
     }
     json_t *line = make_line("epoch", s, r->unit);
@@ -333,8 +334,11 @@ int cli_report_step(cli_report *r, const dpcr_train_state *state) {
     r->state = s;
     if (!r->status) r->status = log_step(&r->log, r->log_every ? r->log_every : 1, before, &s, r->unit);
     cli_progress_draw(&r->progress, &s, state->epoch_ended != 0);
+    if (state->reason == DPCR_REASON_FALLBACK) r->finished_in_order += s.step - before;
     if (!r->status && !r->log.missed && state->epoch_ended) r->status = end_epoch(r, &s);
-    return r->status || r->log.missed ? -1 : cli_signal();
+    if (r->status || r->log.missed) return -1;
+    r->status = r->test_status;
+    return r->status ? r->status : cli_signal();
 }
 
 int cli_report_final(cli_report *r, const dpcr_train_state *last, dpcr_train_state *final) {
@@ -361,6 +365,7 @@ void cli_report_set(const cli_report *report, const dpcr_train_state *final, con
     cli_set_text(r, "method", dpcr_method_name(final->method));
     cli_set_text(r, "scheme", dpcr_scheme_name(solver->options.scheme));
     cli_set_text(r, "backward", dpcr_scheme_name(final->backward));
+    cli_set_int(r, "finished_in_order", report->finished_in_order);
     cli_set_text(r, "sentence", report->sentence);
     if (final->threads) cli_set_int(r, "threads_used", final->threads);
     const dpcr_train_phases *p = &final->phases;
@@ -379,6 +384,9 @@ void cli_report_set_optimiser(const dpcr_optimiser_options *o, cli_result *r) {
 
 void cli_report_say_sentence(const cli_report *r) {
     if (r->sentence[0]) cli_say(r->common, "%s\n", r->sentence);
+    if (r->finished_in_order)
+        cli_say(r->common, "%lld step%s finished in order, for the method did not converge there\n",
+                (long long)r->finished_in_order, r->finished_in_order == 1 ? " was" : "s were");
 }
 
 int cli_report_end(cli_report *r, const dpcr_train_state *final, cli_result *result) {

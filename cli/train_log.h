@@ -28,10 +28,12 @@ typedef struct cli_report {
     // The run.
     cli_progress progress;
     cli_log log;
-    bool begun;           // there was a step
-    int status;           // the exit code, when a callback stops the run
-    double test_seconds;  // spent in tests between the epochs
-    int64_t tested_step;  // step that the figures below belong to; -1: none
+    bool begun;                 // there was a step
+    int status;                 // the exit code, when a callback stops the run
+    int test_status;            // the same of a test that failed: the step is there and is kept
+    int64_t finished_in_order;  // steps whose solve did not converge
+    double test_seconds;        // spent in tests between the epochs
+    int64_t tested_step;        // step that the figures below belong to; -1: none
     double test_loss, test_accuracy;
     dpcr_train_state state;  // the last one seen
     char sentence[512];

@@ -142,7 +142,7 @@ static dpcr_status test_now(void *user, double *loss, double *accuracy, dpcr_err
     dpcr_sequence_likelihood_report report = {.size = sizeof report};
     if (!is_text(t))
         return dpcr_sequence_evaluate(t->context, t->model, &t->test, t->options.train.batch, &t->options.train.solve,
-                                      loss, accuracy, error);
+                                      loss, accuracy, NULL, error);
     const dpcr_status status = dpcr_sequence_likelihood(t->context, t->model, t->test.text, t->test.count,
                                                         &t->options.train.solve, &report, error);
     *loss = report.loss;

@@ -146,10 +146,10 @@ for setting, words_of in (("MEMORY=8192", "bytes were refused"), ("LAUNCH=1", "t
     refused(4, words_of, *there, env={**os.environ, "DEEPPCR_FAKE_" + name: value})
 assert not os.path.exists(path("none")) or tensors("none"), "half a checkpoint"
 # Segments take less of its memory.
-long = ["train", "lstm", *bits, "--length", "600", "--epochs", "1", "--device", "cuda"]
+long = ["train", "lstm", *bits, "--length", "600", "--epochs", "1", "--device", "cuda", "--quiet"]
 little = {**os.environ, "DEEPPCR_FAKE_MEMORY": "430000"}
 refused(4, "bytes were refused", *long, env=little)
-run(*long, "--segment", "40", "--quiet", env=little)
+run(*long, "--segment", "40", env=little)
 print("cli_device_sequence: logs within round-off, learned, evaluated, stopped, gone on with, refused")
 PYTHON
 status=$?

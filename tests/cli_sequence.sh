@@ -29,6 +29,13 @@ for kind in ("rnn", "gru", "lstm", "mingru"):
     assert (whole["train_loss"], whole["test_loss"]) == (cut["train_loss"], cut["test_loss"]), (kind, whole, cut)
 other = answer("train", *streams, "--segment", 5, "rnn", "--batch", 32, "--method", "newton", "--backward", "chunked")
 assert abs(other["train_loss"] - answer("train", "rnn", *streams, "--batch", 32)["train_loss"]) < 1e-4, other
+# Nor do tests keep more, whose batches are as large: all states of three layers would take some 50 MB.
+child = subprocess.Popen(words("train", "lstm", "--data", "bitstream", "--limit", 160, "--length", 12000, "--layers", 3, "--epochs", 1, "--method", "sequential",
+                               "--backward", "sequential", "--segment", 1000, "--quiet"))
+_, ended, used = os.wait4(child.pid, 0)
+assert ended == 0 and used.ru_maxrss < 95 << 10, (ended, used.ru_maxrss)
+answer("train", "gru", *streams, "--save", path("none.st"))
+refused(2, "segment is 5, wanted 0, the checkpoint's", "train", "gru", *streams, "--segment", 5, "--resume", path("none.st"))
 refused(2, "", "train", "gru", *streams, "--segment", 5, "--dropout", 0.5, "--layers", 2)
 refused(2, "", "train", "gru", *streams, "--segment", 5, "--bidirectional")
 refused(2, "--embedding is for a text", "train", "gru", *streams, "--embedding", 4)
@@ -62,6 +69,25 @@ stopped_within(1.5, lambda used: used > 0.5, "eval", path("wide.st"), "--data", 
 # A step of two characters is one chunk, the test is many.
 refused(3, "and --no-fallback was given", "train", "gru", *learn, "--length", 2, "--limit", 2000, "--epochs", 1, "--method", "overlap", "--chunk", 8,
         "--run-up", 1, "--max-sweeps", 1, "--tolerance", 0, "--no-fallback", "--quiet")
+# What was learnt before a test that fails is kept, and stands in the log.
+strict = ["train", "gru", *learn, "--length", 2, "--limit", 2000, "--epochs", 1, "--method", "newton", "--max-sweeps", 2]
+refused(3, "newton did not converge in 2 sweeps", *strict, "--no-fallback", "--save", path("strict.st"), "--log", path("strict.log"), "--quiet")
+lines = [json.loads(line) for line in content("strict.log").decode().splitlines()]
+assert lines[-1]["event"] == "epoch" and "test_loss" not in lines[-1] and lines[-2]["reason"] == "exact", lines[-2:]
+assert int(safetensors("strict.st")[0]["deeppcr.train.step"]) == lines[-1]["step"] == lines[-2]["step"]
+refused(3, "newton did not converge in 2 sweeps", *strict, "--no-fallback", "--resume", path("strict.st"), "--quiet")
+told = answer(*strict, "--save", path("other.st"))
+assert told["finished_in_order"] == 0 and safetensors("other.st")[1] == safetensors("strict.st")[1], told
+# A method that may not go on is not told as one that did it: of each step, and of tests.
+told = answer(*strict, "--length", 20)
+assert told["finished_in_order"] == told["steps"] > 0 and told["method"] == "newton", told
+assert b"%d steps were finished in order" % told["steps"] in run(*strict, "--length", 20)
+told = answer("eval", path("other.st"), "--data", path("text"), "--method", "newton", "--max-sweeps", 1)
+assert told["reason"] == "fallback" and told["difference"] == 0, told
+assert run("eval", path("other.st"), "--data", path("text"), "--method", "newton", "--max-sweeps", 1).count(b", finished in order") == 1
+# One choice for all layers is why the first one's planner made it.
+said = answer("train", "gru", *learn, "--layers", 2, "--epochs", 1, "--backward", "sequential", "--method", "auto")["sentence"]
+assert "the loop takes" in said, said
 
 # ---- interrupted and killed: resumed to the same bits ----
 for way in (signal.SIGINT, signal.SIGKILL):

@@ -78,9 +78,9 @@ static double loss_of(const job *j, const learner *l) {
     const int64_t batch = j->options.train.batch;
     double loss = 0;
     dpcr_error error = {0};
-    check_done(l->sequence
-                   ? dpcr_sequence_evaluate(l->context, l->sequence, &j->sequences, batch, &loop, &loss, NULL, &error)
-                   : dpcr_evaluate(l->context, l->model, &j->images, batch, &loop, &loss, NULL, &error),
+    check_done(l->sequence ? dpcr_sequence_evaluate(l->context, l->sequence, &j->sequences, batch, &loop, &loss, NULL,
+                                                    NULL, &error)
+                           : dpcr_evaluate(l->context, l->model, &j->images, batch, &loop, &loss, NULL, NULL, &error),
                &error, "evaluate");
     return loss;
 }

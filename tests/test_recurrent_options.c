@@ -494,6 +494,31 @@ static void test_older_passes(void **state) {
     dpcr_context_destroy(context);
 }
 
+// A name that was cut would be another parameter's.
+static void test_names_have_room(void **state) {
+    (void)state;
+    dpcr_context *context = make_context(1);
+    dpcr_recurrent_options options = cell_of(2, 3, 4);
+    options.size = sizeof options;
+    options.layers = 2;
+    options.bidirectional = 1;
+    dpcr_recurrent *network = NULL;
+    dpcr_error error = {0};
+    assert_int_equal(dpcr_recurrent_create(context, &options, &network, NULL), DPCR_OK);
+    for (int64_t i = 0; i < dpcr_recurrent_parameter_count(network); i++) {
+        char name[64], cut[64] = "before";
+        dpcr_array array = {0};
+        assert_int_equal(dpcr_recurrent_parameter(network, i, name, sizeof name, NULL, NULL, NULL), DPCR_OK);
+        assert_int_equal(dpcr_recurrent_parameter(network, i, cut, strlen(name), &array, NULL, &error),
+                         DPCR_ERROR_ARGUMENT);
+        assert_true(!strcmp(cut, "before") && !array.data && strstr(error.text, name));
+        assert_int_equal(dpcr_recurrent_parameter(network, i, cut, strlen(name) + 1, &array, NULL, NULL), DPCR_OK);
+        assert_string_equal(cut, name);
+    }
+    dpcr_recurrent_destroy(network);
+    dpcr_context_destroy(context);
+}
+
 // Reports lie side by side as large as the caller's program has them, an older one or a newer.
 static void test_reports_of_other_programs(void **state) {
     (void)state;
@@ -662,6 +687,7 @@ int main(void) {
         cmocka_unit_test(test_older_passes),
         cmocka_unit_test(test_older_solve_options),
         cmocka_unit_test(test_reports_of_other_programs),
+        cmocka_unit_test(test_names_have_room),
         cmocka_unit_test(test_wide_variants),
         cmocka_unit_test(test_parameters_set_together),
         cmocka_unit_test(test_the_worst_of_chains),

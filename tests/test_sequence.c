@@ -199,7 +199,8 @@ static void methods_agree(void **state) {
             train_it(model, &data, &options, &last);
             losses[w] = last.loss;
             if (w == 0)
-                assert_int_equal(dpcr_sequence_evaluate(context, model, &data, 7, NULL, &first, NULL, NULL), DPCR_OK);
+                assert_int_equal(dpcr_sequence_evaluate(context, model, &data, 7, NULL, &first, NULL, NULL, NULL),
+                                 DPCR_OK);
             dpcr_sequence_destroy(model);
         }
         assert_true(first < 0.7 * log(CLASSES));
@@ -547,6 +548,11 @@ static void refusals(void **state) {
     options.train.resume = f.file;
     options.segment = 0;
     check_refused(last, &data, &options, DPCR_ERROR_ARGUMENT, "segment is 0, wanted 4");
+    options.train.resume = NULL;
+    assert_int_equal(dpcr_sequence_train(context, last, &data, &options, NULL, NULL), DPCR_OK);
+    options.train.resume = f.file;
+    options.segment = 4;
+    check_refused(last, &data, &options, DPCR_ERROR_ARGUMENT, "segment is 4, wanted 0");
     static small_data images;  // a classifier's checkpoint is told as such, and not by how many images it was of
     const dpcr_model_options classifier = resnet_options(2, 8, DPCR_F32);
     dpcr_model *model = make_model(context, &classifier);
@@ -578,7 +584,7 @@ static void refusals(void **state) {
     dpcr_sequence_likelihood_report report = {.size = sizeof report};
     dpcr_error error = {0};
     const dpcr_sequence_data few = labelled(true);
-    assert_int_equal(dpcr_sequence_evaluate(context, last, &few, 4, &given, NULL, NULL, &error),
+    assert_int_equal(dpcr_sequence_evaluate(context, last, &few, 4, &given, NULL, NULL, NULL, &error),
                      DPCR_ERROR_UNSUPPORTED);
     assert_non_null(strstr(error.text, "sequence_evaluate: guess is given"));
     letters[5] = 0;

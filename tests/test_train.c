@@ -142,7 +142,8 @@ static void learns(dpcr_model_options model_options, dpcr_train_options options,
     small_data *other = malloc(sizeof *other);
     double loss = -1, accuracy = -1;
     assert_int_equal(
-        dpcr_evaluate(context, model, make_data(other, 300, 2), 64, &options.solve, &loss, &accuracy, NULL), DPCR_OK);
+        dpcr_evaluate(context, model, make_data(other, 300, 2), 64, &options.solve, &loss, &accuracy, NULL, NULL),
+        DPCR_OK);
     if (accuracy < 0.95) fail_msg("accuracy %g, loss %g", accuracy, loss);
     const unsigned char *g = dpcr_model_gradient_vector(model);
     for (size_t i = 0; i < vector_bytes(model); i++) assert_int_equal(g[i], 0);
@@ -482,11 +483,11 @@ static void bad_arguments_are_refused_in_words(void **state) {
     refuse(context, model, &good, options, DPCR_ERROR_ARGUMENT, "label 41 of the data set is 4, wanted less than 4");
     double loss;
     dpcr_error error = {0};
-    assert_int_equal(dpcr_evaluate(context, model, &good, 32, NULL, &loss, NULL, &error), DPCR_ERROR_ARGUMENT);
+    assert_int_equal(dpcr_evaluate(context, model, &good, 32, NULL, &loss, NULL, NULL, &error), DPCR_ERROR_ARGUMENT);
     assert_non_null(strstr(error.text, "evaluate: label 41"));
     data.labels[41] = 0;
-    assert_int_equal(dpcr_evaluate(context, model, &good, 0, NULL, &loss, NULL, &error), DPCR_ERROR_ARGUMENT);
-    assert_int_equal(dpcr_evaluate(context, model, NULL, 1, NULL, &loss, NULL, &error), DPCR_ERROR_ARGUMENT);
+    assert_int_equal(dpcr_evaluate(context, model, &good, 0, NULL, &loss, NULL, NULL, &error), DPCR_ERROR_ARGUMENT);
+    assert_int_equal(dpcr_evaluate(context, model, NULL, 1, NULL, &loss, NULL, NULL, &error), DPCR_ERROR_ARGUMENT);
     assert_int_equal(dpcr_train(context, model, &good, NULL, NULL, &error), DPCR_ERROR_ARGUMENT);
     dpcr_model_destroy(model);
 
@@ -572,7 +573,7 @@ static void an_unconverged_solve_without_fallback_stops_the_run(void **state) {
                      DPCR_ERROR_UNSUPPORTED);
     assert_non_null(strstr(error.text, "step 1: jacobi did not converge"));
     assert_int_equal(last.reason, DPCR_REASON_NOT_CONVERGED);
-    assert_int_equal(dpcr_evaluate(context, model, &data.set, 32, &options.solve, &loss, NULL, &error),
+    assert_int_equal(dpcr_evaluate(context, model, &data.set, 32, &options.solve, &loss, NULL, NULL, &error),
                      DPCR_ERROR_UNSUPPORTED);
     assert_non_null(strstr(error.text, "jacobi did not converge"));
     dpcr_model_destroy(model);
@@ -591,20 +592,20 @@ static void evaluation_depends_on_the_batch_by_rounding_only(void **state) {
     train_well(context, model, set, &options);
     const dpcr_solve_options *loop = &options.solve;  // auto may choose another method for another batch
     double loss, accuracy;
-    assert_int_equal(dpcr_evaluate(context, model, set, 203, loop, &loss, &accuracy, NULL), DPCR_OK);
+    assert_int_equal(dpcr_evaluate(context, model, set, 203, loop, &loss, &accuracy, NULL, NULL), DPCR_OK);
     const int64_t batches[] = {1, 7, 64, 202, 1000};
     for (int i = 0; i < 5; i++) {
         double other, right;
-        assert_int_equal(dpcr_evaluate(context, model, set, batches[i], loop, &other, &right, NULL), DPCR_OK);
+        assert_int_equal(dpcr_evaluate(context, model, set, batches[i], loop, &other, &right, NULL, NULL), DPCR_OK);
         assert_true(fabs(other - loss) < 1e-12 && right == accuracy);
     }
-    assert_int_equal(dpcr_evaluate(context, model, set, 32, NULL, NULL, NULL, NULL), DPCR_OK);
+    assert_int_equal(dpcr_evaluate(context, model, set, 32, NULL, NULL, NULL, NULL, NULL), DPCR_OK);
 
     // Without its metadata the pixels are only divided by 255; nonsense in it is refused.
     double bare;
     assert_int_equal(dpcr_model_set_metadata(model, "pixel_mean", NULL, NULL), DPCR_OK);
     assert_int_equal(dpcr_model_set_metadata(model, "pixel_deviation", NULL, NULL), DPCR_OK);
-    assert_int_equal(dpcr_evaluate(context, model, set, 32, NULL, &bare, NULL, NULL), DPCR_OK);
+    assert_int_equal(dpcr_evaluate(context, model, set, 32, NULL, &bare, NULL, NULL, NULL), DPCR_OK);
     assert_true(fabs(bare - loss) > 1e-3);
     const char *const nonsense[] = {"abc", "nan", "inf", "", "0", "-1"};
     for (int i = 0; i < 10; i++) {
@@ -612,7 +613,7 @@ static void evaluation_depends_on_the_batch_by_rounding_only(void **state) {
         const char *const key = i < 6 ? "pixel_deviation" : "pixel_mean";
         assert_int_equal(dpcr_model_set_metadata(model, "pixel_deviation", NULL, NULL), DPCR_OK);
         assert_int_equal(dpcr_model_set_metadata(model, key, nonsense[i % 6], NULL), DPCR_OK);
-        assert_int_equal(dpcr_evaluate(context, model, set, 32, NULL, &bare, NULL, &error), DPCR_ERROR_FORMAT);
+        assert_int_equal(dpcr_evaluate(context, model, set, 32, NULL, &bare, NULL, NULL, &error), DPCR_ERROR_FORMAT);
         assert_non_null(strstr(error.text, key));
     }
     dpcr_model_destroy(model);

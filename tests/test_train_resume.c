@@ -383,8 +383,8 @@ static void a_checkpoint_is_a_model(void **state) {
     assert_memory_equal(dpcr_model_vector(loaded, NULL), dpcr_model_vector(model, NULL), vector_bytes(model));
     assert_string_equal(dpcr_model_metadata(loaded, "pixel_mean"), dpcr_model_metadata(model, "pixel_mean"));
     double a, b;
-    assert_int_equal(dpcr_evaluate(context, model, &data.set, 32, NULL, &a, NULL, NULL), DPCR_OK);
-    assert_int_equal(dpcr_evaluate(context, loaded, &data.set, 32, NULL, &b, NULL, NULL), DPCR_OK);
+    assert_int_equal(dpcr_evaluate(context, model, &data.set, 32, NULL, &a, NULL, NULL, NULL), DPCR_OK);
+    assert_int_equal(dpcr_evaluate(context, loaded, &data.set, 32, NULL, &b, NULL, NULL, NULL), DPCR_OK);
     assert_true(a == b);
     // Trained anew from there, its checkpoints carry nothing of the old run's.
     train_well(context, loaded, &data.set, &options);
@@ -645,7 +645,7 @@ static void fail_each(bool resume, bool evaluate) {
         const dpcr_train_options options = tiny_run(f.file, resume ? f.file : NULL);
         const int64_t held = memory.live;
         memory.left = allowed;
-        status = evaluate ? dpcr_evaluate(context, model, &data.set, 16, NULL, &loss, NULL, NULL)
+        status = evaluate ? dpcr_evaluate(context, model, &data.set, 16, NULL, &loss, NULL, NULL, NULL)
                           : dpcr_train(context, model, &data.set, &options, NULL, NULL);
         if (status != DPCR_OK) assert_int_equal(status, DPCR_ERROR_MEMORY);
         memory.left = 1000;

@@ -96,7 +96,8 @@ DPCR_API const dpcr_recurrent_options *dpcr_recurrent_get_options(const dpcr_rec
 // [gates H]; of a projection also "weight_hr_l..." [P][H], of peepholes "weight_ch_l..." [3 H], p_i, p_f, p_o. Where
 // units do not mix the gates are z, r, q (ParaGRU), f, z, o (ParaLSTM), z, q (minGRU); "weight_hh_l..." is a [3 H]
 // (none of minGRU), "peephole_l..." C_f, C_o [2 H] of a ParaLSTM, and there is no bias_hh. Views, contiguous, into the
-// network's own memory, valid until destroy. `name` (name_bytes at least 64), `parameter`, `gradient` may each be NULL.
+// network's own memory, valid until destroy. `name` (64 bytes have room for any), `parameter`, `gradient` may each be
+// NULL.
 DPCR_API int64_t dpcr_recurrent_parameter_count(const dpcr_recurrent *network);
 DPCR_API dpcr_status dpcr_recurrent_parameter(const dpcr_recurrent *network, int64_t index, char *name,
                                               size_t name_bytes, dpcr_array *parameter, dpcr_array *gradient,

@@ -110,11 +110,14 @@ DPCR_API dpcr_status dpcr_sequence_train(dpcr_context *context, dpcr_sequence *m
                                          const dpcr_sequence_train_options *options, dpcr_train_state *last,
                                          dpcr_error *error);
 
-// Mean loss and accuracy over labelled sequences, `batch` at a time; solve NULL: all defaults, DPCR_GUESS_GIVEN:
-// refused. solve.device: parameters and sequences are sent there. The context's cancel function is asked once a batch.
+// Mean loss and accuracy over labelled sequences, `batch` at a time, and the worst of their solves' reasons (each may be
+// NULL); solve NULL: all defaults, DPCR_GUESS_GIVEN: refused. Where the last state is read, of one direction forward, a
+// batch whose steps are more than 65536 over all its sequences goes by in pieces of about so many, each from the states
+// before it: memory for a batch's inputs and for the states of one piece. solve.device: parameters and sequences are sent there, and a batch is
+// one piece. The context's cancel function is asked once a batch.
 DPCR_API dpcr_status dpcr_sequence_evaluate(dpcr_context *context, dpcr_sequence *model, const dpcr_sequence_data *data,
                                             int64_t batch, const dpcr_solve_options *solve, double *loss,
-                                            double *accuracy, dpcr_error *error);
+                                            double *accuracy, dpcr_reason *reason, dpcr_error *error);
 
 // What dpcr_sequence_likelihood found.
 typedef struct dpcr_sequence_likelihood_report {
@@ -123,8 +126,8 @@ typedef struct dpcr_sequence_likelihood_report {
     double seconds;          // all in all, planning apart
     double network_seconds;  // the network's pass alone; on a device all of the pass
     double plan_seconds;     // on a device what sending text and parameters takes too
-    dpcr_method method;      // the first layer's
-    dpcr_reason reason;      // the worst of the layers'
+    dpcr_method method;      // the first layer's; of a text in stretches the first one's, as all below
+    dpcr_reason reason;      // the worst of the layers' and stretches'
     double residual;         // overlap: largest defect of a boundary
     char memory[32];         // dpcr_solve_plan_memory of the first layer, where the planner looked
     int64_t memory_steps;    // steps after which two starts agree; 0: never, or unknown
@@ -133,7 +136,9 @@ typedef struct dpcr_sequence_likelihood_report {
 } dpcr_sequence_likelihood_report;
 
 // The likelihood of a text [count], count >= 2, as one sequence from a zero state, by any method. solve NULL: all
-// defaults, DPCR_GUESS_GIVEN: refused. Memory for all states at once; on a device (solve.device) for all logits too.
+// defaults, DPCR_GUESS_GIVEN: refused. A text of more than 131072 steps goes by in stretches of so many, each from the
+// states before it: memory for the states of one. On a device (solve.device) memory for all states and logits at once.
+// The context's cancel function is asked once a stretch.
 DPCR_API dpcr_status dpcr_sequence_likelihood(dpcr_context *context, dpcr_sequence *model, const uint8_t *text,
                                               int64_t count, const dpcr_solve_options *solve,
                                               dpcr_sequence_likelihood_report *report, dpcr_error *error);

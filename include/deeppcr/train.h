@@ -16,7 +16,7 @@ extern "C" {
 // Mean over the rows b of  log sum_j exp(logits[b][j]) - logits[b][labels[b]].
 //   logits [B][C], float32 or float64, any strides; B, C >= 1        labels [B]
 //   dlogits [B][C] or NULL: the loss's gradient; same dtype; may be logits itself
-//   correct or NULL: rows whose first largest logit is the label's; a row with NaN is none of them
+//   correct or NULL: rows whose first largest logit is the label's; a row whose own loss is NaN is none of them
 // Infinite or NaN logits give a loss that is not finite, which is no error here.
 // A label >= C: DPCR_ERROR_ARGUMENT naming the row, and nothing is written.
 DPCR_API dpcr_status dpcr_loss_cross_entropy(const dpcr_array *logits, const uint8_t *labels, double *loss,
@@ -201,13 +201,14 @@ DPCR_API dpcr_status dpcr_train(dpcr_context *context, dpcr_model *model, const 
                                 const dpcr_train_options *options, dpcr_train_state *last, dpcr_error *error);
 
 // Mean loss and accuracy over a data set, `batch` rows at a time, pixels normalised by the model's metadata
-// "pixel_mean" and "pixel_deviation" (absent: 0 and 1). `solve` NULL: all defaults. loss or accuracy may be NULL. With
-// one exact method the mean depends on the batch by the rounding of its sum only; DPCR_METHOD_AUTO may choose another
-// method for another batch, or for the rows that are left, and then it depends within the solve's tolerance. A loss
-// that is not finite is no error. solve.device: parameters and images are sent there, as for dpcr_train. The context's
-// cancel function is asked once a batch.
+// "pixel_mean" and "pixel_deviation" (absent: 0 and 1), and the worst of the batches' reasons; each may be NULL.
+// `solve` NULL: all defaults. With one exact method the mean depends on the batch by the rounding of its sum only;
+// DPCR_METHOD_AUTO may choose another method for another batch, or for the rows that are left, and then it depends
+// within the solve's tolerance. A loss that is not finite is no error. solve.device: parameters and images are sent
+// there, as for dpcr_train. The context's cancel function is asked once a batch.
 DPCR_API dpcr_status dpcr_evaluate(dpcr_context *context, dpcr_model *model, const dpcr_dataset *data, int64_t batch,
-                                   const dpcr_solve_options *solve, double *loss, double *accuracy, dpcr_error *error);
+                                   const dpcr_solve_options *solve, double *loss, double *accuracy, dpcr_reason *reason,
+                                   dpcr_error *error);
 
 #ifdef __cplusplus
 }

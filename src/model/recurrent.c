@@ -273,9 +273,14 @@ dpcr_status dpcr_recurrent_parameter(const dpcr_recurrent *n, int64_t index, cha
     const int64_t offset = dpcri_recurrent_offset(n, chain, which);
     int64_t shape[2];
     tensor_shape(n, chain, which, shape);
-    if (name)
-        snprintf(name, name_bytes, "%s_l%lld%s", names[which], (long long)(chain / n->directions),
-                 chain % n->directions ? "_reverse" : "");
+    char own[64];
+    const int length = snprintf(own, sizeof own, "%s_l%lld%s", names[which], (long long)(chain / n->directions),
+                                chain % n->directions ? "_reverse" : "");
+    if (name && name_bytes <= (size_t)length)
+        return dpcri_fail(error, DPCR_ERROR_ARGUMENT,
+                          "recurrent_parameter: name_bytes is %zu, wanted more than %d for '%s'", name_bytes, length,
+                          own);
+    if (name) memcpy(name, own, (size_t)length + 1);
     const bool diagonal = which == DPCRI_WEIGHT_HH && dpcri_gates_apart(n->gates);
     const bool vector = diagonal || which == DPCRI_BIAS_IH || which == DPCRI_BIAS_HH || which >= DPCRI_WEIGHT_CH;
     const int32_t dims = vector ? 1 : 2;

@@ -44,9 +44,21 @@ static dpcr_status refuse_stopped(dpcr_context *context, dpcr_error *error) {
     return dpcri_fail_stopped(error, "evaluate");
 }
 
+// Sums over the rows so far, and the worst of their batches' reasons (0: none yet).
+typedef struct sums {
+    double loss;
+    int64_t correct;
+    dpcr_reason reason;
+} sums;
+
+static void add_to(sums *s, double mean, int64_t rows, int64_t right, dpcr_reason reason) {
+    s->loss += mean * (double)rows;
+    s->correct += right;
+    s->reason = s->reason ? dpcr_reason_worse(s->reason, reason) : reason;
+}
+
 static dpcr_status run(dpcr_context *context, const dpcr_dataset *data, int64_t batch,
-                       const dpcri_normaliser *normaliser, dpcri_pass *pass, double *loss, int64_t *correct,
-                       dpcr_error *error) {
+                       const dpcri_normaliser *normaliser, dpcri_pass *pass, sums *s, dpcr_error *error) {
     dpcr_status status = DPCR_OK;
     for (int64_t first = 0; first < data->count; first += batch) {
         const int size = data->count - first >= batch ? 0 : 1;
@@ -56,8 +68,7 @@ static dpcr_status run(dpcr_context *context, const dpcr_dataset *data, int64_t 
         dpcri_gather(context, data, NULL, first, pass->rows[size], normaliser, pass->x, pass->y);
         DPCR_TRY(dpcri_pass_forward(pass, size, false, &mean, &right, error));
         DPCR_TRY(refuse_open(&pass->report, first, error));
-        *loss += mean * (double)pass->rows[size];
-        *correct += right;
+        add_to(s, mean, pass->rows[size], right, pass->report.reason);
     }
 done:
     return status;
@@ -66,8 +77,7 @@ done:
 // The same with data and parameters sent to the device of the options.
 static dpcr_status run_there(dpcr_context *context, const dpcr_model *model, const dpcr_dataset *data, int64_t batch,
                              const dpcri_normaliser *normaliser, const int64_t rows[DPCRI_SIZES],
-                             const dpcr_solve_options solve[DPCRI_SIZES], double *loss, int64_t *correct,
-                             dpcr_error *error) {
+                             const dpcr_solve_options solve[DPCRI_SIZES], sums *s, dpcr_error *error) {
     dpcr_status status;
     dpcri_device_pass pass = {0};
     DPCR_TRY(dpcri_device_pass_create(&pass, "evaluate", context, model, data, normaliser, rows, solve, false, false,
@@ -80,8 +90,7 @@ static dpcr_status run_there(dpcr_context *context, const dpcr_model *model, con
         DPCR_TRY(dpcri_device_pass_run(&pass, size, first, false, false, error));
         DPCR_TRY(refuse_open(&pass.report, first, error));
         DPCR_TRY(dpcri_device_pass_read(&pass, &mean, &right, error));
-        *loss += mean * (double)pass.rows[size];
-        *correct += right;
+        add_to(s, mean, pass.rows[size], right, pass.report.reason);
     }
 done:
     dpcri_device_pass_destroy(&pass);
@@ -89,12 +98,12 @@ done:
 }
 
 dpcr_status dpcr_evaluate(dpcr_context *context, dpcr_model *model, const dpcr_dataset *data, int64_t batch,
-                          const dpcr_solve_options *solve, double *loss, double *accuracy, dpcr_error *error) {
+                          const dpcr_solve_options *solve, double *loss, double *accuracy, dpcr_reason *reason,
+                          dpcr_error *error) {
     dpcr_status status;
     dpcri_pass pass = {0};
     dpcri_normaliser normaliser;
-    double sum = 0;
-    int64_t correct = 0;
+    sums s = {0};
     if (!context || !model || !data)
         return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "evaluate: context, model or data is NULL");
     if (batch < 1)
@@ -111,13 +120,14 @@ dpcr_status dpcr_evaluate(dpcr_context *context, dpcr_model *model, const dpcr_d
     dpcri_pass_rows(data->count, batch, rows);
     const dpcr_solve_options both[DPCRI_SIZES] = {options, options};
     if (dpcri_solve_on_device(&options)) {
-        DPCR_TRY(run_there(context, model, data, batch, &normaliser, rows, both, &sum, &correct, error));
+        DPCR_TRY(run_there(context, model, data, batch, &normaliser, rows, both, &s, error));
     } else {
         DPCR_TRY(dpcri_pass_create(&pass, context, model, rows, both, false, false, error));
-        DPCR_TRY(run(context, data, batch, &normaliser, &pass, &sum, &correct, error));
+        DPCR_TRY(run(context, data, batch, &normaliser, &pass, &s, error));
     }
-    if (loss) *loss = sum / (double)data->count;
-    if (accuracy) *accuracy = (double)correct / (double)data->count;
+    if (loss) *loss = s.loss / (double)data->count;
+    if (accuracy) *accuracy = (double)s.correct / (double)data->count;
+    if (reason) *reason = s.reason ? s.reason : DPCR_REASON_SEQUENTIAL;  // of no layers there is no solve
 done:
     dpcri_pass_destroy(&pass);
     return status;

@@ -34,7 +34,23 @@ static dpcr_status refuse_stopped(const char *call, const dpcr_sequence *model, 
 typedef struct score {
     double sum;
     int64_t right;
+    dpcr_reason reason;  // the worst; of nothing yet 0
 } score;
+
+static void add_to(score *s, double mean, int64_t rows, int64_t correct, dpcr_reason reason) {
+    s->sum += mean * (double)rows;
+    s->right += correct;
+    s->reason = s->reason ? dpcr_reason_worse(s->reason, reason) : reason;
+}
+
+// Nothing is kept for a way back, so a long batch need not be there whole: its last states lead from segment to
+// segment.
+static int64_t segment_of(const dpcr_sequence *model, int64_t batch) {
+    enum { ROWS = 1 << 16 };
+    const dpcr_recurrent_options *n = &model->options.network;
+    if (model->options.readout != DPCR_READOUT_LAST || n->bidirectional || n->reverse) return 0;
+    return (ROWS - 1) / batch + 1;
+}
 
 static dpcr_status evaluate_here(const char *call, dpcr_sequence *model, const dpcr_sequence_data *data,
                                  const dpcri_sequence_shape *shape, const dpcr_solve_options *options, score *s,
@@ -51,8 +67,9 @@ static dpcr_status evaluate_here(const char *call, dpcr_sequence *model, const d
         if (first == 0) DPCR_TRY(dpcri_sequence_pass_plan(&pass, options, error));
         DPCR_TRY(dpcri_sequence_forward(&pass, rows, false, &mean, &correct, error));
         DPCR_TRY(refuse_unconverged(call, &pass, error));
-        s->sum += mean * (double)rows;
-        s->right += correct;
+        dpcr_reason reason;
+        dpcri_recurrent_worst(pass.reports, model->chains, &reason, NULL);
+        add_to(s, mean, rows, correct, reason);
     }
 done:
     dpcri_sequence_pass_destroy(&pass);
@@ -75,8 +92,7 @@ static dpcr_status evaluate_there(const char *call, dpcr_sequence *model, const 
         DPCR_TRY(dpcri_sequence_device_run(&there, first, rows, false, error));
         DPCR_TRY(dpcri_refuse_unconverged(call, &there.report, error));
         DPCR_TRY(dpcri_sequence_device_read(&there, &mean, &correct, error));
-        s->sum += mean * (double)rows;
-        s->right += correct;
+        add_to(s, mean, rows, correct, there.report.reason);
     }
 done:
     dpcri_sequence_device_destroy(&there);
@@ -85,7 +101,7 @@ done:
 
 dpcr_status dpcr_sequence_evaluate(dpcr_context *context, dpcr_sequence *model, const dpcr_sequence_data *data,
                                    int64_t batch, const dpcr_solve_options *solve, double *loss, double *accuracy,
-                                   dpcr_error *error) {
+                                   dpcr_reason *reason, dpcr_error *error) {
     static const char call[] = "sequence_evaluate";
     dpcr_status status;
     score s = {0};
@@ -95,13 +111,15 @@ dpcr_status dpcr_sequence_evaluate(dpcr_context *context, dpcr_sequence *model, 
     dpcr_solve_options options;
     DPCR_TRY(read_solve(call, solve, &options, error));
     DPCR_TRY(dpcri_sequence_check_data(call, model, data, error));
-    const dpcri_sequence_shape shape = {
+    dpcri_sequence_shape shape = {
         .length = data->longest, .batch = batch < data->count ? batch : data->count, .packed = !data->same_length};
+    if (!dpcri_solve_on_device(&options)) shape.segment = segment_of(model, shape.batch);
     status = (dpcri_solve_on_device(&options) ? evaluate_there : evaluate_here)(call, model, data, &shape, &options, &s,
                                                                                 error);
     if (status != DPCR_OK) goto done;
     if (loss) *loss = s.sum / (double)data->count;
     if (accuracy) *accuracy = (double)s.right / (double)data->count;
+    if (reason) *reason = s.reason;
 done:
     return status;
 }
@@ -112,32 +130,75 @@ static void set_text(char *to, size_t bytes, const char *text) {
     to[length] = 0;
 }
 
-static void describe_likelihood(const dpcri_sequence_pass *p, dpcr_sequence_likelihood_report *r) {
+// Of a text's first stretch, but for what is the worst of all.
+static void describe_likelihood(const dpcri_sequence_pass *p, bool first, dpcr_sequence_likelihood_report *r) {
+    dpcr_reason reason;
+    double residual;
+    dpcri_recurrent_worst(p->reports, p->model->chains, &reason, &residual);
+    r->reason = first ? reason : dpcr_reason_worse(r->reason, reason);
+    if (first || residual > r->residual) r->residual = residual;
+    if (!first) return;
     const dpcr_solve_plan *plan = dpcr_recurrent_plan_chain(p->plan, 0);
-    const dpcr_solve_report *first = &p->reports[0];
-    r->method = first->method;
-    dpcri_recurrent_worst(p->reports, p->model->chains, &r->reason, &r->residual);
+    r->method = p->reports[0].method;
     const char *memory = dpcr_solve_plan_memory(plan, &r->memory_rate, &r->memory_steps);
     set_text(r->memory, sizeof r->memory, memory ? memory : "unknown");
     set_text(r->sentence, sizeof r->sentence, dpcr_solve_plan_sentence(plan));
 }
 
+// One more stretch, from the states that the one before it left; `pass` serves it, or one of its length is made.
+static dpcr_status stretch(dpcri_sequence_pass *pass, dpcr_sequence *model, const uint8_t *text, int64_t length,
+                           const dpcr_solve_options *options, dpcr_sequence_likelihood_report *report, double *loss,
+                           int64_t *correct, dpcr_error *error) {
+    dpcr_status status = DPCR_OK;
+    const bool first = !pass->model;
+    dpcri_sequence_pass next = {0};
+    if (pass->shape.length != length) {
+        const dpcri_sequence_shape shape = {.length = length, .batch = 1, .states_only = true};
+        DPCR_TRY(dpcri_sequence_pass_create(&next, model, &shape, error));
+    }
+    dpcri_sequence_pass *to = next.model ? &next : pass;
+    if (!first) memcpy(to->h0, pass->ht, pass->h_bytes);
+    if (!first && to->c0) memcpy(to->c0, pass->ct, pass->c_bytes);
+    for (int64_t t = 0; t < length; t++) to->symbols[t] = text[t];
+    memcpy(to->labels, text + 1, (size_t)length);
+    const double start = dpcri_seconds(), before = to->phases.forward;
+    if (to == &next) DPCR_TRY(dpcri_sequence_pass_plan(to, options, error));
+    const double planned = dpcri_seconds();
+    DPCR_TRY(dpcri_sequence_forward(to, 0, false, loss, correct, error));
+    report->plan_seconds += planned - start;
+    report->seconds += dpcri_seconds() - planned;
+    report->network_seconds += to->phases.forward - before;
+    describe_likelihood(to, first, report);
+    if (to == &next) {
+        dpcri_sequence_pass_destroy(pass);
+        *pass = next;
+        next = (dpcri_sequence_pass){0};
+    }
+done:
+    dpcri_sequence_pass_destroy(&next);
+    return status;
+}
+
+// A long text goes by in stretches: its states need not be there at once.
 static dpcr_status likelihood_here(const char *call, dpcr_sequence *model, const dpcr_sequence_data *data,
-                                   const dpcri_sequence_shape *shape, const dpcr_solve_options *options,
-                                   dpcr_sequence_likelihood_report *report, int64_t *correct, dpcr_error *error) {
-    dpcr_status status;
+                                   const dpcr_solve_options *options, dpcr_sequence_likelihood_report *report,
+                                   int64_t *correct, dpcr_error *error) {
+    enum { STRETCH = 1 << 17 };
+    dpcr_status status = DPCR_OK;
     dpcri_sequence_pass pass = {0};
-    DPCR_TRY(dpcri_sequence_pass_create(&pass, model, shape, error));
-    for (int64_t t = 0; t < shape->length; t++) pass.symbols[t] = data->text[t];
-    memcpy(pass.labels, data->text + 1, (size_t)shape->length);
-    const double start = dpcri_seconds();
-    DPCR_TRY(dpcri_sequence_pass_plan(&pass, options, error));
-    report->plan_seconds = dpcri_seconds() - start;
-    DPCR_TRY(dpcri_sequence_forward(&pass, 0, false, &report->loss, correct, error));
-    DPCR_TRY(refuse_unconverged(call, &pass, error));
-    report->seconds = dpcri_seconds() - start - report->plan_seconds;
-    report->network_seconds = pass.phases.forward;
-    describe_likelihood(&pass, report);
+    score s = {0};
+    const int64_t length = data->count - 1;
+    for (int64_t first = 0, n; first < length; first += n) {
+        double mean = 0;
+        int64_t right = 0;
+        n = length - first < STRETCH ? length - first : STRETCH;
+        DPCR_TRY(refuse_stopped(call, model, error));
+        DPCR_TRY(stretch(&pass, model, data->text + first, n, options, report, &mean, &right, error));
+        DPCR_TRY(refuse_unconverged(call, &pass, error));
+        add_to(&s, mean, n, right, report->reason);
+    }
+    report->loss = s.sum / (double)length;
+    *correct = s.right;
 done:
     dpcri_sequence_pass_destroy(&pass);
     return status;
@@ -145,12 +206,13 @@ done:
 
 // What it takes to send text and parameters counts as planning, and the whole pass as the network's.
 static dpcr_status likelihood_there(const char *call, dpcr_sequence *model, const dpcr_sequence_data *data,
-                                    const dpcri_sequence_shape *shape, const dpcr_solve_options *options,
-                                    dpcr_sequence_likelihood_report *report, int64_t *correct, dpcr_error *error) {
+                                    const dpcr_solve_options *options, dpcr_sequence_likelihood_report *report,
+                                    int64_t *correct, dpcr_error *error) {
     dpcr_status status;
     dpcri_sequence_device there = {0};
+    const dpcri_sequence_shape shape = {.length = data->count - 1, .batch = 1, .states_only = true};
     const double start = dpcri_seconds();
-    DPCR_TRY(dpcri_sequence_device_create(&there, call, model, data, shape, shape->length, options, error));
+    DPCR_TRY(dpcri_sequence_device_create(&there, call, model, data, &shape, shape.length, options, error));
     DPCR_TRY(dpcri_sequence_device_send(&there, error));
     report->plan_seconds = dpcri_seconds() - start;
     DPCR_TRY(dpcri_sequence_device_run(&there, 0, 0, false, error));
@@ -185,10 +247,9 @@ dpcr_status dpcr_sequence_likelihood(dpcr_context *context, dpcr_sequence *model
     dpcr_solve_options options;
     DPCR_TRY(read_solve(call, solve, &options, error));
     DPCR_TRY(dpcri_sequence_check_data(call, model, &data, error));
-    const dpcri_sequence_shape shape = {.length = count - 1, .batch = 1, .states_only = true};
-    status = (dpcri_solve_on_device(&options) ? likelihood_there : likelihood_here)(call, model, &data, &shape,
-                                                                                    &options, report, &correct, error);
-    if (status != DPCR_OK) goto done;
+    report->seconds = report->network_seconds = report->plan_seconds = 0;
+    DPCR_TRY((dpcri_solve_on_device(&options) ? likelihood_there : likelihood_here)(call, model, &data, &options,
+                                                                                    report, &correct, error));
     report->accuracy = (double)correct / (double)(count - 1);
 done:
     return status;

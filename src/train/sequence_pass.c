@@ -4,9 +4,11 @@
 //   dlogits;  dW += dlogits^T v, db += sum dlogits, dv = dlogits W;  dy or dhT = dv;  network back;  dembedding += dx
 // Rows go in fixed blocks over the context's threads and losses are summed in their order: the same bits for any number
 // of threads.
+#include <stdio.h>
 #include <string.h>
 
 #include "deeppcr/embedding.h"
+#include "model/recurrent_internal.h"
 #include "nn/layer.h"
 #include "solve/solve_internal.h"
 #include "train/loss.h"
@@ -263,10 +265,15 @@ dpcr_status dpcri_sequence_pass_plan(dpcri_sequence_pass *p, const dpcr_solve_op
     DPCR_TRY(make_plan(p, solve, length, &p->plan, error));
     // One choice for all chains: a checkpoint keeps one.
     if (p->shape.training && p->model->chains > 1 && (!solve->method || !solve->backward)) {
-        dpcr_solve_options chosen = *dpcr_solve_plan_options(dpcr_recurrent_plan_chain(p->plan, 0));
+        const dpcr_solve_plan *first = dpcr_recurrent_plan_chain(p->plan, 0);
+        dpcr_solve_options chosen = *dpcr_solve_plan_options(first);
+        char why[DPCRI_SENTENCE];
+        snprintf(why, sizeof why, "%s", dpcr_solve_plan_sentence(first));
         dpcr_recurrent_plan_destroy(p->plan);
         p->plan = NULL;
         DPCR_TRY(make_plan(p, &chosen, length, &p->plan, error));
+        dpcr_solve_plan *chain = p->plan->chains[0];
+        if (chain) snprintf(chain->sentence, sizeof chain->sentence, "%s", why);
     }
     size_t tape = dpcr_recurrent_plan_tape(p->plan);
     p->workspace_bytes = dpcr_recurrent_plan_workspace(p->plan);

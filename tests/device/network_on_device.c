@@ -79,8 +79,8 @@ static void train_both(dpcr_model_options m, const dpcr_dataset *data, int64_t b
     const dpcr_solve_options solve = {.size = sizeof solve, .method = method, .device = there};
     double loss = 0, accuracy = 0, loss_there = 0, accuracy_there = 0;
     dpcr_error error = {0};
-    ok(dpcr_evaluate(context, device.model, data, batch, NULL, &loss, &accuracy, &error), &error);
-    ok(dpcr_evaluate(context, device.model, data, batch, &solve, &loss_there, &accuracy_there, &error), &error);
+    ok(dpcr_evaluate(context, device.model, data, batch, NULL, &loss, &accuracy, NULL, &error), &error);
+    ok(dpcr_evaluate(context, device.model, data, batch, &solve, &loss_there, &accuracy_there, NULL, &error), &error);
     if (!(fabs(loss - loss_there) <= allowed * loss) || accuracy != accuracy_there)
         fail_msg("evaluated: %.9g and %g, wanted %.9g and %g", loss_there, accuracy_there, loss, accuracy);
     dpcr_model_destroy(host.model);
@@ -372,7 +372,7 @@ void evaluation_is_cancelled(void **state) {
     ok(dpcr_context_create(&options, &own, &error), &error);
     dpcr_model *model = make_model(own, &m);
     make_data(&data, 40, 3);
-    assert_int_equal(dpcr_evaluate(own, model, &data.set, 10, &solve, &loss, NULL, &error), DPCR_ERROR_CANCELLED);
+    assert_int_equal(dpcr_evaluate(own, model, &data.set, 10, &solve, &loss, NULL, NULL, &error), DPCR_ERROR_CANCELLED);
     assert_int_equal(asked, 3);  // once a batch
     assert_true(loss == -1);
     assert_non_null(strstr(error.text, "evaluate: stopped"));

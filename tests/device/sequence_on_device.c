@@ -152,7 +152,7 @@ static void evaluate(dpcr_sequence *model, const dpcr_sequence_data *data, const
     dpcr_error error = {0};
     dpcr_sequence_likelihood_report report = {.size = sizeof report};
     if (!data->text) {
-        ok(dpcr_sequence_evaluate(context, model, data, 8, solve, loss, accuracy, &error), &error);
+        ok(dpcr_sequence_evaluate(context, model, data, 8, solve, loss, accuracy, NULL, &error), &error);
         return;
     }
     ok(dpcr_sequence_likelihood(context, model, data->text, data->count, solve, &report, &error), &error);
