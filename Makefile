@@ -10,7 +10,7 @@
 BUILD ?= build
 PREFIX ?= /usr/local
 CUDA ?= auto
-TARGET = product
+TARGET = deeppcr_product
 OUT ?= out
 export OUT
 
@@ -24,8 +24,8 @@ all:
 	@test -f $(BUILD)/build.ninja || { echo "Building $(BUILD)/deeppcr"; \
 		cmake --log-level=WARNING -S . -B $(BUILD) -G Ninja -DCMAKE_BUILD_TYPE=Release -DDEEPPCR_TESTS=OFF \
 			-DDEEPPCR_CUDA=$(CUDA) >/dev/null; }
-	@[ $(TARGET) != product ] || [ -e $(BUILD)/libdeeppcr_cuda.so.0 ] || \
-		! grep -qs '^build product: .*libdeeppcr_cuda' $(BUILD)/build.ninja || \
+	@[ $(TARGET) != deeppcr_product ] || [ -e $(BUILD)/libdeeppcr_cuda.so.0 ] || \
+		! grep -qs '^build deeppcr_product: .*libdeeppcr_cuda' $(BUILD)/build.ninja || \
 		echo "nvcc compiles the CUDA backend too, for many minutes; 'make clean' and 'make CUDA=off' leave it out"
 	@cmake --build $(BUILD) --target $(TARGET) -- --quiet | { grep -vE '^(ninja: no work to do|-- )' || true; }
 

@@ -29,12 +29,15 @@ static bool make_folder(const char *path) { return mkdir(path, 0777) == 0 || err
 
 bool cli_machine_load(dpcr_context *context, bool anew) {
     char path[PATH_BYTES];
+    struct stat info;
     dpcr_machine machine = {.size = sizeof machine};
-    const bool cache = cache_folder(path);
+    bool cache = cache_folder(path);
     const size_t used = cache ? strlen(path) : 0;
     if (cache)
         snprintf(path + used, sizeof path - used, "/deeppcr/rates-%d-%s", dpcr_context_threads(context),
                  dpcr_isa_name());
+    // For what is no file, such as a pipe, a writer or a reader would be waited for.
+    if (cache && stat(path, &info) == 0 && !S_ISREG(info.st_mode)) cache = false;
     if (cache && !anew && dpcr_wisdom_load(context, path, NULL) == DPCR_OK) return true;
     dpcr_context_machine(context, &machine, NULL);
     if (!cache) return false;
@@ -43,14 +46,20 @@ bool cli_machine_load(dpcr_context *context, bool anew) {
     strcpy(path + used, "/deeppcr");
     made = made && make_folder(path);
     snprintf(path + used, sizeof path - used, "/deeppcr/rates-%d-%s", dpcr_context_threads(context), dpcr_isa_name());
-    if (made) dpcr_wisdom_save(context, path, NULL);
+    if (made && !cli_signal()) dpcr_wisdom_save(context, path, NULL);
     return false;
+}
+
+static bool is_empty(const struct stat *info) {
+    struct stat null;
+    if (S_ISREG(info->st_mode)) return info->st_size == 0;
+    return S_ISCHR(info->st_mode) && stat("/dev/null", &null) == 0 && null.st_rdev == info->st_rdev;
 }
 
 int cli_wisdom_load(dpcr_context *context, const char *path) {
     struct stat info;
     dpcr_error error = {0};
-    if (!path || stat(path, &info) != 0 || (S_ISREG(info.st_mode) && info.st_size == 0)) return CLI_DONE;
+    if (!path || stat(path, &info) != 0 || is_empty(&info)) return CLI_DONE;
     return dpcr_wisdom_load(context, path, &error) == DPCR_OK ? CLI_DONE : cli_fail_error(&error, CLI_READING);
 }
 

@@ -2,6 +2,7 @@
 // deeppcr VERB [options]: finds the verb, runs it, and makes sure that what it printed has arrived.
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -94,8 +95,49 @@ static void keep_streams_apart(void) {
         if (fcntl(fd, F_GETFD) < 0 && open("/dev/null", fd == STDIN_FILENO ? O_WRONLY : O_RDONLY) != fd) return;
 }
 
+// ---- standard output ----
+
+static int write_error;  // errno of the first write that failed
+
+static void remember_error(void) {
+    if (!write_error) write_error = errno;
+}
+
+// Fewer bytes than count are a failure. A pipe of the caller's may be non-blocking.
+static ssize_t write_out(void *cookie, const char *bytes, size_t count) {
+    (void)cookie;
+    size_t done = 0;
+    while (done < count) {
+        const ssize_t wrote = write(STDOUT_FILENO, bytes + done, count - done);
+        if (wrote >= 0)
+            done += (size_t)wrote;
+        else if (errno != EAGAIN || poll(&(struct pollfd){STDOUT_FILENO, POLLOUT, 0}, 1, -1) < 0)
+            return remember_error(), (ssize_t)done;
+    }
+    return (ssize_t)done;
+}
+
+static int close_out(void *cookie) {
+    (void)cookie;
+    const int failed = close(STDOUT_FILENO);
+    if (failed) remember_error();
+    return failed;
+}
+
+// The C library's own stream forgets why a write failed as soon as another call does.
+static void remember_errors_of_stdout(void) {
+    FILE *const out = fopencookie(NULL, "w", (cookie_io_functions_t){.write = write_out, .close = close_out});
+    if (!out) return;
+    if (isatty(STDOUT_FILENO)) setvbuf(out, NULL, _IOLBF, BUFSIZ);
+    stdout = out;
+}
+
 int main(int argc, char **argv) {
     keep_streams_apart();
+    remember_errors_of_stdout();
+    unsetenv("POSIXLY_CORRECT");  // options may stand behind a verb's subject, as the man page has them
+    unsetenv("DNNL_VERBOSE");     // oneDNN's lines would go to standard output
+    unsetenv("ONEDNN_VERBOSE");
     cli_signals_install();
     dpcr_flush_denormals(1);  // --denormals keep takes it back
     const int status = run(argc, argv);
@@ -103,6 +145,7 @@ int main(int argc, char **argv) {
     // A full disk shows itself only here, when the buffer is written.
     const bool failed = ferror(stdout) != 0;
     if ((fclose(stdout) != 0 || failed) && status == CLI_DONE)
-        return cli_fail(CLI_RESOURCES, "cannot write to standard output: %s", strerror(errno ? errno : EIO));
+        return cli_fail(CLI_RESOURCES, "cannot write to standard output: %s",
+                        strerror(write_error ? write_error : EIO));
     return status;
 }

@@ -9,20 +9,12 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "cgroup.h"
 #include "cli.h"
 
 // ---- memory ----
 
 static atomic_size_t used;
-
-static size_t cgroup_limit(void) {
-    unsigned long long limit = 0;
-    FILE *file = fopen("/sys/fs/cgroup/memory.max", "r");
-    if (!file) return SIZE_MAX;
-    const int read = fscanf(file, "%llu", &limit);  // "max" is no number
-    fclose(file);
-    return read == 1 && limit > 0 ? (size_t)limit : SIZE_MAX;
-}
 
 size_t cli_memory_budget(void) {
     static atomic_size_t known;
@@ -30,7 +22,7 @@ size_t cli_memory_budget(void) {
     if (budget) return budget;
     const long pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE);
     budget = pages > 0 && page > 0 ? (size_t)pages * (size_t)page : SIZE_MAX;
-    const size_t limit = cgroup_limit();
+    const size_t limit = cli_cgroup_limit("");
     if (limit < budget) budget = limit;
     atomic_store(&known, budget);
     return budget;

@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: MIT
 # libdeeppcr_cuda.so.0, the backend that the library loads at run time (docs/gpu.md): everything in folders named cuda/.
 # Nothing else needs it, or nvcc; without either, all the rest is built and tested.
+string(TOLOWER "${DEEPPCR_CUDA}" cuda_wanted)
+if(NOT cuda_wanted MATCHES "^(auto|on|off|1|0|true|false|yes|no|y|n|)$")
+  message(FATAL_ERROR "DEEPPCR_CUDA is '${DEEPPCR_CUDA}', wanted auto, on or off")
+endif()
 file(GLOB CUDA_KERNELS CONFIGURE_DEPENDS src/kern/cuda/*.cu)
 file(GLOB CUDA_HOST CONFIGURE_DEPENDS src/rt/dev/cuda/*.c src/kern/cuda/*.c)
-string(TOLOWER "${DEEPPCR_CUDA}" cuda_wanted)
-if(cuda_wanted STREQUAL "off" OR NOT cuda_wanted OR NOT CUDA_KERNELS OR NOT CUDA_HOST OR DEEPPCR_SANITIZE OR DEEPPCR_FUZZ)
+if(NOT cuda_wanted OR NOT CUDA_KERNELS OR NOT CUDA_HOST OR DEEPPCR_SANITIZE OR DEEPPCR_FUZZ)
   return()
 endif()
 

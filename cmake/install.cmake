@@ -4,14 +4,14 @@
 include(CMakePackageConfigHelpers)
 
 # What users get; the tests are not part of it.
-add_custom_target(product)
-add_dependencies(product deeppcr deeppcr_static)
+add_custom_target(deeppcr_product)
+add_dependencies(deeppcr_product deeppcr deeppcr_static)
 if(TARGET deeppcr_cuda AND NOT cuda_by_test)
-  add_dependencies(product deeppcr_cuda)
+  add_dependencies(deeppcr_product deeppcr_cuda)
   install(TARGETS deeppcr_cuda LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT cuda)
 endif()
 if(TARGET deeppcr_program)
-  add_dependencies(product deeppcr_program)
+  add_dependencies(deeppcr_product deeppcr_program)
   install(TARGETS deeppcr_program RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT program)
   if(TARGET deeppcr_mpi)
     install(TARGETS deeppcr_mpi LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT program)
@@ -31,11 +31,11 @@ install(FILES docs/man/deeppcr.1 DESTINATION ${CMAKE_INSTALL_MANDIR}/man1 COMPON
 # Not CMAKE_INSTALL_DOCDIR, which inside another project is that one's.
 install(FILES LICENSE DESTINATION ${CMAKE_INSTALL_DATAROOTDIR}/doc/deeppcr COMPONENT library)
 
-configure_package_config_file(cmake/deeppcrConfig.cmake.in ${CMAKE_BINARY_DIR}/deeppcrConfig.cmake
+configure_package_config_file(cmake/deeppcrConfig.cmake.in ${PROJECT_BINARY_DIR}/deeppcrConfig.cmake
   INSTALL_DESTINATION ${package_dir})
 # Before 1.0 a minor version may change the interface.
-write_basic_package_version_file(${CMAKE_BINARY_DIR}/deeppcrConfigVersion.cmake COMPATIBILITY SameMinorVersion)
-install(FILES ${CMAKE_BINARY_DIR}/deeppcrConfig.cmake ${CMAKE_BINARY_DIR}/deeppcrConfigVersion.cmake
+write_basic_package_version_file(${PROJECT_BINARY_DIR}/deeppcrConfigVersion.cmake COMPATIBILITY SameMinorVersion)
+install(FILES ${PROJECT_BINARY_DIR}/deeppcrConfig.cmake ${PROJECT_BINARY_DIR}/deeppcrConfigVersion.cmake
   DESTINATION ${package_dir} COMPONENT library)
 
 # pkg-config: the prefix is where the file lies, up as many folders as it lies below the prefix.
@@ -49,5 +49,5 @@ if(NOT IS_ABSOLUTE ${CMAKE_INSTALL_LIBDIR} AND NOT IS_ABSOLUTE ${CMAKE_INSTALL_I
   set(pc_libdir "\${prefix}/${CMAKE_INSTALL_LIBDIR}")
   set(pc_includedir "\${prefix}/${CMAKE_INSTALL_INCLUDEDIR}")
 endif()
-configure_file(cmake/deeppcr.pc.in ${CMAKE_BINARY_DIR}/deeppcr.pc @ONLY)
-install(FILES ${CMAKE_BINARY_DIR}/deeppcr.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig COMPONENT library)
+configure_file(cmake/deeppcr.pc.in ${PROJECT_BINARY_DIR}/deeppcr.pc @ONLY)
+install(FILES ${PROJECT_BINARY_DIR}/deeppcr.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig COMPONENT library)

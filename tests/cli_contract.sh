@@ -362,6 +362,52 @@ DEEPPCR_ISA=avx-2 "$program" info --json 2>/dev/null | grep -q '"isa_forced": nu
     complain "DEEPPCR_ISA=avx-2: $(head -c 300 "$folder/stderr")"
 for threads in 1 2 3; do done_with info --threads $threads; done
 
+# Options stand behind the subject, whatever getopt is told.
+POSIXLY_CORRECT=1 done_with plan resnet --layers 8 --width 4
+
+# Pipes that do not block, whose other ends are slow.
+cases=$((cases + 2))
+python3 - "$program" "$folder" <<'PYTHON' || complain "pipes that do not block"
+import os, struct, subprocess, sys, threading, time
+program, folder = sys.argv[1:]
+def npy(shape, numbers):
+    head = f"{{'descr': '<f4', 'fortran_order': False, 'shape': {shape}, }}".encode()
+    head += b" " * (-(len(head) + 11) % 64) + b"\n"
+    return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(head)) + head + struct.pack(f"<{len(numbers)}f", *numbers)
+def give(end, data):
+    time.sleep(0.2)
+    with open(end, "wb") as f: f.write(data)
+def through(data, *arguments):
+    (take, given), (got, put) = os.pipe(), os.pipe()
+    for end in take, put: os.set_blocking(end, False)
+    p = subprocess.Popen([program, *arguments], stdin=take, stdout=put, stderr=subprocess.PIPE, text=True)
+    os.close(take); os.close(put)
+    giver = threading.Thread(target=give, args=(given, data))
+    giver.start()
+    time.sleep(0.4)
+    with open(got, "rb") as f: answer = f.read()
+    giver.join()
+    assert not p.stderr.read() and p.wait() == 0, p.returncode
+    return answer
+def plain(*arguments): return subprocess.run([program, *arguments], check=True, stdout=subprocess.PIPE).stdout
+with open(folder + "/ones.npy", "wb") as f: f.write(npy((40000, 1, 1), [1] * 40000))
+chain = "solve", "linear", "--b", folder + "/ones.npy", "--output", "-", "--A"
+A = npy((40000, 1, 1, 1), [0.5] * 40000)
+with open(folder + "/halves.npy", "wb") as f: f.write(A)
+assert through(A, *chain, "-") == plain(*chain, folder + "/halves.npy")
+table = "schedule", "generate", "--schedule", "gpipe", "--ranks", "32", "--microbatches", "512"
+assert through(b"", *table) == plain(*table)
+PYTHON
+# A pipe that nobody reads is told as that, whatever was done after it.
+cases=$((cases + 1))
+python3 - "$program" "$folder/broken.csv" <<'PYTHON' || complain "a pipe that nobody reads"
+import os, subprocess, sys
+take, put = os.pipe()
+os.close(take)
+p = subprocess.run([sys.argv[1], "info", "--csv", sys.argv[2]], stdout=put, stderr=subprocess.PIPE, text=True)
+assert p.returncode == 4 and p.stderr == "deeppcr info: cannot write to standard output: Broken pipe\n", p
+PYTHON
+
 # What cannot be written.
 if [ -w /dev/full ]; then
     for arguments in --help --version info 'info --json' 'plan resnet --layers 8 --width 4 --json' 'check mlp --layers 8 --width 4'; do

@@ -332,13 +332,15 @@ put_cifar("cifar", [8 * k for k in range(1, 6)] + [8], lambda label: bytes(40 + 
 colour = ["--data", path("cifar"), "--batch", 16, "--threads", 1]
 vae = answer("train", "vae", "--conv", *colour, "--latent", 4, "--width", 4, "--epochs", 2, "--save", path("conv"))
 assert vae["convolutional"] and vae["images"] == 120, vae
-# The convolutions of oneDNN, where there are some: the bits do not depend on our threads or OpenMP's; a trained model runs on gathered ones.
+# The convolutions of oneDNN, where there are some: the bits do not depend on our threads or OpenMP's, and nothing else is printed; a
+# trained model runs on gathered ones.
 if vae["convolutions"].startswith("onednn"):
+    os.environ["ONEDNN_VERBOSE"] = "1"
     for threads, openmp in ((3, "1"), (2, "3"), (1, "2")):
         os.environ["OMP_NUM_THREADS"] = openmp
         answer("train", "vae", "--conv", *colour, "--latent", 4, "--width", 4, "--epochs", 2, "--threads", threads, "--save", path("conv.again"))
         assert content("conv.again") == content("conv"), (threads, openmp)
-    del os.environ["OMP_NUM_THREADS"]
+    del os.environ["OMP_NUM_THREADS"], os.environ["ONEDNN_VERBOSE"]
     gathered = answer("train", "vae", "--conv", *colour, "--latent", 4, "--width", 4, "--epochs", 2, "--convolutions", "gathered")
     assert gathered["convolutions"] == "gathered" and abs(gathered["train_loss"] - vae["train_loss"]) < 1e-4 * vae["train_loss"], (gathered, vae)
 else:

@@ -143,6 +143,7 @@ refused 2 "needs --wisdom" "${small[@]}" --planning wisdom
 refused 2 "wanted a file" "${small[@]}" --wisdom - --measure --json
 : >"$folder/empty"
 "$program" "${small[@]}" --json --wisdom "$folder/empty" >/dev/null || complain "an empty file is not taken as no wisdom"
+"$program" "${small[@]}" --json --wisdom /dev/null --measure >/dev/null || complain "/dev/null is not taken as no wisdom"
 refused 2 "times this machine" "${small[@]}" --measure --cores 64
 refused 2 "was timed on it" "${small[@]}" --planning wisdom --wisdom "$folder/w" --cores 64
 refused 2 "--cores" "${small[@]}" --cores 0
@@ -158,6 +159,9 @@ for file in "$XDG_CACHE_HOME"/deeppcr/*; do echo broken >"$file"; done
 "$program" "${small[@]}" --json | grep -q '"calibration_cached": true' || complain "a damaged cache was not replaced"
 "$program" "${small[@]}" --json --calibrate | grep -q '"calibration_cached": false' || complain "--calibrate took the cache"
 XDG_CACHE_HOME=/proc/nowhere "$program" "${small[@]}" >/dev/null || complain "plan failed without a cache"
+for file in "$XDG_CACHE_HOME"/deeppcr/*; do rm "$file" && mkfifo "$file"; done
+timeout -s KILL 60 "$program" "${small[@]}" --json | grep -q '"calibration_cached": false' || complain "a pipe in the cache's place is not passed over"
+rm "$XDG_CACHE_HOME"/deeppcr/*
 
 # ---- bench planner ----
 "$program" bench planner --quick --mode estimate --json --budget 0.02 >"$folder/h.json" || complain "bench planner failed"

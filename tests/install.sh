@@ -120,13 +120,15 @@ if [ -x "$folder/cmake-shared/clipper" ]; then
     [ "$(ls "$folder/pictures")" = "|it's \$(>a) \"b\".png" ] || fail "pictures beside the one that was named: $(ls "$folder/pictures")"
 fi
 
-# As a part of another project: the same two targets, and its sources find the headers. The library itself is not built.
+# As a part of another project: the same two targets, its sources find the headers, and neither the program nor a target takes
+# a name of its own. The library itself is not built.
 mkdir "$folder/inside"
 cp examples/linear_chain.c "$folder/inside"
 cat >"$folder/inside/CMakeLists.txt" <<EOF
 cmake_minimum_required(VERSION 3.25)
 project(inside LANGUAGES C)
 set(DEEPPCR_CUDA off)
+add_custom_target(product)
 add_subdirectory("$source" deeppcr EXCLUDE_FROM_ALL)
 foreach(kind deeppcr static)
   add_executable(inside_\${kind} linear_chain.c)
@@ -138,6 +140,8 @@ for kind in deeppcr static; do
     quietly "another project does not find the headers of deeppcr::$kind" \
         ninja -C "$folder/inside/b" "CMakeFiles/inside_$kind.dir/linear_chain.c.o"
 done
+quietly "the program of another project's part is not in that part's folder" ninja -C "$folder/inside/b" -t query deeppcr/deeppcr
+told 1 "DEEPPCR_CUDA is 'junk', wanted auto, on or off" cmake -DDEEPPCR_CUDA=junk -P cmake/cuda.cmake
 
 # Taken away again, what others put there apart.
 quietly "cmake --install failed" cmake --install "$build" --prefix "$folder/gone again"

@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -166,6 +167,22 @@ static void keeps_the_old_file_until_commit(void **state) {
     dpcri_writer_close(&writer);
     assert_content(path, "old");
     assert_int_equal(scratch_files(s, 0), 1);
+}
+
+static void files_without_a_name_are_written_as_they_are(void **state) {
+    scratch *s = *state;
+    const int files[] = {memfd_create("a", 0), open(scratch_path(s, "a"), O_RDWR | O_CREAT, 0600)};
+    assert_int_equal(unlink(scratch_path(s, "a")), 0);
+    for (int i = 0; i < 2; i++) {
+        char path[32], content[8];
+        assert_int_equal(write(files[i], "before", 6), 6);
+        snprintf(path, sizeof path, "/dev/fd/%d", files[i]);
+        assert_int_equal(dpcri_file_write(path, "new", 3, &s->error), DPCR_OK);
+        assert_int_equal(pread(files[i], content, sizeof content, 0), 3);
+        assert_memory_equal(content, "new", 3);
+        close(files[i]);
+    }
+    assert_int_equal(scratch_files(s, 0), 0);
 }
 
 static void passes_over_stale_temporaries(void **state) {
@@ -392,6 +409,7 @@ int main(void) {
         scratch_test(files_that_get_no_name_are_copied),
         scratch_test(new_files_go_by_the_umask),
         scratch_test(streams_are_not_replaced),
+        scratch_test(files_without_a_name_are_written_as_they_are),
         scratch_test(passes_over_stale_temporaries),
         scratch_test(follows_links),
         scratch_test(long_writes_cross_the_buffer),

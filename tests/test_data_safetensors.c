@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 // safetensors: round trips, a file of the Python package, every refusal, full disk, out of memory.
 #include <errno.h>
+#include <jansson.h>
 #include <math.h>
 #include <signal.h>
 #include <sys/resource.h>
@@ -498,6 +499,29 @@ static void out_of_memory(void **state) {
     dpcr_tensors_free(s->context, &t);
 }
 
+static int parser_calls;
+
+static void *parser_allocate(size_t bytes) { return parser_calls-- == 0 ? NULL : malloc(bytes); }
+
+static void the_parsers_memory_runs_out(void **state) {
+    scratch *s = *state;
+    static const char header[] = "{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]}}";
+    dpcr_tensors t;
+    dpcr_status status = DPCR_ERROR_MEMORY;
+    write_header(s, header, 4);
+    for (int n = 0; status != DPCR_OK; n++) {
+        parser_calls = n;
+        json_set_alloc_funcs(parser_allocate, free);
+        status = dpcr_safetensors_read(s->context, s->path, &t, &s->error);
+        json_set_alloc_funcs(malloc, free);
+        // A token that it had no memory for the parser calls a wrong one.
+        if (status != DPCR_OK && !strstr(s->error.text, " near '"))
+            assert_refused(s, status, DPCR_ERROR_MEMORY, "no memory");
+        assert_true(n < 100);
+    }
+    dpcr_tensors_free(s->context, &t);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         scratch_test(reads_the_python_package),
@@ -514,6 +538,7 @@ int main(void) {
         scratch_test(refuses_what_cannot_be_written),
         scratch_test(full_disk_leaves_the_old_file),
         scratch_test(out_of_memory),
+        scratch_test(the_parsers_memory_runs_out),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 // Profiles: JSON and graph.txt, damaged ones, built-in models; PipeDream's dynamic program against every partition
 // there is; LayerPipe over VGG-16 against the reference's figures.
+#include <jansson.h>
 #include <math.h>
 #include <stdbool.h>
 
@@ -302,11 +303,32 @@ static void memory_runs_out(void **state) {
     }
 }
 
+static void *no_memory(size_t bytes) {
+    (void)bytes;
+    return NULL;
+}
+
+static void the_parsers_memory_runs_out(void **state) {
+    scratch *s = *state;
+    dpcr_profile p;
+    json_set_alloc_funcs(no_memory, free);
+    const dpcr_status status = dpcr_profile_read(s->context, "{}", 2, &p, &s->error);
+    json_set_alloc_funcs(malloc, free);
+    assert_int_equal(status, DPCR_ERROR_MEMORY);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
 #define TEST(f) cmocka_unit_test_setup_teardown(f, scratch_setup, scratch_teardown)
-        TEST(model_shapes),          TEST(reads_graph_and_json),    TEST(damaged_profiles),
-        TEST(partition_is_the_best), TEST(layerpipe_over_vgg16),    TEST(groups_add_up),
-        TEST(memory_runs_out),       TEST(sums_beyond_all_numbers), TEST(below_zero)};
+        TEST(model_shapes),
+        TEST(reads_graph_and_json),
+        TEST(damaged_profiles),
+        TEST(partition_is_the_best),
+        TEST(layerpipe_over_vgg16),
+        TEST(groups_add_up),
+        TEST(memory_runs_out),
+        TEST(the_parsers_memory_runs_out),
+        TEST(sums_beyond_all_numbers),
+        TEST(below_zero)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT
 // Convolutions of auto-encoders, gathered and a library's: their definition, gradients against differences, bits for
 // any threads, resumed runs, refused memory.
+#include <sched.h>
+
 #include "budget.h"
 #include "learning.h"
 #include "swapping.h"
@@ -23,6 +25,18 @@ static dpcr_dataset coloured(uint8_t *images, uint8_t *labels) {
                           .images = images,
                           .labels = labels,
                           .channels = 3};
+}
+
+// OpenMP's library, which comes with it, keeps the thread that loads it where its environment says.
+static void loading_a_library_moves_no_thread(void **state) {
+    (void)state;
+    cpu_set_t before, after;
+    assert_int_equal(setenv("OMP_PROC_BIND", "true", 1), 0);
+    assert_int_equal(sched_getaffinity(0, sizeof before, &before), 0);
+    dpcri_conv_library_find();
+    assert_int_equal(sched_getaffinity(0, sizeof after, &after), 0);
+    assert_true(CPU_EQUAL(&before, &after));
+    unsetenv("OMP_PROC_BIND");
 }
 
 static int stop_at_step_three(void *user, const dpcr_learn_state *state) {
@@ -360,6 +374,7 @@ static void refused_memory_leaks_nothing(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(loading_a_library_moves_no_thread),
         cmocka_unit_test(convolutions_are_their_definition),
         cmocka_unit_test(convolutions_learn),
         cmocka_unit_test(options_are_refused),

@@ -147,6 +147,25 @@ def test_the_library_may_lie_in_any_folder_of_the_package(tmp_path):
     assert out and pathlib.Path(out.strip()).samefile(library), said
 
 
+@pytest.mark.parametrize("last, wrong", [(0, 1), (1, 1), (2, 0)])
+def test_the_library_is_of_this_version(tmp_path, last, wrong):
+    """But for the last of its numbers."""
+    numbers = deeppcr.__version__.split(".")
+    numbers[last] = str(int(numbers[last]) + 7)
+    other = ".".join(numbers)
+    shutil.copytree(pathlib.Path(deeppcr.__file__).parent, tmp_path / "deeppcr", ignore=shutil.ignore_patterns("__pycache__"))
+    module = tmp_path / "deeppcr" / "__init__.py"
+    module.write_text(module.read_text().replace(f'__version__ = "{deeppcr.__version__}"', f'__version__ = "{other}"'))
+    child = python(f"import sys; sys.path.insert(0, {str(tmp_path)!r}); import deeppcr; print(deeppcr.__version__)")
+    out, said = finished(child)
+    if wrong:
+        path = os.environ.get("DEEPPCR_LIBRARY", "libdeeppcr.so")
+        assert not out and "ImportError: deeppcr: the library" in said and path in said, said
+        assert f"is of version {deeppcr.__version__}, wanted {other}" in said, said
+    else:
+        assert out.strip() == other, said
+
+
 @pytest.mark.skipif("asan" in os.environ.get("LD_PRELOAD", ""), reason="its own locks do not survive a fork among threads")
 def test_children_after_fork():
     child = python("""

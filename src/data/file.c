@@ -5,6 +5,7 @@
 #include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -111,14 +112,17 @@ static int find_stream(const struct stat *file) {
 }
 
 static dpcr_status open_directly(dpcri_writer *writer, dpcr_error *error) {
-    writer->fd = open(writer->path, O_WRONLY | O_CLOEXEC);
+    writer->fd = open(writer->path, O_WRONLY | O_TRUNC | O_CLOEXEC);
     return writer->fd >= 0 ? DPCR_OK : fail_errno(error, "cannot open for writing", writer->path);
 }
 
-// Follows links of an existing file; a new one, and a dangling link, are taken by their own name.
+// Follows links of an existing file; a new one, and a dangling link, are taken by their own name. What has none but a
+// descriptor's in /proc, since it was deleted or never had one, is no target.
 static dpcr_status set_target(dpcri_writer *writer, bool exists, dpcr_error *error) {
     if (exists) {
         if (realpath(writer->path, writer->target)) return DPCR_OK;
+        writer->target[0] = 0;
+        if (errno == ENOENT) return DPCR_OK;
         return fail_errno(error, "cannot follow the path", writer->path);
     }
     const size_t length = strlen(writer->path);
@@ -141,6 +145,7 @@ dpcr_status dpcri_writer_open(dpcri_writer *writer, const char *path, dpcr_error
     if (!writer->owned) return DPCR_OK;
     if (exists && !S_ISREG(old.st_mode)) return open_directly(writer, error);
     dpcr_status status = set_target(writer, exists, error);
+    if (status == DPCR_OK && !writer->target[0]) return open_directly(writer, error);
     if (status == DPCR_OK) status = open_temporary(writer, exists ? old.st_mode & 0777 : 0666, error);
     if (status != DPCR_OK) return status;
     writer->atomic = true;
@@ -153,6 +158,8 @@ dpcr_status dpcri_writer_open(dpcri_writer *writer, const char *path, dpcr_error
 static dpcr_status write_all(dpcri_writer *writer, const unsigned char *bytes, size_t count, dpcr_error *error) {
     while (count > 0) {
         const ssize_t wrote = write(writer->fd, bytes, count);
+        // A stream of the caller's may be a pipe that does not block.
+        if (wrote < 0 && errno == EAGAIN && poll(&(struct pollfd){writer->fd, POLLOUT, 0}, 1, -1) > 0) continue;
         if (wrote < 0 && errno == EINTR) continue;
         if (wrote < 0) return fail_errno(error, "cannot write", writer->path);
         bytes += wrote;
@@ -341,6 +348,7 @@ static dpcr_status read_descriptor(const dpcri_source *source, int64_t at, unsig
         const size_t left = count - *got;
         const ssize_t n = source->seekable ? pread(source->fd, to + *got, left, (off_t)at + (off_t)*got)
                                            : read(source->fd, to + *got, left);
+        if (n < 0 && errno == EAGAIN && poll(&(struct pollfd){source->fd, POLLIN, 0}, 1, -1) > 0) continue;
         if (n < 0 && errno == EINTR) {
             if (source->context && dpcri_cancelled(source->context)) return dpcri_fail_stopped(error, "read");
             continue;

@@ -20,8 +20,9 @@
 // was; only a kill between the two calls that name and rename it leaves a temporary file (.deeppcr-PID-N.tmp) behind,
 // or any kill where the file system knows no file without a name (NFS) or gives it none, or where others write to it by
 // its name. A symbolic link is followed; the permissions of an old file are kept. What is no regular file (a device, a
-// pipe), "-", which is standard output, and the file that standard output or error goes to are written directly, the
-// last where the stream is in it. Failures: DPCR_ERROR_IO with errno in error->code. No allocation.
+// pipe), a file that has lost its name, "-", which is standard output, and the file that standard output or error goes
+// to are written directly, the last where the stream is in it. Failures: DPCR_ERROR_IO with errno in error->code. No
+// allocation.
 typedef struct dpcri_writer {
     const char *path;  // the caller's, for error texts; lives as long as the writer
     int fd;            // -1: closed

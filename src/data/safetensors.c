@@ -123,11 +123,10 @@ static dpcr_status read_entry(const dpcri_source *source, const char *raw_name, 
                               entry *e, dpcr_error *error) {
     dpcri_quoted quoted;
     dpcr_status status;
-    const char *dtype = NULL;
-    json_t *shape = NULL, *offsets = NULL;
-    const char *name = dpcri_quote(raw_name, &quoted);
-    if (json_unpack(value, "{s:s, s:o, s:o !}", "dtype", &dtype, "shape", &shape, "data_offsets", &offsets) != 0 ||
-        !json_is_array(shape) || !json_is_array(offsets))
+    const char *const name = dpcri_quote(raw_name, &quoted);
+    const char *const dtype = json_string_value(json_object_get(value, "dtype"));
+    json_t *const shape = json_object_get(value, "shape"), *const offsets = json_object_get(value, "data_offsets");
+    if (json_object_size(value) != 3 || !dtype || !json_is_array(shape) || !json_is_array(offsets))
         DPCR_TRY(dpcri_source_bad(
             source, error,
             "safetensors tensor '%s': wanted an object of dtype, shape and data_offsets, and nothing else", name));
@@ -265,7 +264,9 @@ static dpcr_status parse_header(const dpcri_source *source, const char *text, si
         return dpcri_source_bad(source, error, "safetensors header: it does not start with '{'");
     *header = json_loadb(text, bytes, JSON_REJECT_DUPLICATES, &json_error);
     if (*header) return DPCR_OK;
-    if (json_error_code(&json_error) == json_error_out_of_memory) return no_memory(error, "the header");
+    // Out of memory, the parser says nothing.
+    if (!json_error.text[0] || json_error_code(&json_error) == json_error_out_of_memory)
+        return no_memory(error, "the header");
     dpcri_quoted quoted;
     return dpcri_source_bad(source, error, "safetensors header: %s (byte %d of the JSON)",
                             dpcri_quote(json_error.text, &quoted), json_error.position);

@@ -81,6 +81,7 @@ static dpcr_status read_json(dpcr_context *context, const char *text, size_t byt
                              dpcr_error *error) {
     json_error_t where;
     json_t *root = json_loadb(text, bytes, JSON_REJECT_DUPLICATES, &where);
+    if (!root && !where.text[0]) return dpcri_fail(error, DPCR_ERROR_MEMORY, "profile: no memory to read it");
     if (!root) return dpcri_fail(error, DPCR_ERROR_FORMAT, "profile: line %d: %s", where.line, where.text);
     const json_t *layers = json_object_get(root, "layers");
     dpcr_status status;

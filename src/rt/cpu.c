@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Instruction set level: decided once, from cpuinfo, lowered by the environment variable DEEPPCR_ISA. Name and caches
-// of the processor.
+// Instruction set level: decided once, from cpuinfo or the processor, lowered by the environment variable DEEPPCR_ISA.
+// Name and caches of the processor.
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -31,9 +31,18 @@ static const bool built[DPCRI_ISA_COUNT] = {
 #endif
 };
 
+#if defined(__x86_64__)
+// cpuinfo knows nothing where there is no /proc.
+static bool cpu_itself_has(dpcri_isa isa) {
+    if (isa == DPCRI_AVX2) return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+    return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
+           __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl");
+}
+#endif
+
 static bool cpu_has(dpcri_isa isa) {
 #if defined(__x86_64__)
-    if (isa != DPCRI_PORTABLE && !cpuinfo_initialize()) return false;
+    if (isa != DPCRI_PORTABLE && !cpuinfo_initialize()) return cpu_itself_has(isa);
     if (isa == DPCRI_AVX2) return cpuinfo_has_x86_avx2() && cpuinfo_has_x86_fma3();
     if (isa == DPCRI_AVX512)
         return cpuinfo_has_x86_avx512f() && cpuinfo_has_x86_avx512dq() && cpuinfo_has_x86_avx512bw() &&

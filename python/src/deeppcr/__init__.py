@@ -6,6 +6,8 @@
 `recurrent` has RNN, GRU and LSTM over NumPy, `signal` filters. `torch` and `jax` are modules for those frameworks, which are
 looked for when they are imported.
 """
+__version__ = "0.1.0"  # before the modules, which want a library of it
+
 from . import recurrent, signal
 from ._library import flush_denormals, set_threads, threads
 from .attention import AttentionGradients, linear_attention, linear_attention_vjp
@@ -14,7 +16,6 @@ from .linear import ChainReport, linear_chain, linear_chain_jvp, linear_chain_vj
 from .nonlinear import Report, Solution, plan, solve
 from .selective import SelectiveGradients, selective_scan, selective_scan_vjp
 
-__version__ = "0.1.0"
 __all__ = [
     "ArgumentError", "AttentionGradients", "ChainReport", "Error", "NotConverged", "OutOfMemory", "Report", "RunError", "Solution",
     "SelectiveGradients", "UnsupportedError", "flush_denormals", "linear_attention", "linear_attention_vjp", "linear_chain", "linear_chain_jvp", "linear_chain_vjp", "plan",

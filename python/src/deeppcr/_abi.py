@@ -100,6 +100,7 @@ STRUCTURES: Dict[str, str] = {
 
 # Prototypes, as in the headers but for the names of arguments.
 FUNCTIONS = """
+const char *dpcr_version(void);
 const char *dpcr_status_name(dpcr_status);
 const char *dpcr_isa_name(void);
 int dpcr_flush_denormals(int);

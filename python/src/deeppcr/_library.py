@@ -15,7 +15,7 @@ from typing import Any, Callable, Deque, Dict, Iterable, List, NoReturn, Optiona
 
 import numpy as np
 
-from . import _abi, errors
+from . import __version__, _abi, errors
 
 Array = _abi.Array
 
@@ -26,6 +26,10 @@ def _load() -> ctypes.CDLL:
     path = os.environ.get("DEEPPCR_LIBRARY") or next((str(place) for place in places if place.exists()), "libdeeppcr.so.0")
     try:
         library = ctypes.CDLL(path)
+        library.dpcr_version.restype = ctypes.c_char_p
+        found = library.dpcr_version().decode()
+        if found.split(".")[:2] != __version__.split(".")[:2]:  # before 1.0 a minor version may change the interface
+            raise ImportError(f"deeppcr: the library {path} is of version {found}, wanted {__version__}, whatever its last number")
         _abi.declare(library)
     except (OSError, AttributeError) as error:
         raise ImportError(f"deeppcr: no usable library {path} ({error})") from None

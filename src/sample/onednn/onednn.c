@@ -12,6 +12,7 @@
 #include <dlfcn.h>
 #include <oneapi/dnnl/dnnl.h>
 #include <pthread.h>
+#include <sched.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -67,10 +68,20 @@ static const char *level_name(dnnl_cpu_isa_t isa) {
     }
 }
 
+// OpenMP's library, which comes along, keeps the thread that loads it on one processor where its environment asks for
+// that (OMP_PROC_BIND, GOMP_CPU_AFFINITY): our threads, which this one starts, would stay there too.
+static void *open_unmoved(const char *file) {
+    cpu_set_t allowed;
+    const bool known = sched_getaffinity(0, sizeof allowed, &allowed) == 0;
+    void *library = dlopen(file, RTLD_NOW | RTLD_LOCAL);
+    if (known) (void)sched_setaffinity(0, sizeof allowed, &allowed);
+    return library;
+}
+
 static void load(void) {
     char file[32];
     snprintf(file, sizeof file, "libdnnl.so.%d", DNNL_VERSION_MAJOR);
-    void *library = dlopen(file, RTLD_NOW | RTLD_LOCAL);
+    void *library = open_unmoved(file);
     if (!library) return;
     bool whole = true;
 #define X(f) whole = whole && (*(void **)&dnnl.f = dlsym(library, "dnnl_" #f)) != NULL;
