@@ -133,7 +133,9 @@ static const struct argp_option solver_options[] = {
     {"backward-run-up", KEY_BACKWARD_RUN_UP, "N", 0,
      "Steps that a chunk of the backward pass by overlap runs before its first (default: --run-up)", 0},
     {"join-tolerance", KEY_JOIN_TOLERANCE, "T", 0,
-     "Chunks of overlap join within T + T |z| going forward, whatever --tolerance is (0: bit for bit)", 0},
+     "Chunks of overlap join within T times a state's largest number going forward, whatever --tolerance is (0: bit "
+     "for bit)",
+     0},
     {"block", KEY_BLOCK, "K", 0, "Block size of the method block (default 2)", 0},
     {"damping", KEY_DAMPING, "S", 0, "Factor of the Jacobian in the method damped, up to 1 (default 0.7)", 0},
     {"max-sweeps", KEY_SWEEPS, "N", 0, "Budget in evaluations of the whole chain (default 100; overlap 3)", 0},

@@ -62,6 +62,13 @@ for line in ("lorenz --layers 256", "lorenz --layers 256 --window 32", "logistic
     told = run("check " + line)
 assert told["reason"] == "fallback" and told["method"] == "jacobi", told
 
+# Layers without biases, whose states shrink to nothing, die or come back: no run-up makes others of them.
+freely = " --init %s --method auto --scheme auto --backward auto --seed %d"
+for line in ("mlp --layers 3000 --width 16 --batch 1" + freely % ("he", 1), "mlp --layers 3000 --width 16 --batch 1" + freely % ("he", 2),
+             "mlp --layers 8192 --width 2 --batch 5 --activation silu --gain 3.42 --dtype float64" + freely % ("normal", 89),
+             "mlp --layers 8192 --width 3 --batch 2 --activation gelu --gain 3.16" + freely % ("he", 786)):
+    assert run("check " + line)["agrees"], line
+
 # Of several seeds the weakest claim is told, wherever it comes; by the kernels whose bits are every machine's.
 mixed = "check mlp --layers 400 --width 2 --batch 1 --activation tanh --method overlap --chunk 50 --run-up 6 --tolerance 1e-4".split()
 portable = {**os.environ, "DEEPPCR_ISA": "portable"}

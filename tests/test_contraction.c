@@ -69,6 +69,27 @@ static void late_forgetting_is_seen(void **state) {
     dpcr_context_destroy(context);
 }
 
+static void step_shrinks(const chain *c, int64_t l, int64_t b, const double *in, double *out, double *j) {
+    (void)l, (void)b, (void)j;
+    for (int64_t i = 0; i < c->width; i++) out[i] = c->parameters[0] * in[i];
+}
+
+// States that only shrink come near each other, and are as far apart beside their size as they began: within a
+// tolerance at once, by the rate alone, or not until both are 0.
+static void shrinking_is_no_forgetting(void **state) {
+    (void)state;
+    static const double rates[][1] = {{0.9}, {0.98}, {0.4}};
+    dpcr_context *context = solving_context(1);
+    for (int i = 0; i < 3; i++) {
+        chain c = chain_of(step_shrinks, 20000, 2, DPCR_F64);
+        c.parameters = rates[i];
+        const dpcri_contraction found = contraction(context, &c, 1e-5);
+        assert_int_equal(found.memory, DPCRI_MEMORY_KEEPS);
+        assert_true(found.within == 0 && found.to_bits == 0);
+    }
+    dpcr_context_destroy(context);
+}
+
 // x <- 4 x (1 - x) has the Lyapunov exponent log 2, Lorenz about 0.9 a unit of time.
 static void chaos_is_seen(void **state) {
     (void)state;
@@ -96,6 +117,7 @@ static void chaos_is_seen(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(rates_are_those_of_the_chain),
+        cmocka_unit_test(shrinking_is_no_forgetting),
         cmocka_unit_test(late_forgetting_is_seen),
         cmocka_unit_test(chaos_is_seen),
     };

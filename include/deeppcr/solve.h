@@ -354,7 +354,7 @@ typedef struct dpcr_solve_options {
                       // affords, so that finishing in order after all costs at most twice the loop)
     int no_fallback;  // non-zero: stop with DPCR_REASON_NOT_CONVERGED instead of finishing in order; behind the locked
                       // steps z is what the last sweep left, and where none came the guess, for STATE the
-                      // state before them
+                      // state before them. Nothing going back, which is then finished in order all the same
     size_t memory_limit;  // bytes of workspace at most; 0: no limit. Windows shrink with the batch to stay within it,
                           // so the bits of a sequence then depend on the size of its batch
     int consume_tape;  // non-zero: backward may use the tape up (gradient_from_tape), so each tape serves one backward;
@@ -391,9 +391,10 @@ typedef struct dpcr_solve_options {
     dpcr_device device;
     int64_t backward_chunk;    // backward by overlap: steps a chunk; default: chunk, or AUTO's choice
     int64_t backward_warm_up;  // the same: steps before a chunk's first; default: warm_up, or AUTO's choice
-    // overlap, going forward: chunks join within join_tolerance (1 + |z|); negative: bit for bit; 0: within atol + rtol
-    // |z|. AUTO sets 16 roundings where it saw two starts agree bit for bit soon. Going back always within (atol +
-    // rtol) times the largest adjoint at which a chunk of the sequence starts.
+    // overlap, going forward: chunks join within join_tolerance times a state's largest number (on a device each
+    // number's own); negative: bit for bit; 0: within atol + rtol |z| and, on a processor, a hundredth (or rtol) of the
+    // largest number of the last few states. AUTO sets 16 roundings where it saw two starts agree bit for bit soon.
+    // Going back always within (atol + rtol) times the largest adjoint at which a chunk of the sequence starts.
     double join_tolerance;
     uint64_t reserved[8];  // 0: room of fields to come, for these options lie within others
 } dpcr_solve_options;
@@ -508,6 +509,9 @@ DPCR_API dpcr_status dpcr_solve_execute(const dpcr_solve_plan *plan, const dpcr_
 //   direct [L][B][w] or NULL, last [B][w] or NULL: added to direct_{L-1}; lambda [L][B][w] or NULL: kept in the
 //   workspace only, a window at a time; dz0 [B][w] or NULL; tape as execute left it (used up with consume_tape), or
 //   NULL: recomputed. Of length 0 dz0 is last, or zeros.
+// report->reason: SEQUENTIAL by the loop; by overlap EXACT where all chunks met bit for bit, RESIDUAL_ONLY where some
+// did within the tolerance, FALLBACK where they did not and the rest went in order, whatever no_fallback says; by
+// another scheme CONVERGED (the loop's adjoints to round-off), or FALLBACK where its chunks did not join.
 DPCR_API dpcr_status dpcr_solve_backward(const dpcr_solve_plan *plan, const dpcr_array *z0, const dpcr_array *z,
                                          const dpcr_array *tape, const dpcr_array *direct, const dpcr_array *last,
                                          const dpcr_array *lambda, const dpcr_array *dz0, void *workspace,

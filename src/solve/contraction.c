@@ -34,6 +34,9 @@ enum {
 };
 static const double neutral_rate = 1.0 / 512;  // a smaller one is lost within the steps that are run
 
+// One of two starts is zeros, which stay zeros where states shrink to them: beside the other's size they are 1 apart.
+#define SHRUNK 0.5
+
 typedef struct probe {
     const dpcr_steps *steps;
     dpcri_watch *watch;
@@ -45,6 +48,7 @@ typedef struct probe {
     int64_t done;
     int64_t evaluations;
     double mean, worst, least;  // of log d over places and rows
+    double apart;               // the largest distance beside the states' own size
     bool equal, finite;
 } probe;
 
@@ -107,7 +111,7 @@ static bool is_past(const probe *p, int64_t place, int64_t row) {
 static void measure_distances(probe *p) {
     double sum = 0;
     int64_t count = 0;
-    p->worst = -HUGE_VAL, p->least = HUGE_VAL;
+    p->worst = -HUGE_VAL, p->least = HUGE_VAL, p->apart = 0;
     p->equal = p->finite = true;
     for (int64_t c = 0; c < p->places; c++)
         for (int64_t r = 0; r < p->rows; r++) {
@@ -119,6 +123,7 @@ static void measure_distances(probe *p) {
             sum += distance;
             count++;
             p->worst = fmax(p->worst, distance);
+            p->apart = fmax(p->apart, p->ops->apart(x, y, p->steps->width));
             p->least = fmin(p->least, distance);
         }
     p->finite = p->finite && count > 0;
@@ -164,7 +169,7 @@ static bool follow(probe *p, double tolerance, int64_t most, dpcri_contraction *
         } else if (sunk_at == 0) {
             sunk_at = (double)p->done;
         }
-        if (c->within == 0 && p->worst <= log(tolerance)) c->within = p->done;
+        if (c->within == 0 && p->worst <= log(tolerance) && p->apart <= SHRUNK) c->within = p->done;
     }
     c->steps = p->done;
     if (p->equal) c->to_bits = p->done;
@@ -218,12 +223,18 @@ static dpcri_memory judge(probe *p, const dpcr_array *z0, double tolerance, int6
     if (!p->finite) return DPCRI_MEMORY_UNKNOWN;
     if (c->within == 0 && p->equal) c->within = c->to_bits;
     if (c->within) return DPCRI_MEMORY_FORGETS;
-    const double worst = p->worst;
+    const double worst = p->worst, apart = p->apart;
     double tangent = 0;
     if (!follow_near(p, z0, n, &tangent)) return DPCRI_MEMORY_UNKNOWN;
     if (tangent > 2 * neutral_rate) {
         c->rate = tangent;
         return DPCRI_MEMORY_CHAOTIC;
+    }
+    // Near each other because both have shrunk, beside their size as far apart as ever (one began at zeros): neither has
+    // forgotten what it began with.
+    if (worst <= log(DPCRI_DOUBT) && apart > SHRUNK) {
+        c->rate = tangent;
+        return DPCRI_MEMORY_KEEPS;
     }
     // The worst place decides: one that has not come nearer (another basin) may never do.
     if (c->rate > -neutral_rate || worst > -0.5) {

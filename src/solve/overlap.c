@@ -36,6 +36,7 @@ typedef struct overlap {
     const dpcri_row_ops *ops;
     layout cut;
     double atol, rtol;  // within which chunks join; both 0: bit for bit
+    double relative;    // the same, to a state's largest number, in their place; 0: they count
     int64_t parts;      // of a group, a task each in the first pass: a chunk's bits do not depend on those beside it
     dpcri_overlap_space space;
     dpcri_looks looks;  // within a call, and of what runs again
@@ -139,7 +140,7 @@ int64_t dpcri_overlap_chunk(const dpcr_solve_plan *plan) {
 
 void dpcri_join_within(const dpcr_solve_options *options, double *atol, double *rtol) {
     const double within = options->join_tolerance;
-    *atol = within == 0 ? options->atol : fmax(within, 0);
+    *atol = within == 0 ? options->atol : 0;
     *rtol = within == 0 ? options->rtol : fmax(within, 0);
 }
 
@@ -274,6 +275,33 @@ static bool same_bits(const void *x, const void *y, size_t bytes) {
     return differ == 0;
 }
 
+static double number(const dpcr_array *row, int64_t i) {
+    return row->dtype == DPCR_F64 ? ((const double *)row->data)[i] : (double)((const float *)row->data)[i];
+}
+
+// The largest number of the states of sequence b up to step l, of a few that lie from `first` on: where one crosses
+// zero the others do not.
+static double size_before(const overlap *o, int64_t first, int64_t l, int64_t b) {
+    double size = 0;
+    for (int64_t k = most(l - MEET_STEPS + 1, first); k <= l; k++) {
+        const dpcr_array z = dpcri_outputs(&o->run->t, k, 1, b, 1);
+        for (int64_t i = 0; i < o->plan->steps.width; i++) size = fmax(size, fabs(number(&z, i)));
+    }
+    return size;
+}
+
+// Two states after step l of a chunk that begins at `first`, of which what hangs on the first may be left as it is.
+// What a tolerance lets pass beside states that are hardly larger is as large as they where the chain grows: it is none
+// of its past that was forgotten.
+static bool joins(const overlap *o, const void *stored, const void *state, int64_t first, int64_t l, int64_t b) {
+    const int64_t width = o->plan->steps.width;
+    if (o->relative > 0) return o->ops->apart(state, stored, width) <= o->relative;
+    if (!o->ops->close(state, stored, width, o->atol, o->rtol)) return false;
+    const double doubt = fmax(DPCRI_DOUBT, o->rtol);
+    return o->ops->apart(state, stored, width) <= doubt ||
+           o->ops->distance(state, stored, width) <= doubt * size_before(o, first, l, b);
+}
+
 static double *met_of(const overlap *o, int64_t c, int64_t b) { return &o->space.met[c * o->plan->steps.batch + b]; }
 
 // Chunk c of sequence b has met what was stored, which `ends` still holds, in the state z.
@@ -305,7 +333,7 @@ static void rerun_row(overlap *o, int64_t c, int64_t b, meeting stop) {
         atomic_fetch_add_explicit(&o->rerun_steps, count, memory_order_relaxed);
         const void *const now = at(&z, count - 1, 0);
         if (stop == IN_BITS && same_bits(now, ends.data, bytes)) return;
-        if (stop == WITHIN_TOLERANCE && o->ops->close(now, ends.data, steps->width, o->atol, o->rtol)) {
+        if (stop == WITHIN_TOLERANCE && joins(o, ends.data, now, begin, l + count - 1, b)) {
             note_meeting(o, c, b, now);
             return;
         }
@@ -321,9 +349,11 @@ static dpcr_array across(const overlap *o, int64_t group, int64_t l, int64_t b) 
     return z;
 }
 
-static bool all_close(const overlap *o, const dpcr_array *x, const dpcr_array *y) {
-    for (int64_t c = 0; c < x->shape[0]; c++)
-        if (!o->ops->close(at(x, c, 0), at(y, c, 0), x->shape[2], o->atol, o->rtol)) return false;
+// Of chunks `stride` apart, after step l of the first, which begins at `first`.
+static bool all_close(const overlap *o, const dpcr_array *x, const dpcr_array *y, int64_t first, int64_t l,
+                      int64_t stride, int64_t b) {
+    for (int64_t c = 0; c < x->shape[0]; c++, first += stride, l += stride)
+        if (!joins(o, at(y, c, 0), at(x, c, 0), first, l, b)) return false;
     return true;
 }
 
@@ -341,7 +371,7 @@ static void rerun_lanes(overlap *o, int64_t group, int64_t b) {
         o->ops->copy(&last, &ends);
         run_lanes(o, group, first, lanes, b, 1, &in, k, count);
         atomic_fetch_add_explicit(&o->rerun_steps, count * lanes, memory_order_relaxed);
-        if (all_close(o, &last, &ends)) {
+        if (all_close(o, &last, &ends, begin, begin + k + count - 1, n, b)) {
             for (int64_t c = 0; c < lanes; c++) note_meeting(o, first + c, b, at(&last, c, 0));
             return;
         }
@@ -368,13 +398,13 @@ static void rerun_group(void *argument, int64_t group) {
     }
 }
 
-// Where the start of a chunk differs from its left neighbour's end the chunk must run again from there. The sequence's
-// largest defect so far goes to last_residual.
-static bool adopt(overlap *o, const void *end, void *start, int64_t b) {
+// Where the start of a chunk differs from its left neighbour's end, which step l leaves, the chunk must run again from
+// there. The sequence's largest defect so far goes to last_residual.
+static bool adopt(overlap *o, const void *end, void *start, int64_t l, int64_t b) {
     const dpcr_steps *steps = &o->plan->steps;
     const size_t bytes = (size_t)steps->width * dpcr_dtype_size(steps->dtype);
     o->run->last_residual[b] = fmax(o->run->last_residual[b], o->ops->distance(end, start, steps->width));
-    if (o->ops->close(end, start, steps->width, o->atol, o->rtol)) return true;
+    if (joins(o, start, end, 0, l, b)) return true;
     memcpy(start, end, bytes);
     return false;
 }
@@ -413,8 +443,8 @@ static bool check_sequence(overlap *o, int64_t b) {
         const int64_t steps_of_chunk = group_steps(&o->cut, group);
         const size_t stride = (size_t)steps_of_chunk * step;
         for (int64_t c = 0, lanes = group_lanes(&o->cut, group); c < lanes; c++, own -= steps_of_chunk) {
-            const bool good =
-                (group == 0 && c == 0) || own <= 0 || same_bits(z + end, start, bytes) || adopt(o, z + end, start, b);
+            const bool good = (group == 0 && c == 0) || own <= 0 || same_bits(z + end, start, bytes) ||
+                              adopt(o, z + end, start, end / (int64_t)step, b);
             *rerun = !good;
             if (!good && !any) o->run->front[b] = chunk_start(&o->cut, group * o->cut.lanes + c);
             any = any || !good;
@@ -490,10 +520,6 @@ static bool finish_rows(overlap *o, double flops) {
     if (!dpcri_for_tasks_or_stop(o->plan, flops, batch, finish_row, o) || o->looks.stopped) return false;
     for (int64_t b = 0; b < batch; b++) run->front[b] = length;
     return true;
-}
-
-static double number(const dpcr_array *row, int64_t i) {
-    return row->dtype == DPCR_F64 ? ((const double *)row->data)[i] : (double)((const float *)row->data)[i];
 }
 
 // [1][1][w]: the state, in the run that chunk c's left neighbour is, at which chunk c's run-up began with the guess.
@@ -600,6 +626,7 @@ dpcr_status dpcri_solve_overlap(dpcri_run *run) {
     const dpcr_steps *steps = &plan->steps;
     overlap o = {.run = run, .plan = plan, .ops = dpcri_row_ops_of(steps->dtype), .cut = layout_of(plan)};
     dpcri_join_within(&plan->options, &o.atol, &o.rtol);
+    o.relative = fmax(plan->options.join_tolerance, 0);
     dpcri_overlap_carve(plan, &run->arena, &o.space);
     const double flops = (double)steps->length * (double)steps->batch * steps->flops;
     memset(o.space.rerun, 0, (size_t)(o.cut.chunks * steps->batch));

@@ -203,6 +203,17 @@ static double SUFFIX(distance)(const void *x_, const void *y_, int64_t w) {
     return isinf(largest) ? HUGE_VAL : largest / scale;
 }
 
+static double SUFFIX(apart)(const void *x_, const void *y_, int64_t w) {
+    const REAL *x = x_, *y = y_;
+    double largest = 0, scale = 0;
+    for (int64_t i = 0; i < w; i++) {
+        const double a = (double)x[i], b = (double)y[i], d = fabs(a - b);
+        if (!(d <= largest)) largest = d == d ? d : HUGE_VAL;
+        scale = fmax(scale, fmax(fabs(a), fabs(b)));
+    }
+    return largest == 0 ? 0 : isinf(largest) ? HUGE_VAL : largest / scale;
+}
+
 static REAL SUFFIX(entry)(const dpcr_transition *t, const REAL *a, int64_t i, int64_t j) {
     switch (t->structure) {
         case DPCR_DENSE: return a[i * t->cols + j];
@@ -238,5 +249,6 @@ static const dpcri_row_ops SUFFIX(ops) = {
     .size = SUFFIX(size),
     .close = SUFFIX(close),
     .distance = SUFFIX(distance),
+    .apart = SUFFIX(apart),
     .extract = SUFFIX(extract),
 };

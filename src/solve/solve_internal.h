@@ -162,6 +162,8 @@ typedef struct dpcri_row_ops {
     bool (*close)(const void *x, const void *y, int64_t width, double atol, double rtol);
     // largest |x - y| / max(1, |y|)
     double (*distance)(const void *x, const void *y, int64_t width);
+    // largest |x - y| / the largest |x|, |y|; of the same numbers 0
+    double (*apart)(const void *x, const void *y, int64_t width);
     // values of a structure on the diagonal of a dense matrix or of larger blocks
     void (*extract)(const dpcr_transition *from, const dpcr_array *a, const dpcr_transition *to, const dpcr_array *b);
 } dpcri_row_ops;
@@ -229,6 +231,8 @@ typedef struct dpcri_overlap_space {
 } dpcri_overlap_space;
 // Within what its chunks join, going forward, and whether that is nothing; of options whose defaults are filled in.
 void dpcri_join_within(const dpcr_solve_options *options, double *atol, double *rtol);
+// Two states this far apart, beside the larger one, are no two of one chain that forgot its past, however small both.
+#define DPCRI_DOUBT 0.01
 bool dpcri_joins_in_bits(const dpcr_solve_options *options);
 void dpcri_overlap_carve(const dpcr_solve_plan *plan, dpcri_arena *arena, dpcri_overlap_space *space);
 // Chunks that a chain is cut into unless it is said: those of twice their warm-up, as many as groups of `lanes`, one
