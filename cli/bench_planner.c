@@ -23,7 +23,7 @@ typedef struct asked {
     cli_common common;
     dpcr_planning mode;
     bool quick;
-    double budget;  // of planning, a case
+    double budget;  // of planning, a case; 0: not given
     int part, parts;
     const char *only;  // NULL: all
 } asked;
@@ -326,7 +326,7 @@ static int run(const asked *a) {
 }
 
 int cli_bench_planner(int argc, char **argv) {
-    asked a = {.common = CLI_COMMON_DEFAULTS, .mode = DPCR_PLANNING_MEASURE, .budget = 0.2, .part = 1, .parts = 1};
+    asked a = {.common = CLI_COMMON_DEFAULTS, .mode = DPCR_PLANNING_MEASURE, .part = 1, .parts = 1};
     const cli_syntax syntax = {
         .arguments = "",
         .doc =
@@ -338,6 +338,10 @@ int cli_bench_planner(int argc, char **argv) {
     const char *positional[CLI_MAX_POSITIONAL];
     int status;
     if (!cli_parse(&syntax, argc, argv, positional, &status)) return status;
+    if (a.budget > 0 && a.mode != DPCR_PLANNING_MEASURE)
+        return cli_fail(CLI_USAGE, "--budget beside mode %s, which measures nothing; wanted --mode measure",
+                        dpcr_planning_name(a.mode));
+    if (a.budget == 0) a.budget = 0.2;
     status = refuse_nothing(&a);
     return status ? status : run(&a);
 }

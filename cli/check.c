@@ -61,8 +61,8 @@ typedef struct verdict {
     double max_error, max_gradient_error, end_to_end_error;
     char worst_tensor[128];
     int sweeps, most_fallbacks;
-    dpcr_reason reason;
-    uint64_t seed;  // that the histories belong to
+    dpcr_reason reason, backward_reason;  // the latter 0: not told
+    uint64_t seed;                        // that the histories belong to
     double sequential_seconds, sequential_forward, sequential_backward;
     int64_t *seed_sweeps;
 } verdict;
@@ -79,6 +79,9 @@ static void note(verdict *v, const cli_solution *fast, const cli_solution *loop,
     if (first || gradients > v->max_gradient_error) snprintf(v->worst_tensor, sizeof v->worst_tensor, "%s", tensor);
     v->max_gradient_error = fmax(v->max_gradient_error, gradients);
     v->reason = first ? fast->report.reason : dpcr_reason_worse(v->reason, fast->report.reason);
+    if (fast->backward_reason)
+        v->backward_reason =
+            v->backward_reason ? dpcr_reason_worse(v->backward_reason, fast->backward_reason) : fast->backward_reason;
     if (first || fast->report.sweeps > v->sweeps) {
         v->sweeps = fast->report.sweeps;
         v->seed = seed;
@@ -183,6 +186,7 @@ static void set_report(cli_result *r, const check *c, const verdict *v, const cl
     const int64_t n = history_length(s);
     cli_set_int(r, "sweeps", v->sweeps);
     cli_set_text(r, "reason", dpcr_reason_name(v->reason));
+    if (v->backward_reason) cli_set_text(r, "backward_reason", dpcr_reason_name(v->backward_reason));
     cli_set_int(r, "evaluations", s->report.evaluations);
     cli_set_real(r, "residual", s->report.residual);
     if (s->report.error_estimate >= 0)
@@ -227,11 +231,12 @@ static int tell(const check *c, const verdict *v, const cli_solution *s) {
     set_solve(&r, c, s);
     set_times(&r, v, s);
     set_report(&r, c, v, s);
-    cli_say(&c->common, "%s %lld x %lld, batch %lld, %s: %s, %s backward, %d sweep%s, %s\n",
+    cli_say(&c->common, "%s %lld x %lld, batch %lld, %s: %s, %s backward, %d sweep%s, %s%s\n",
             c->map ? c->map : cli_architecture_name(c->network.options.architecture),
             (long long)c->network.options.layers, (long long)c->network.options.width, (long long)c->network.batch,
             dpcr_dtype_name(c->network.options.dtype), dpcr_method_name(s->method), dpcr_scheme_name(s->backward),
-            v->sweeps, cli_s(v->sweeps), dpcr_reason_name(v->reason));
+            v->sweeps, cli_s(v->sweeps), dpcr_reason_name(v->reason),
+            v->backward_reason == DPCR_REASON_FALLBACK ? "; back finished in order" : "");
     cli_say(&c->common, "largest difference of states %.3g (allowed %.3g), of gradients %.3g (allowed %.3g, %s)\n",
             v->max_error, c->tolerance, v->max_gradient_error, c->gradient_tolerance, v->worst_tensor);
     cli_say(&c->common, "%.3g s, the loop %.3g s\n%s%s\n", s->seconds, v->sequential_seconds,

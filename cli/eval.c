@@ -73,21 +73,27 @@ static dpcr_status make_chain(dpcr_model *model, int64_t batch, dpcr_device devi
     return status == DPCR_OK ? dpcr_device_model_steps(c->there, &c->steps, error) : status;
 }
 
-// What the planner says to this network at this batch.
+// What the planner says to this network at this batch, forward alone; devices take no other way back than their own.
 static int set_plan(dpcr_context *context, const eval *e, dpcr_model *model, int64_t batch, cli_result *r) {
     chain c = {0};
     dpcr_solve_plan *plan = NULL;
     dpcr_error error = {0};
+    dpcr_solve_options options = e->solver.options;
+    if (options.device.type != DPCR_CUDA) options.backward = DPCR_SCHEME_SEQUENTIAL;
     if (dpcr_model_get_options(model)->layers == 0) return CLI_DONE;
-    dpcr_status status = make_chain(model, batch, e->solver.options.device, &c, &error);
-    if (status == DPCR_OK) status = dpcr_solve_plan_create(context, &c.steps, &e->solver.options, &plan, &error);
+    dpcr_status status = make_chain(model, batch, options.device, &c, &error);
+    if (status == DPCR_OK) status = dpcr_solve_plan_create(context, &c.steps, &options, &plan, &error);
     if (status == DPCR_OK) {
-        cli_set_text(r, "method", dpcr_method_name(dpcr_solve_plan_method(plan)));
-        cli_set_text(r, "sentence", dpcr_solve_plan_sentence(plan));
+        const char *const method = dpcr_method_name(dpcr_solve_plan_method(plan));
+        char named[64];
+        snprintf(named, sizeof named, "%s: as asked", method);
+        const bool planned = options.device.type == DPCR_CUDA || options.method == DPCR_METHOD_AUTO;
+        cli_set_text(r, "method", method);
+        cli_set_text(r, "sentence", planned ? dpcr_solve_plan_sentence(plan) : named);
     }
     dpcr_solve_plan_destroy(plan);
     dpcr_device_model_destroy(c.there);
-    dpcr_device_release(e->solver.options.device, c.parameters.data);
+    dpcr_device_release(options.device, c.parameters.data);
     return status == DPCR_OK ? CLI_DONE : cli_fail_error(&error, CLI_COMPUTING);
 }
 

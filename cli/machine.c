@@ -40,13 +40,16 @@ bool cli_machine_load(dpcr_context *context, bool anew) {
     if (cache && stat(path, &info) == 0 && !S_ISREG(info.st_mode)) cache = false;
     if (cache && !anew && dpcr_wisdom_load(context, path, NULL) == DPCR_OK) return true;
     dpcr_context_machine(context, &machine, NULL);
-    if (!cache) return false;
-    path[used] = 0;
-    bool made = make_folder(path);
-    strcpy(path + used, "/deeppcr");
-    made = made && make_folder(path);
-    snprintf(path + used, sizeof path - used, "/deeppcr/rates-%d-%s", dpcr_context_threads(context), dpcr_isa_name());
-    if (made && !cli_signal()) dpcr_wisdom_save(context, path, NULL);
+    if (cache) {
+        path[used] = 0;
+        cache = make_folder(path);
+        strcpy(path + used, "/deeppcr");
+        cache = cache && make_folder(path);
+        snprintf(path + used, sizeof path - used, "/deeppcr/rates-%d-%s", dpcr_context_threads(context),
+                 dpcr_isa_name());
+    }
+    // What was saved, wherever, counts as the context's own: a file that --wisdom names does not replace it.
+    if (!cli_signal()) dpcr_wisdom_save(context, cache ? path : "/dev/null", NULL);
     return false;
 }
 

@@ -140,7 +140,9 @@ static const struct argp_option solver_options[] = {
     {"damping", KEY_DAMPING, "S", 0, "Factor of the Jacobian in the method damped, up to 1 (default 0.7)", 0},
     {"max-sweeps", KEY_SWEEPS, "N", 0, "Budget in evaluations of the whole chain (default 100; overlap 3)", 0},
     {"no-fallback", KEY_NO_FALLBACK, NULL, 0,
-     "Stop with exit status 3 instead of finishing in order when the budget is spent", 0},
+     "Stop with exit status 3 instead of finishing in order when the budget is spent; the way back is finished all the "
+     "same",
+     0},
     {"memory-limit", KEY_LIMIT, "BYTES", 0, "Workspace at most (suffixes K, M, G)", 0},
     {0},
 };

@@ -286,6 +286,9 @@ static void tell_pinned(cli_result *r, const cli_plan *p, const dpcr_solve_plan 
         if (numbers[i].told && cli_option_counts(o, numbers[i].option, back))
             used += (size_t)snprintf(text + used, sizeof text - used, " --%s %lld", numbers[i].option,
                                      (long long)numbers[i].value);
+    if (p->solver.options.atol != 0 && cli_option_counts(o, "tolerance", back))
+        used +=
+            (size_t)snprintf(text + used, sizeof text - used, " --tolerance %.17g", fmax(p->solver.options.atol, 0));
     if (o->damping > 0 && cli_option_counts(o, "damping", back))
         used += (size_t)snprintf(text + used, sizeof text - used, " --damping %.17g", o->damping);
     if (o->guess && cli_option_counts(o, "guess", back))

@@ -49,7 +49,8 @@ typedef struct cli_solution {
     size_t workspace;
     double seconds, forward_seconds, backward_seconds;
     char sentence[512];
-    dpcr_solve_report report;  // of the forward solve; its histories are the two below
+    dpcr_solve_report report;     // of the forward solve; its histories are the two below
+    dpcr_reason backward_reason;  // 0: not told, by a device
     double residuals[CLI_HISTORY];
     int64_t locked[CLI_HISTORY];
 } cli_solution;

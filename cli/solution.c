@@ -32,8 +32,12 @@ static dpcr_status forward(run *r) {
 static dpcr_status backward(run *r) {
     cli_solution *s = r->solution;
     if (r->problem->model) dpcr_model_zero_gradients(r->problem->model);
-    return dpcr_solve_backward(r->plan, &r->problem->z0, &s->z, r->tape.data ? &r->tape : NULL, &r->problem->direct,
-                               &r->problem->last, NULL, &s->dz0, r->workspace, s->workspace, NULL, &r->error);
+    dpcr_solve_report report = {.size = sizeof report};
+    const dpcr_status status =
+        dpcr_solve_backward(r->plan, &r->problem->z0, &s->z, r->tape.data ? &r->tape : NULL, &r->problem->direct,
+                            &r->problem->last, NULL, &s->dz0, r->workspace, s->workspace, &report, &r->error);
+    s->backward_reason = report.reason;
+    return status;
 }
 
 // Runs `work` and keeps its smallest time.

@@ -317,24 +317,37 @@ static dpcr_status check_limit(const solve *s, const dpcr_chain_plan *plan, dpcr
     return DPCR_ERROR_MEMORY;
 }
 
+static dpcr_status plan_there(dpcr_context *context, const solve *s, const dpcr_chain_shape *shape, const dpcr_array *a,
+                              const dpcr_array *b, const dpcr_array *z0, dpcr_chain_plan **plan, dpcr_error *error) {
+    dpcr_chain_options there = s->options;
+    there.device = s->common.device;
+    dpcr_status status = dpcr_chain_plan_create(context, shape, &there, plan, error);
+    if (status == DPCR_OK) status = check_limit(s, *plan, error);
+    if (status == DPCR_OK && s->common.device_auto) status = cli_linear_fits(*plan, a, b, z0, there.device, error);
+    return status;
+}
+
 int cli_linear_plan(dpcr_context *context, const dpcr_chain_shape *shape, const dpcr_chain_options *options,
                     size_t limit, dpcr_chain_plan **plan, char why[CLI_WHY]) {
     dpcr_chain_options loop = *options;
     dpcr_error error = {0};
+    const bool any = options->scheme == DPCR_SCHEME_AUTO;
     if (dpcr_chain_plan_create(context, shape, options, plan, &error) != DPCR_OK)
         return cli_fail_error(&error, CLI_COMPUTING);
     snprintf(why, CLI_WHY, "%s", dpcr_chain_plan_sentence(*plan));
-    const char *scheme = dpcr_scheme_name(dpcr_chain_plan_scheme(*plan));
-    const size_t bytes = dpcr_chain_plan_workspace(*plan);
+    // The loop that auto takes may still keep room for another way that it looks at first.
+    const char *scheme = any ? "auto" : dpcr_scheme_name(options->scheme);
+    size_t bytes = dpcr_chain_plan_workspace(*plan);
     if (!limit || bytes <= limit) return CLI_DONE;
     dpcr_chain_plan_destroy(*plan);
     *plan = NULL;
     loop.scheme = DPCR_SCHEME_SEQUENTIAL;
-    if (options->scheme == DPCR_SCHEME_AUTO) {
+    if (any) {
         if (dpcr_chain_plan_create(context, shape, &loop, plan, &error) != DPCR_OK)
             return cli_fail_error(&error, CLI_COMPUTING);
         snprintf(why, CLI_WHY, "sequential: %s needs a workspace of %zu bytes, the limit is %zu", scheme, bytes, limit);
-        if (dpcr_chain_plan_workspace(*plan) <= limit) return CLI_DONE;
+        bytes = dpcr_chain_plan_workspace(*plan), scheme = "sequential, the least of all,";
+        if (bytes <= limit) return CLI_DONE;
     }
     return cli_fail(CLI_RESOURCES, "%s needs a workspace of %zu bytes, the limit is %zu", scheme, bytes, limit);
 }
@@ -347,27 +360,24 @@ static const char *of_processors(const solve *s, const dpcr_transition *t) {
 
 // --device auto stays where the device would not pay, its kernels do not serve the chain, or it needs too much there.
 static int make_plan(dpcr_context *context, solve *s, const dpcr_chain_shape *shape, const dpcr_array *a,
-                     const dpcr_array *b, dpcr_chain_plan **plan) {
-    dpcr_chain_options there = s->options;
+                     const dpcr_array *b, const dpcr_array *z0, dpcr_chain_plan **plan) {
     dpcr_error error = {0};
     cli_common *c = &s->common;
     bool on_device = c->device.type == DPCR_CUDA;
-    there.device = c->device;
     const char *const here = on_device ? of_processors(s, &shape->transition) : NULL;
     if (here && !c->device_auto)
         return cli_fail(CLI_USAGE, "--device %.20s: %s counts on processors alone", c->device_given, here);
     if (here) cli_device_decide("cpu: %s counts on processors alone", here);
     if (here) on_device = false;
-    if (on_device && c->device_auto) on_device = cli_linear_pays(s, context, shape, a, b);
-    if (on_device && dpcr_chain_plan_create(context, shape, &there, plan, &error) == DPCR_OK &&
-        check_limit(s, *plan, &error) == DPCR_OK) {
+    const bool serves = on_device && plan_there(context, s, shape, a, b, z0, plan, &error) == DPCR_OK;
+    if (serves && (!c->device_auto || cli_linear_pays(s, context, shape, a, b))) {
         snprintf(s->why, sizeof s->why, "%s", dpcr_chain_plan_sentence(*plan));
         return CLI_DONE;
     }
     dpcr_chain_plan_destroy(*plan);
     *plan = NULL;
-    if (on_device && !c->device_auto) return cli_fail_error(&error, CLI_COMPUTING);
-    if (on_device) cli_device_decide("cpu: %.380s", error.text);
+    if (on_device && !serves && !c->device_auto) return cli_fail_error(&error, CLI_COMPUTING);
+    if (on_device && !serves) cli_device_decide("cpu: %.380s", error.text);
     c->device = (dpcr_device){0};
     return cli_linear_plan(context, shape, &s->options, s->memory_limit, plan, s->why);
 }
@@ -392,7 +402,7 @@ static int run(dpcr_context *context, solve *s) {
     if (!status) status = refuse_pattern(s, pattern != NULL);
     if (!status) status = cli_linear_shape(in.a, in.b, pattern, s->transposed, &shape, &a);
     if (!status && in.z0) status = cli_linear_start(in.z0, &shape, &z0);
-    if (!status) status = make_plan(context, s, &shape, &a, in.b, &plan);
+    if (!status) status = make_plan(context, s, &shape, &a, in.b, in.z0 ? &z0 : NULL, &plan);
     if (!status && s->common.device.type == DPCR_CUDA)
         status = execute_on_device(s, &shape, plan, &a, in.b, in.z0 ? &z0 : NULL);
     else if (!status)

@@ -56,6 +56,10 @@ typedef struct cli_device_times {
 
 // Does what multiplies on chip there go at the rate of memory, in no chunks?
 bool cli_linear_in_one_pass(const dpcr_transition *t);
+// Is the memory that is free there enough for a copy of all (z0 may be NULL) and the workspace? DPCR_ERROR_MEMORY: it
+// is not.
+dpcr_status cli_linear_fits(const dpcr_chain_plan *plan, const dpcr_array *a, const dpcr_array *b, const dpcr_array *z0,
+                            dpcr_device device, dpcr_error *error);
 // Would the device of --device auto be faster, transfers included? Decides, with the reason.
 bool cli_linear_pays(const cli_linear *s, dpcr_context *context, const dpcr_chain_shape *shape, const dpcr_array *a,
                      const dpcr_array *b);

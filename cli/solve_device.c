@@ -16,6 +16,18 @@ bool cli_linear_in_one_pass(const dpcr_transition *t) {
     return mixes <= CHIP_WIDTH && t->structure != DPCR_CSR;
 }
 
+dpcr_status cli_linear_fits(const dpcr_chain_plan *plan, const dpcr_array *a, const dpcr_array *b, const dpcr_array *z0,
+                            dpcr_device device, dpcr_error *error) {
+    dpcr_device_info info = {.size = sizeof info};
+    const dpcr_status status = dpcr_device_describe(device, &info, error);
+    const size_t bytes = bytes_of(a) + bytes_of(b) + (z0 ? bytes_of(z0) : 0) + dpcr_chain_plan_workspace(plan);
+    if (status != DPCR_OK || bytes <= info.free_bytes) return status;
+    error->status = DPCR_ERROR_MEMORY;
+    snprintf(error->text, sizeof error->text, "%zu bytes are needed on the device, %zu are free", bytes,
+             (size_t)info.free_bytes);
+    return DPCR_ERROR_MEMORY;
+}
+
 // Measured rates of both against the least that the processor could take: the loop shared out over all threads.
 bool cli_linear_pays(const cli_linear *s, dpcr_context *context, const dpcr_chain_shape *shape, const dpcr_array *a,
                      const dpcr_array *b) {

@@ -64,7 +64,8 @@ static const struct argp train_argp = {train_options, parse_train, NULL, NULL, N
 
 static dpcr_status test_now(void *user, double *loss, double *accuracy, dpcr_error *error) {
     train *t = user;
-    return dpcr_evaluate(t->context, t->model, &t->test, t->options.batch, &t->options.solve, loss, accuracy, NULL, error);
+    return dpcr_evaluate(t->context, t->model, &t->test, t->options.batch, &t->options.solve, loss, accuracy, NULL,
+                         error);
 }
 
 static int on_step(void *user, const dpcr_train_state *state) {
@@ -168,7 +169,11 @@ static int tell(train *t, const dpcr_train_state *last) {
 
 static int fail_training(train *t, const dpcr_train_state *last, const dpcr_error *error) {
     if (t->report.status) return t->report.status;  // told already
-    if (t->workers.status) return t->workers.status;
+    // Where it can be gone on from, after what the test told.
+    if (t->workers.status) {
+        cli_fail_error(error, CLI_COMPUTING);
+        return t->workers.status;
+    }
     // Processes that do alike, each by itself, fail alike: rank 0's line is enough (cli_ranks_tell_alone). A wait in
     // vain and a wish to stop are one's own.
     const bool own = error->status == DPCR_ERROR_SYSTEM || error->status == DPCR_ERROR_CANCELLED;

@@ -257,8 +257,34 @@ static int write_table(const char *path, const json_t *epochs) {
     return status;
 }
 
+// The step that a checkpoint stands at, from its header alone; -1: not told, as of a file that is none.
+static int64_t step_of_checkpoint(const char *path) {
+    unsigned char prefix[8];
+    uint64_t bytes = 0;
+    struct stat info;
+    long long step = -1;
+    FILE *file = fopen(path, "rb");
+    if (!file) return -1;
+    const bool begun = fstat(fileno(file), &info) == 0 && fread(prefix, 1, sizeof prefix, file) == sizeof prefix;
+    for (int i = 7; begun && i >= 0; i--) bytes = bytes << 8 | prefix[i];
+    char *text = bytes && bytes <= (uint64_t)info.st_size ? malloc(bytes) : NULL;
+    if (text && fread(text, 1, bytes, file) == bytes) {
+        json_t *header = json_loadb(text, bytes, 0, NULL);
+        const char *told =
+            json_string_value(json_object_get(json_object_get(header, "__metadata__"), "deeppcr.train.step"));
+        char *end = NULL;
+        if (told && *told) step = strtoll(told, &end, 10);
+        if (end && *end) step = -1;
+        json_decref(header);
+    }
+    free(text);
+    fclose(file);
+    return step;
+}
+
 int cli_report_open(cli_report *r) {
     r->epochs = json_array();
+    r->from = r->resuming ? step_of_checkpoint(r->train->resume) : 0;
     return log_open(&r->log, r->log_path);
 }
 
@@ -294,6 +320,7 @@ int cli_report_test(cli_report *r, int64_t step) {
     if (status == DPCR_ERROR_CANCELLED && step >= 0 && r->train->save)
         return cli_fail(128 + cli_signal(), "stopped as asked in the last test; the network is trained, in %s",
                         r->train->save);
+    if (status == DPCR_ERROR_CANCELLED && step < 0) return 128 + cli_signal();  // whoever asked for the test tells
     if (status == DPCR_ERROR_CANCELLED) return cli_fail_stopped();
     return status == DPCR_OK ? CLI_DONE : fail_test(r, &error);
 }
@@ -326,15 +353,16 @@ static int end_epoch(cli_report *r, const dpcr_train_state *s) {
 
 // A step that the log lacks would be missing for ever were it saved: it is done again.
 int cli_report_step(cli_report *r, const dpcr_train_state *state) {
-    if (!r->begun) r->status = log_rewind(&r->log, r->resuming ? state->step : 0);
-    const int64_t before = r->begun ? r->state.step : r->resuming ? state->step - 1 : 0;
+    const int64_t before = r->begun ? r->state.step : r->from >= 0 ? r->from : state->step - 1;
+    if (!r->begun) r->status = log_rewind(&r->log, r->resuming ? before + 1 : 0);
     r->begun = true;
     if (state->sentence) snprintf(r->sentence, sizeof r->sentence, "%s", state->sentence);
     const dpcr_train_state s = without_tests(state, r->test_seconds);
     r->state = s;
     if (!r->status) r->status = log_step(&r->log, r->log_every ? r->log_every : 1, before, &s, r->unit);
     cli_progress_draw(&r->progress, &s, state->epoch_ended != 0);
-    if (state->reason == DPCR_REASON_FALLBACK) r->finished_in_order += s.step - before;
+    if (state->reason == DPCR_REASON_FALLBACK || state->backward_reason == DPCR_REASON_FALLBACK)
+        r->finished_in_order += s.step - before;
     if (!r->status && !r->log.missed && state->epoch_ended) r->status = end_epoch(r, &s);
     if (r->status || r->log.missed) return -1;
     r->status = r->test_status;
@@ -385,7 +413,7 @@ void cli_report_set_optimiser(const dpcr_optimiser_options *o, cli_result *r) {
 void cli_report_say_sentence(const cli_report *r) {
     if (r->sentence[0]) cli_say(r->common, "%s\n", r->sentence);
     if (r->finished_in_order)
-        cli_say(r->common, "%lld step%s finished in order, for the method did not converge there\n",
+        cli_say(r->common, "%lld step%s finished in order, for the method or the way back did not converge there\n",
                 (long long)r->finished_in_order, r->finished_in_order == 1 ? " was" : "s were");
 }
 

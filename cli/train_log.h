@@ -25,6 +25,7 @@ typedef struct cli_report {
     cli_test_function *test;
     void *test_user;
     bool resuming;
+    int64_t from;  // step that it goes on from, 0 where it does not; -1: not told
     // The run.
     cli_progress progress;
     cli_log log;

@@ -49,6 +49,14 @@ for shape in ("--layers 0", "--layers 1", "--layers 2", "--layers 130 --batch 1 
 run("check mlp --layers 1024 --width 8 --init normal --activation tanh")  # states that die away
 run("check mlp --layers 5 --gain 1e300 --dtype float64")  # leaves the finite numbers, as the loop does
 
+# A way back that gives up is told, and goes in order whatever --no-fallback says.
+back = "check resnet --layers 300 --width 8 --batch 2 --method newton --backward overlap --run-up 1 --no-fallback"
+told = run(back)
+assert (told["reason"], told["backward_reason"]) == ("converged", "fallback"), told
+assert b"; back finished in order" in ended(0, *back.split()).stdout
+for scheme, reason in (("sequential", "sequential"), ("pcr", "converged")):
+    assert run("check mlp --layers 50 --width 4 --backward " + scheme)["backward_reason"] == reason, scheme
+
 # Sweeps as the literature and the reference have them.
 for network in ("mlp --activation tanh", "mlp --activation relu"):
     assert run("check %s --layers 1024 --width 8 --batch 2 --seeds 5 --tolerance 1e-4" % network)["sweeps"] <= 5, network

@@ -344,6 +344,9 @@ holds 'of transfers, here' "$(field device $linear --device auto)"
 DEEPPCR_CUDA_MODULE=$stand_ins/libfake_device.so "$program" solve linear --input "$folder/dense.npz" --output "$folder/there.npy" \
     --device auto --memory-limit 100 --scheme sequential --quiet || complain "auto does not stay where the device's workspace is over the limit"
 refused 4 'on the device, the limit is 100' $linear --device cuda --memory-limit 100
+holds 'bytes are needed on the device, ' "$(DEEPPCR_FAKE_MEMORY=8192 field device $linear --device auto)"
+"$program" ${linear/there.npy/here.npy} --quiet && same_states there.npy 1e-5 || complain "auto solves something else where the device lacks memory"
+holds 'copy 1 was refused' "$(DEEPPCR_FAKE_COPY=1 field device $linear --device auto)"
 refused 2 'auto, chunked and sequential work there' $linear --device cuda --scheme pcr
 refused 2 'over ranks' $linear --device cuda --scheme distributed
 rm -f "$folder/there.npy"

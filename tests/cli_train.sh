@@ -74,6 +74,7 @@ evaluated = answer("eval", path("m"), "--data", path("data"))
 assert evaluated["test_accuracy"] == told["test_accuracy"] and abs(evaluated["test_loss"] - told["test_loss"]) < 1e-6, (evaluated, told)
 for method in ("newton", "overlap"):
     other = answer("eval", "--load", path("m"), "--data", path("zipped"), "--method", method)
+    assert other["sentence"] and "backward" not in other["sentence"], other["sentence"]  # eval goes forward alone
     assert abs(other["test_loss"] - told["test_loss"]) < 1e-4, (method, other)
 answer("train", "resnet", *small, "--data", path("zipped"), "--epochs", "3", "--save", path("z"))
 assert tensors("z") == tensors("m")
@@ -131,6 +132,27 @@ for branch in (["--branch", "two-layer"], ["--layer-norm", "--activation", "gelu
     assert answer("train", "resnet", *small, "--epochs", "2", *branch)["test_accuracy"] > 0.8, branch
 short = answer("train", "resnet", *small, "--epochs", "1", "--limit", "100")
 assert short["images"] == 100 and short["test_images"] == 100 and short["steps"] == 2, short
+
+# A step whose way back was finished in order counts as one that was; without a fallback too, which is forward's.
+given_up = ["train", "resnet", *small, "--epochs", "1", "--method", "newton", "--backward", "overlap", "--run-up", 1, "--no-fallback"]
+told = answer(*given_up)
+assert told["finished_in_order"] == told["steps"] > 0, told
+assert answer("train", "resnet", *small, "--epochs", "1", "--method", "newton", "--backward", "sequential")["finished_in_order"] == 0
+
+# Resumed where gradients are late, told a segment at a time: the log has each of their lines once, those before the
+# checkpoint alone are kept, and --log-every's come where they came before.
+for way, every in ((["--pipeline", "pipedream", "--ranks", 2], 1), (["--layer-wise"], 3)):
+    late = ["train", "mlp", *small, *way, "--constant-rate", "--warm-up", 3, "--segment", "4", "--log", path("late"), "--log-every", every]
+    answer(*late, "--epochs", "3")
+    wanted = [line["step"] for line in log("late")]
+    answer(*late, "--epochs", "1", "--save", path("late.st"))
+    log_lines = log("late")
+    assert log_lines[-1]["step"] == 40
+    ahead = '{"event": "step", "step": %d}\n'  # as a run that is killed after its last checkpoint leaves them
+    with open(path("late"), "w") as file:
+        file.write("".join(json.dumps(line) + "\n" for line in log_lines[:-1]) + ahead % 41 + ahead % 42)
+    answer(*late, "--epochs", "3", "--resume", path("late.st"))
+    assert [line["step"] for line in log("late")] == wanted, (way, log("late"), wanted)
 
 # Killed at random times and resumed: the bits of the run that nobody stopped. The log has every step once.
 for method in (["--layers", "100"], ["--layers", "30", "--method", "newton", "--backward", "pcr"]):

@@ -16,7 +16,7 @@
 typedef struct solved {
     dpcr_status status;
     dpcr_error error;
-    dpcr_solve_report report;
+    dpcr_solve_report report, back;  // of the way back, where there was one
     double history[2048];
     int64_t fronts[2048];
     int reasons[64], sweeps[64];
@@ -46,7 +46,7 @@ static inline dpcr_context *solving_context(int threads) {
 // with direct gradients on every step.
 static inline solved solve_steps(dpcr_context *context, const dpcr_steps *steps, const chain *c, const void *z0,
                                  const dpcr_solve_options *options, const void *guess, int direct) {
-    solved s = {.report = {.size = sizeof s.report}};
+    solved s = {.report = {.size = sizeof s.report}, .back = {.size = sizeof s.back}};
     const size_t bytes = solving_bytes(c);
     s.z = calloc(1, bytes), s.lambda = calloc(1, bytes), s.dz0 = calloc(1, bytes);
     if (guess) memcpy(s.z, guess, bytes - 64);
@@ -74,8 +74,8 @@ static inline solved solve_steps(dpcr_context *context, const dpcr_steps *steps,
         for (int64_t i = 0; i < c->length * c->batch * c->width; i++) chain_put(&given, i, chain_noise(i, 7, 9));
         memset(workspace, 0x5a, space);
         memset(workspace + space, 0xa5, 64);
-        s.status =
-            dpcr_solve_backward(plan, &first, &z, NULL, &given, NULL, &lambda, &dz0, workspace, space, NULL, &s.error);
+        s.status = dpcr_solve_backward(plan, &first, &z, NULL, &given, NULL, &lambda, &dz0, workspace, space, &s.back,
+                                       &s.error);
         free(g);
     }
     if (s.status == DPCR_OK) assert_string_equal(s.report.sentence, s.sentence);

@@ -106,6 +106,44 @@ static void chunks_of_their_own(void **state) {
     dpcr_context_destroy(context);
 }
 
+// What became of the way back is told: by the loop, to the bit, within the tolerance, or finished in order, where
+// no_fallback changes nothing.
+static void the_way_back_is_told(void **state) {
+    (void)state;
+    dpcr_context *context = solving_context(2);
+    const struct {
+        const double *parameters;
+        dpcr_scheme backward;
+        int64_t warm_up, chunk;
+        double tolerance;
+        dpcr_reason reason;
+    } ways[] = {{forgets, DPCR_SCHEME_SEQUENTIAL, 40, 23, -1, DPCR_REASON_SEQUENTIAL},
+                {forgets, DPCR_SCHEME_CHUNKED, 40, 23, -1, DPCR_REASON_CONVERGED},
+                {forgets, DPCR_SCHEME_OVERLAP, 600, 23, -1, DPCR_REASON_EXACT},
+                {forgets, DPCR_SCHEME_OVERLAP, 40, 23, 0.1, DPCR_REASON_RESIDUAL_ONLY},
+                {keeps, DPCR_SCHEME_OVERLAP, 1, 4, -1, DPCR_REASON_FALLBACK}};
+    for (size_t i = 0; i < sizeof ways / sizeof *ways; i++)
+        for (int strict = 0; strict < 2; strict++) {
+            chain c = {.step = step_tanh,
+                       .length = 600,
+                       .batch = 2,
+                       .width = 2,
+                       .dtype = DPCR_F64,
+                       .parameters = ways[i].parameters};
+            void *z0 = starts(&c);
+            dpcr_solve_options o = options_of(ways[i].backward, ways[i].tolerance);
+            o.warm_up = ways[i].warm_up, o.backward_chunk = ways[i].chunk, o.no_fallback = strict;
+            solved s = run(context, &c, 4, z0, &o);
+            if (s.back.reason != ways[i].reason) fail_msg("way %d: %s", (int)i, dpcr_reason_name(s.back.reason));
+            o = options_of(DPCR_SCHEME_SEQUENTIAL, -1);
+            solved loop = run(context, &c, 4, z0, &o);
+            if (ways[i].reason == DPCR_REASON_FALLBACK) same_bits(&c, &s, &loop, "finished in order");
+            solved_free(&s), solved_free(&loop);
+            free(z0);
+        }
+    dpcr_context_destroy(context);
+}
+
 static void tolerance_holds(void **state) {
     (void)state;
     dpcr_context *context = solving_context(2);
@@ -361,6 +399,7 @@ static void a_used_workspace_is_as_good(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(tolerance_zero_is_the_loop),
                                        cmocka_unit_test(chunks_of_their_own),
+                                       cmocka_unit_test(the_way_back_is_told),
                                        cmocka_unit_test(tolerance_holds),
                                        cmocka_unit_test(bits_depend_on_nothing_else),
                                        cmocka_unit_test(threads_share_lanes_forward),

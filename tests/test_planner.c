@@ -277,7 +277,7 @@ static void told(dpcr_context *context, const dpcr_steps *steps, double wake, dp
 static void a_rare_caller_does_not_lose(void **state) {
     (void)state;
     static const double tenth[2] = {0.1, 0};
-    dpcr_context *context = solving_context(1);  // a machine of two threads is another one: no step is timed
+    dpcr_context *context = solving_context(1);  // a machine of other flops is another one: no step is timed
     chain c = chain_of(step_forgets, 1024, 2, DPCR_F32);
     c.parameters = tenth, c.batch = 1;
     dpcr_steps steps = chain_steps(&c);
@@ -304,7 +304,7 @@ static void a_rare_caller_does_not_lose(void **state) {
 static void heavy_steps_go_back_in_one_chunk_a_thread(void **state) {
     (void)state;
     static const double tenth[2] = {0.1, 0};
-    dpcr_context *context = solving_context(1);  // a machine of several threads is another one: no step is timed
+    dpcr_context *context = solving_context(1);  // what one sequence tells of its lanes is believed: no step is timed
     chain c = chain_of(step_forgets, 1025, 2, DPCR_F32);
     c.parameters = tenth, c.batch = 1;
     dpcr_steps steps = chain_steps(&c);
@@ -334,7 +334,7 @@ static void heavy_steps_go_back_in_one_chunk_a_thread(void **state) {
 }
 
 static double loop_back_seconds(dpcr_context *context, const dpcr_steps *steps, int threads) {
-    const dpcr_machine m = {.size = sizeof m, .threads = threads, .wake = 1e-9, .region = 1e-6};
+    const dpcr_machine m = {.size = sizeof m, .threads = threads, .latency = 1e-9, .wake = 1e-9, .region = 1e-6};
     assert_int_equal(dpcr_context_set_machine(context, &m, NULL), DPCR_OK);
     dpcr_solve_plan *plan = plan_of(context, steps, DPCR_PLANNING_ESTIMATE);
     dpcr_candidate each = {.size = sizeof each};
@@ -356,7 +356,7 @@ static int no_gradient(void *user, const dpcr_span *span, const dpcr_array *in, 
 static void gradients_are_reckoned(void **state) {
     (void)state;
     static const double tenth[2] = {0.1, 0};
-    dpcr_context *context = solving_context(1);  // a machine of several threads is another one: no step is timed
+    dpcr_context *context = solving_context(1);  // a machine of another latency is another one: no step is timed
     chain c = chain_of(step_forgets, 1000, 2, DPCR_F32);
     c.parameters = tenth, c.batch = 1;
     dpcr_steps steps = chain_steps(&c);
@@ -377,6 +377,36 @@ static void gradients_are_reckoned(void **state) {
     const double with = loop_back_seconds(context, &steps, 2);
     steps.gradient = NULL;
     assert_true(fabs(with - loop_back_seconds(context, &steps, 2) - 320e-6) < 1e-9);
+    dpcr_context_destroy(context);
+}
+
+static double loop_seconds_of(dpcr_context *context, const dpcr_steps *steps, const dpcr_machine *m) {
+    assert_int_equal(dpcr_context_set_machine(context, m, NULL), DPCR_OK);
+    dpcr_solve_plan *plan = plan_of(context, steps, DPCR_PLANNING_ESTIMATE);
+    dpcr_candidate each = {.size = sizeof each};
+    double seconds = 0;
+    for (int64_t i = 0; dpcr_solve_plan_candidate(plan, i, &each); i++)
+        if (!each.backward && each.method == DPCR_METHOD_SEQUENTIAL) seconds = each.seconds;
+    dpcr_solve_plan_destroy(plan);
+    return seconds;
+}
+
+// What is not described is this machine's, so steps are timed for any count of cores, not for other flops or caches.
+static void steps_are_timed_whatever_the_cores(void **state) {
+    (void)state;
+    static const double tenth[2] = {0.1, 0};
+    dpcr_context *context = solving_context(1);
+    chain c = chain_of(step_forgets, 1000, 2, DPCR_F32);
+    c.parameters = tenth, c.batch = 2;
+    dpcr_steps steps = chain_steps(&c);
+    steps.latency = steps.lane_seconds = 1e-3;  // far from what it takes
+    for (int cores = 1; cores <= 4; cores *= 2) {
+        const dpcr_machine m = {.size = sizeof m, .threads = cores};
+        assert_true(loop_seconds_of(context, &steps, &m) < 0.5);
+    }
+    const dpcr_machine others[] = {{.size = sizeof *others, .threads = 2, .flops = 1e10},
+                                   {.size = sizeof *others, .threads = 2, .cache_bytes = {0, 1 << 20, 0}}};
+    for (int i = 0; i < 2; i++) assert_true(loop_seconds_of(context, &steps, &others[i]) > 0.9);
     dpcr_context_destroy(context);
 }
 
@@ -683,6 +713,7 @@ int main(void) {
         cmocka_unit_test(a_rare_caller_does_not_lose),
         cmocka_unit_test(heavy_steps_go_back_in_one_chunk_a_thread),
         cmocka_unit_test(gradients_are_reckoned),
+        cmocka_unit_test(steps_are_timed_whatever_the_cores),
         cmocka_unit_test(predictions_are_in_order),
         cmocka_unit_test(weights_come_from_memory),
         cmocka_unit_test(every_way_waits_for_memory),

@@ -270,11 +270,6 @@ static void swap_is_gone_on_with(void **state) {
     assert_non_null(strstr(told.text, "while the workers were apart"));
     free_moments(&m);
     stop.at = 1000;
-    m.stop_after = 2;
-    assert_int_equal(dpcr_train_swap(context, model, set, &options, &workers, &swap, NULL, NULL, &told),
-                     DPCR_ERROR_CANCELLED);
-    free_moments(&m);
-    m.stop_after = 0;
     must(dpcr_train_swap(context, model, set, &options, &workers, &swap, NULL, NULL, error));
     assert_same_parameters(model, whole);
     free_moments(&m);
@@ -286,6 +281,80 @@ static void swap_is_gone_on_with(void **state) {
     dpcr_model_destroy(model);
     dpcr_model_destroy(whole);
     remove_folder(&f);
+    dpcr_context_destroy(context);
+}
+
+// Who stops when shown what the workers made loses none of it: their mean is made and kept. At the mean itself, too.
+static void swap_keeps_what_was_made(void **state) {
+    (void)state;
+    dpcr_context *context = make_context(1);
+    const dpcr_model_options o = resnet_options(4, 8, DPCR_F64);
+    const dpcr_dataset *set = make_data(&data, 90, 1);
+    const folder f = make_folder();
+    dpcr_train_options options = train_options(1, 40);
+    const dpcr_workers_options workers = workers_options(3);
+    dpcr_model *whole = make_model(context, &o);
+    moments m;
+    dpcr_swap_options swap = swap_options(&m);
+    must(dpcr_train_swap(context, whole, set, &options, &workers, &swap, NULL, NULL, error));
+    free_moments(&m);
+    options.save = f.file;
+    for (int at = 2; at <= 5; at++) {
+        dpcr_model *model = make_model(context, &o), *loaded = NULL;
+        dpcr_error told = {0};
+        m.stop_after = at;
+        assert_int_equal(dpcr_train_swap(context, model, set, &options, &workers, &swap, NULL, NULL, &told),
+                         DPCR_ERROR_CANCELLED);
+        assert_int_equal(m.count, at);
+        assert_non_null(strstr(told.text, "the network is trained, in "));
+        assert_non_null(strstr(told.text, f.file));
+        must(dpcr_model_load(context, f.file, &loaded, error));
+        assert_same_parameters(model, whole);
+        assert_same_parameters(loaded, whole);
+        free_moments(&m);
+        dpcr_model_destroy(loaded);
+        dpcr_model_destroy(model);
+    }
+    dpcr_model_destroy(whole);
+    remove_folder(&f);
+    dpcr_context_destroy(context);
+}
+
+static int dawdle(void *user, const dpcr_train_state *state) {
+    (void)state;
+    const struct timespec pause = {.tv_nsec = 20000000};
+    nanosleep(&pause, NULL);
+    return ++*(int *)user < 0;
+}
+
+static int dawdle_at_moment(void *user, dpcr_swap_moment moment, int64_t worker, dpcr_model *model) {
+    (void)moment, (void)worker, (void)model;
+    return dawdle(user, NULL);
+}
+
+// What the caller does in its callbacks is no time of the phases.
+static void callbacks_are_no_part_of_swap_s_seconds(void **state) {
+    (void)state;
+    dpcr_context *context = make_context(1);
+    const dpcr_model_options o = resnet_options(4, 8, DPCR_F32);
+    const dpcr_dataset *set = make_data(&data, 90, 1);
+    dpcr_train_options options = train_options(2, 40);
+    int calls = 0;
+    moments m;
+    dpcr_swap_options swap = swap_options(&m);
+    swap.moment = dawdle_at_moment;
+    options.progress = dawdle;
+    swap.moment_user = options.progress_user = &calls;
+    const dpcr_workers_options workers = workers_options(2);
+    dpcr_workers_figures figures = {.size = sizeof figures};
+    dpcr_model *model = make_model(context, &o);
+    const double began = dpcri_seconds();
+    must(dpcr_train_swap(context, model, set, &options, &workers, &swap, NULL, &figures, error));
+    const double all = dpcri_seconds() - began;
+    assert_int_equal(calls, 6 + 18 + 4);
+    for (int phase = 0; phase < 3; phase++) assert_true(figures.seconds[phase] >= 0);
+    assert_true(figures.seconds[0] + figures.seconds[1] + figures.seconds[2] + 0.02 * calls <= all);
+    dpcr_model_destroy(model);
     dpcr_context_destroy(context);
 }
 
@@ -577,6 +646,8 @@ int main(void) {
         cmocka_unit_test(any_number_of_workers_goes_on_from_a_checkpoint),
         cmocka_unit_test(swap_is_what_it_says),
         cmocka_unit_test(swap_is_gone_on_with),
+        cmocka_unit_test(swap_keeps_what_was_made),
+        cmocka_unit_test(callbacks_are_no_part_of_swap_s_seconds),
         cmocka_unit_test(a_stop_before_they_part_ends_all),
         cmocka_unit_test(swap_fails_in_words),
         cmocka_unit_test(a_slow_caller_is_waited_for),

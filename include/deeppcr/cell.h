@@ -27,8 +27,8 @@ typedef struct dpcr_cell_options {
     double scale;                  // s; 0: z' = act(u)
     // The caller's arrays, which must outlive the cell; they are read at every call, so their numbers may change
     // between solves. All on the host, or weight and input on one device (without gradients), for plans of that device:
-    // dense of w = 1, 2, 4 or diagonal, by the loop dense of any w. The last dimension is contiguous, and so are W's
-    // rows one after the other.
+    // diagonal and dense, by the loop, overlap and newton; a dense row that does not fit on chip is
+    // DPCR_ERROR_UNSUPPORTED there. The last dimension is contiguous, and so are W's rows one after the other.
     dpcr_array weight;  // dense [w][w], row i for component i of z', or [L][w][w]; diagonal [w] or [L][w]
     dpcr_array input;   // x [L][B][w]
     // Where the gradients are added, data NULL: not wanted. Of one W for all steps, see dpcr_cell_weight_gradient.

@@ -69,7 +69,8 @@ typedef struct dpcr_chain_options {
     dpcr_planning planning;     // how AUTO is decided
     double planning_seconds;    // MEASURE: budget; default 1
     const dpcr_array *typical;  // MEASURE: transitions like those to come, as execute's `a`, read by plan_create alone.
-                                // Without them overlap is no candidate: whether a chain forgets lies in them
+                                // Without them overlap is no candidate: whether a chain forgets lies in them. What was
+                                // measured is known again for the same ones
     dpcr_device device;  // where it runs; all zeros: the host. On a device dpcr_chain_enqueue solves, in one pass over
                          // memory (scheme chunked; AUTO is that), or, of csr and of dense transitions and blocks
                          // wider than 16, by products of chunks (chunked, `chunk`) or in order (sequential); others are
@@ -83,7 +84,8 @@ typedef struct dpcr_chain_report {
     dpcr_scheme scheme;     // the scheme that ran
     int sweeps;             // overlap: sweeps over the chunks, else 1
     int64_t finished_from;  // step, counted along the recurrence, from which it was finished in order: overlap, whose
-                            // chunks did not join, or chunked, a product of which left the finite numbers; else L
+                            // chunks did not join, or chunked, whose products overflowed, underflowed or missed what
+                            // the chunks' own states did (seen where z is not b); else L
     int64_t compositions;   // transition products formed, over all sequences
     int64_t applications;   // transition-vector products formed
     int64_t depth;          // dependent steps on the longest path

@@ -161,6 +161,8 @@ typedef struct dpcr_train_state {
     dpcr_train_phases phases;
     int threads;  // of the context's, that this step ran on: fewer where a trial found that faster (bits stay); 0: not
                   // told
+    // Lies where the struct had no field but room before: programs of old headers have it too.
+    dpcr_reason backward_reason;  // of this step's backward solve; 0: not told, on a device
 } dpcr_train_state;
 
 // Trains a classifier (a model with a head; without an encoder its width must be the number of pixels) by
@@ -205,7 +207,8 @@ DPCR_API dpcr_status dpcr_train(dpcr_context *context, dpcr_model *model, const 
 // `solve` NULL: all defaults. With one exact method the mean depends on the batch by the rounding of its sum only;
 // DPCR_METHOD_AUTO may choose another method for another batch, or for the rows that are left, and then it depends
 // within the solve's tolerance. A loss that is not finite is no error. solve.device: parameters and images are sent
-// there, as for dpcr_train. The context's cancel function is asked once a batch.
+// there, as for dpcr_train. The context's cancel function is asked once a batch. Batches by the loop, on the host, go
+// in pieces of as many rows as have 32 MB of states, with the same accuracy.
 DPCR_API dpcr_status dpcr_evaluate(dpcr_context *context, dpcr_model *model, const dpcr_dataset *data, int64_t batch,
                                    const dpcr_solve_options *solve, double *loss, double *accuracy, dpcr_reason *reason,
                                    dpcr_error *error);

@@ -60,7 +60,8 @@ typedef struct dpcr_swap_options {
     int64_t epochs, batch;             // of a worker alone, >= 1
     dpcr_optimiser_options optimiser;  // of a worker alone, from the start; its size is not read, total may be -1
     // Called by worker 0 with that network in the caller's model, which it may change only when it is the average;
-    // non-zero: stop. May be NULL.
+    // non-zero: stop, with DPCR_ERROR_CANCELLED. Once the workers are done their mean is made and saved all the same,
+    // and the average is saved before the call and after it. May be NULL.
     int (*moment)(void *user, dpcr_swap_moment moment, int64_t worker, dpcr_model *model);
     void *moment_user;
 } dpcr_swap_options;

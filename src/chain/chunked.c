@@ -4,6 +4,7 @@
 //   1  chunk 0: solved by the loop.   Chunks 1..K-2: summary M_c = A_last ... A_first, v_c = the chunk run from zero.
 //   2  carry, in order over chunks:   s_c = M_c s_{c-1} + v_c      (s_0: the end of chunk 0)
 //   3  chunks 1..K-1: the loop from s_{c-1}                         (the last chunk needs no summary)
+//   4  the ends of 3 against s_c: where they do not join (joins.c), the loop from there
 //
 // Chunks of one task run side by side as the kernels' rows, which hides a step's latency on one core already. Where all
 // steps share one A, M = A^C is formed once.
@@ -11,6 +12,9 @@
 // Work per step one composition and two applications, depth 2 C + K, memory K (w + values). The work-efficient choice
 // for diagonal and small-block transitions; for dense A it pays from about w + 2 workers on.
 // Source: the two-level scan of ParaRNN's kernels (arXiv 2510.21450). Derivation: docs/math/chunked.md.
+#include <stdatomic.h>
+
+#include "chain/joins.h"
 #include "chain/windows.h"
 
 typedef struct pieces {
@@ -50,6 +54,8 @@ static void carve(const dpcri_flow *flow, const dpcr_chain_options *options, dpc
 typedef struct job {
     const dpcri_flow *flow;
     pieces p;
+    _Atomic bool apart;        // chunks do not join
+    _Atomic int64_t finished;  // the first step that the loop had to finish; n: none
 } job;
 
 static void solve_first(const dpcri_flow *f, const pieces *p) {
@@ -150,9 +156,25 @@ static void run_chunks(const dpcri_flow *f, const pieces *p, int64_t c, int64_t 
     dpcri_flow_serial(f, &span);
 }
 
+static dpcri_joint joint_of(const dpcri_flow *f, const pieces *p, int64_t c, int64_t count, int64_t row) {
+    return (dpcri_joint){.first = dpcri_chunk_start(&p->chunks, c),
+                         .chunk = p->chunks.size,
+                         .count = count,
+                         .row = row,
+                         .start = dpcri_at(f, p->ends, (c * f->rows + row) * f->w),
+                         .start_step = f->rows * f->w,
+                         .start_each = 1};
+}
+
+// Whether chunks c .. c + count - 1, which have run, end where those after them start.
+static void look(job *j, int64_t c, int64_t count, int64_t row) {
+    const dpcri_joint joint = joint_of(j->flow, &j->p, c, count, row);
+    if (count > 0 && !dpcri_joins_at_once(j->flow, &joint)) j->apart = true;
+}
+
 // Group i of the chunks 1..K-1; the last chunk may be shorter and runs on its own.
 static void apply_again(void *argument, int64_t i) {
-    const job *j = argument;
+    job *j = argument;
     const dpcri_flow *f = j->flow;
     const int64_t last = j->p.chunks.count - 1, c = 1 + i * DPCRI_SIDE;
     int64_t count = last + 1 - c < DPCRI_SIDE ? last + 1 - c : DPCRI_SIDE;
@@ -161,6 +183,7 @@ static void apply_again(void *argument, int64_t i) {
     for (int64_t row = 0; row < f->rows; row++) {
         if (count > 0) run_chunks(f, &j->p, c, count, row);
         if (has_last) run_chunks(f, &j->p, last, 1, row);
+        look(j, c, count, row);
     }
 }
 
@@ -177,16 +200,39 @@ static int64_t first_broken(const dpcri_flow *f, const pieces *p, int64_t row) {
 
 // Sequence `row` as apply_again runs it, but by the loop from the first broken chunk on.
 static void apply_in_order(void *argument, int64_t row) {
-    const job *j = argument;
+    job *j = argument;
     const dpcri_flow *f = j->flow;
     const int64_t broken = first_broken(f, &j->p, row), m = dpcri_chunk_start(&j->p.chunks, broken);
     for (int64_t c = 1; c < broken; c++) run_chunks(f, &j->p, c, 1, row);
     dpcri_flow_loop(f, m, f->n - m, row, dpcri_at(f, j->p.ends, ((broken - 1) * f->rows + row) * f->w));
+    look(j, 1, broken - 1, row);
+}
+
+static void finish_from(job *j, int64_t m) {
+    int64_t before = j->finished;
+    while (m < before && !atomic_compare_exchange_weak(&j->finished, &before, m)) continue;
+}
+
+// Sequence `row` by the loop after the first of its chunks that does not end where the next one starts.
+static void mend(void *argument, int64_t row) {
+    job *j = argument;
+    const dpcri_flow *f = j->flow;
+    const pieces *p = &j->p;
+    const int64_t past = first_broken(f, p, row);
+    for (int64_t c = 1; c < past; c++) {
+        const dpcri_joint joint = joint_of(f, p, c, 1, row);
+        const void *m = f->values > 0 ? dpcri_at(f, p->sums, c * p->sum_step + row * p->sum_row) : NULL;
+        if (dpcri_joins(f, &joint, 0, &(dpcri_product){.m = m, .each = 1, .turned = f->transposed})) continue;
+        const int64_t from = dpcri_chunk_start(&p->chunks, c + 1);
+        dpcri_flow_loop(f, from, f->n - from, row, dpcri_at(f, f->z, (from - 1) * f->z_step + row * f->z_row));
+        finish_from(j, from);
+        return;
+    }
 }
 
 // Returns the first step that the loop had to finish; n: none.
 static int64_t run_spans(const dpcri_flow *f, const dpcr_chain_options *options, dpcri_arena *arena) {
-    job j = {.flow = f, .p = take(f, options, arena)};
+    job j = {.flow = f, .p = take(f, options, arena), .finished = f->n};
     const int64_t last = j.p.chunks.count - 1;
     int64_t broken = last;
     dpcri_parallel(f->context, 1 + j.p.tasks, summarise, &j);
@@ -199,7 +245,9 @@ static int64_t run_spans(const dpcri_flow *f, const dpcr_chain_options *options,
         dpcri_parallel(f->context, j.p.tasks, apply_again, &j);
     else
         dpcri_parallel(f->context, f->rows, apply_in_order, &j);
-    return broken == last ? f->n : dpcri_chunk_start(&j.p.chunks, broken);
+    if (broken < last) finish_from(&j, dpcri_chunk_start(&j.p.chunks, broken));
+    if (j.apart) dpcri_parallel(f->context, f->rows, mend, &j);
+    return j.finished;
 }
 
 static void run(const dpcri_flow *f, const dpcr_chain_options *options, dpcri_arena *arena, dpcr_chain_report *report) {

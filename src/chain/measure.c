@@ -4,10 +4,12 @@
 // caller's typical transitions, with the shortest warm-up that needed one sweep on them.
 #include "chain/measure.h"
 
+#include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 
+#include "base/checksum.h"
 #include "base/text.h"
 #include "rt/race.h"
 #include "rt/rt.h"
@@ -49,17 +51,41 @@ typedef struct trials {
 
 // ---- wisdom ----
 
+// Which transitions a choice was made for: others may remember where those forget. Of very many a share, evenly spread.
+static void typical_text(const dpcr_chain_plan *plan, char *text, size_t bytes) {
+    enum { MOST_BYTES = 1 << 20, LEAST_PLACES = 16 };
+    const dpcr_array *a = plan->options.typical;
+    const int64_t batch = plan->shape.batch, places = plan->shape.length * batch;
+    if (!a || plan->values == 0) {
+        snprintf(text, bytes, "%d", a != NULL);
+        return;
+    }
+    const size_t real = dpcr_dtype_size(a->dtype), each = (size_t)plan->values * real;
+    const int64_t full = MOST_BYTES / (int64_t)each, most = full < LEAST_PLACES ? LEAST_PLACES : full;
+    const int64_t count = places < most ? places : most;
+    const int64_t a_step = a->shape[0] > 1 ? a->strides[0] : 0, a_row = a->shape[1] > 1 ? a->strides[1] : 0;
+    uint64_t sum = DPCRI_CHECKSUM;
+    for (int64_t i = 0; i < count; i++) {
+        const int64_t at = places / count * i + places % count * i / count;
+        const int64_t element = at / batch * a_step + at % batch * a_row;
+        sum = dpcri_checksum(sum, (const char *)a->data + element * (int64_t)real, each);
+    }
+    snprintf(text, bytes, "%016" PRIx64, sum);
+}
+
 static void key_of(const dpcr_chain_plan *plan, char *key) {
     const dpcr_chain_shape *s = &plan->shape;
     const dpcr_chain_options *o = &plan->options;
+    char typical[24];
+    typical_text(plan, typical, sizeof typical);
     dpcri_text_print(
         key, DPCRI_WISDOM_KEY,
-        "linear %s L%lld B%lld w%lld %s%lld transposed %d typical %d threads %d chunk %lld levels %d warm-up %lld "
+        "linear %s L%lld B%lld w%lld %s%lld transposed %d typical %s threads %d chunk %lld levels %d warm-up %lld "
         "tol %.9g sweeps %d",
         dpcr_dtype_name(s->dtype), (long long)s->length, (long long)s->batch, (long long)s->transition.rows,
-        dpcr_structure_name(s->transition.structure), (long long)s->transition.block, s->transposed != 0,
-        o->typical != NULL, dpcr_context_threads(plan->context), (long long)o->chunk, o->levels, (long long)o->warm_up,
-        o->tolerance, o->max_sweeps);
+        dpcr_structure_name(s->transition.structure), (long long)s->transition.block, s->transposed != 0, typical,
+        dpcr_context_threads(plan->context), (long long)o->chunk, o->levels, (long long)o->warm_up, o->tolerance,
+        o->max_sweeps);
 }
 
 bool dpcri_chain_recall(dpcr_chain_plan *plan) {

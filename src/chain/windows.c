@@ -16,14 +16,19 @@
 // A state that is not finite after a carry: a product left the finite numbers, which the loop may not do. Nothing of
 // the chunk that it comes out of is written yet, nor of those after it, so the loop goes on from that chunk's start.
 //
+// A chunk that ends elsewhere than the carry has it (joins.h): all groups end, then the loop goes on from the first
+// such end. Windows past the caches are looked at only where a product could lose a state of theirs.
+//
 // Far beyond the caches a window is asked for by loads while the one before it finishes, and states go past the caches,
 // which would read what is about to be written.
 //
 // Where kern/squares.h serves, a window is DPCRI_SIDE chunks, read twice from where they lie: the second time the
 // caches have them. Those serve any strides, lengths and chunks.
+#include <math.h>
 #include <stdatomic.h>
 #include <string.h>
 
+#include "chain/joins.h"
 #include "chain/windows.h"
 #include "kern/chunked.h"
 #include "kern/squares.h"
@@ -68,6 +73,7 @@ typedef struct job {
     _Alignas(64) _Atomic int64_t done;  // groups that the state has passed
     _Atomic bool broken;  // a product left the finite numbers: from step broken_at on the loop goes on, from `state`
     int64_t broken_at;
+    _Atomic int64_t apart_at;  // the first step whose chunk does not start where the one before it ends; n: none
     char apart[64];
 } job;
 
@@ -366,6 +372,75 @@ static void finish_lanes(const job *j, const group *g, int64_t place, int64_t la
     }
 }
 
+// The product of a lane.
+static dpcri_product product_of(const job *j, const group *g, int64_t place, int64_t lane) {
+    const dpcri_flow *f = j->flow;
+    const dpcri_window *w = &g->windows[place];
+    if (j->summary) return (dpcri_product){dpcri_at(f, w->maps, lane * f->values), 1, f->transposed};
+    // Vector after vector, where a window has two.
+    const int64_t most = 64 / (int64_t)f->size, lanes = j->lanes < most ? j->lanes : most;
+    return (dpcri_product){dpcri_at(f, w->maps, lane / lanes * lanes * (f->values + f->w) + lane % lanes), lanes,
+                           false};
+}
+
+static void note_apart(job *j, int64_t m) {
+    int64_t before = j->apart_at;
+    while (m < before && !atomic_compare_exchange_weak(&j->apart_at, &before, m)) continue;
+}
+
+// Whether the first `count` lanes of a window, which have run, end where those after them start, the last of them in
+// `after`, [w].
+static void look(job *j, const group *g, int64_t place, int64_t count, const void *after) {
+    const dpcri_flow *f = j->flow;
+    const int64_t each = j->summary ? 1 : j->lanes, step = j->summary ? f->w : 1;
+    const dpcri_joint inner = {.first = first_step(j, g, place),
+                               .chunk = j->chunk,
+                               .count = count - 1,
+                               .row = j->row,
+                               .start = dpcri_at(f, g->windows[place].starts, step),
+                               .start_step = step,
+                               .start_each = each};
+    dpcri_joint end = inner;
+    end.first += (count - 1) * j->chunk;
+    end.count = end.start_each = 1, end.start = after;
+    if (count == 0 || (dpcri_joins_at_once(f, &inner) && dpcri_joins_at_once(f, &end))) return;
+    for (int64_t c = 0; c < count; c++) {
+        const dpcri_product product = product_of(j, g, place, c);
+        const bool last = c + 1 == count;
+        if (dpcri_joins(f, last ? &end : &inner, last ? 0 : c, &product)) continue;
+        note_apart(j, chunk_step(j, g, place, c + 1));
+        return;
+    }
+}
+
+static void look_at_group(job *j, const group *g, int64_t bad, int64_t lanes, const void *after) {
+    double state[MOST_WIDTH];
+    for (int64_t i = 0; i <= bad && i < g->count; i++) {
+        const int64_t count = i < bad ? g->lanes[i] : lanes;
+        const void *next = after;
+        if (count < g->lanes[i]) copy_start(j, g, i, count, state), next = state;
+        if (count == g->lanes[i] && i + 1 < g->count) copy_start(j, g, i + 1, 0, state), next = state;
+        look(j, g, i, count, next);
+    }
+}
+
+// Whether a window that went past the caches, from which its ends would have to be read again, has states from which a
+// product of the chunk could lose one: of 1e5 or more where its denormals have a hundred steps left, of doubles 1e13.
+// Else only products of 1e33 and more inside a chunk, that come back in it, could.
+static bool has_large_starts(const job *j, const group *g, const void *after) {
+    const int64_t w = j->flow->w, count = w * j->lanes;
+    const void *const starts = g->windows[0].starts;
+    bool large = false;
+    if (j->flow->size == 8) {
+        for (int64_t i = 0; i < count; i++) large |= fabs(((const double *)starts)[i]) >= 1e13;
+        for (int64_t i = 0; i < w; i++) large |= fabs(((const double *)after)[i]) >= 1e13;
+    } else {
+        for (int64_t i = 0; i < count; i++) large |= fabsf(((const float *)starts)[i]) >= 1e5F;
+        for (int64_t i = 0; i < w; i++) large |= fabsf(((const float *)after)[i]) >= 1e5F;
+    }
+    return large;
+}
+
 static void run_group(job *j, group *g) {
     const int64_t lo = g->number * j->group_windows, left = j->windows - lo;
     g->count = left < j->group_windows ? left : j->group_windows;
@@ -374,12 +449,16 @@ static void run_group(job *j, group *g) {
     for (int64_t i = 0; i < g->count; i++) carry(j, g, i);
     // What is not finite stays so, whatever it is multiplied by: the last state tells of all.
     const bool sound = dpcri_flow_finite(j->flow, j->state, j->flow->w);
+    double after[MOST_WIDTH] = {0};
+    memcpy(after, j->state, (size_t)j->flow->w * j->flow->size);
     int64_t lanes = 0;
     const int64_t bad = sound ? g->count : first_broken(j, g, &lanes);
     if (!sound) break_off(j, g, bad, lanes);
     atomic_store_explicit(&j->done, sound ? g->number + 1 : INT64_MAX, memory_order_release);
     for (int64_t i = 0; i < bad; i++) finish(j, g, i);
     if (!sound) finish_lanes(j, g, bad, lanes);
+    const bool past_caches = sound && j->kernels && g->count == 1 && g->windows[0].stream;
+    if (!past_caches || has_large_starts(j, g, after)) look_at_group(j, g, bad, lanes, after);
 }
 
 static void run_slot(void *argument, int64_t slot) {
@@ -432,6 +511,7 @@ static void run_row(job *j) {
     atomic_init(&j->next, 0);
     atomic_init(&j->done, 0);
     atomic_init(&j->broken, false);
+    atomic_init(&j->apart_at, j->flow->n);
     if (j->head) {
         start_in_lane(j);
     } else {
@@ -447,7 +527,12 @@ static void run_row(job *j) {
     j->tasks = j->tasks < j->groups ? j->tasks : j->groups;
     dpcri_parallel(f->context, j->tasks, run_slot, j);
     const int64_t past = j->start_step + j->full * j->chunk;
-    const int64_t from = j->broken ? j->broken_at : past;
+    const int64_t apart = j->apart_at, from = j->broken ? j->broken_at : past;
+    if (apart < f->n && apart <= from) {
+        dpcri_flow_loop(f, apart, f->n - apart, j->row, dpcri_at(f, f->z, (apart - 1) * f->z_step + j->row * f->z_row));
+        j->finished = apart < j->finished ? apart : j->finished;
+        return;
+    }
     if (from < f->n) dpcri_flow_loop(f, from, f->n - from, j->row, from == 0 ? start_of(j) : j->state);
     if (j->broken && from + j->chunk < f->n && from < j->finished) j->finished = from;
 }

@@ -17,7 +17,8 @@ int64_t dpcri_windows_ahead(const dpcri_flow *flow);
 // Whether one thread takes a row's windows: n steps of so little work that other threads would not pay.
 bool dpcri_windows_alone(int64_t n, int64_t values, int64_t w, int threads);
 
-// Returns the first step that the loop had to finish, a product having left the finite numbers; n: none.
+// Returns the first step that the loop had to finish, a product having left the finite numbers or chunks not joining
+// (joins.h); n: none.
 int64_t dpcri_windows_run(const dpcri_flow *flow, int64_t chunk, dpcri_arena *arena);
 
 #endif

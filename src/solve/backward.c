@@ -341,7 +341,9 @@ static dpcr_status solve_window(dpcri_backward *b, dpcr_error *error) {
         .z_step = b->lambda.strides[0],
         .z_row = b->lambda.strides[1],
     };
-    dpcri_linear_solve(b->plan->context, &linear, &b->plan->transposed, b->space.linear, NULL);
+    dpcr_chain_report report = {.size = sizeof report, .finished_from = linear.length};
+    dpcri_linear_solve(b->plan->context, &linear, &b->plan->transposed, b->space.linear, &report);
+    b->in_order = b->in_order || report.finished_from < linear.length;
     b->stopped = dpcri_watch_stopped(linear.watch);
     if (b->stopped) return DPCR_OK;  // the caller tells
     const dpcr_array a = jacobians(b, b->lo, 1), first = dpcri_slice(&b->lambda, 0, 1, 0, steps->batch);
@@ -454,6 +456,16 @@ done:
     return status;
 }
 
+// By the loop, or so to the bit; by products of exact Jacobians, or by chunks whose borders differ, to round-off or the
+// tolerance, and nothing estimates the error of the latter.
+static dpcr_reason reason_of(const dpcri_backward *b) {
+    if (b->plan->steps.length == 0) return DPCR_REASON_EXACT;
+    if (b->plan->options.backward == DPCR_SCHEME_SEQUENTIAL) return DPCR_REASON_SEQUENTIAL;
+    if (b->in_order) return DPCR_REASON_FALLBACK;
+    if (!by_lanes(b->plan)) return DPCR_REASON_CONVERGED;
+    return b->loose ? DPCR_REASON_RESIDUAL_ONLY : DPCR_REASON_EXACT;
+}
+
 dpcr_status dpcr_solve_backward(const dpcr_solve_plan *plan, const dpcr_array *z0, const dpcr_array *z,
                                 const dpcr_array *tape, const dpcr_array *direct, const dpcr_array *last,
                                 const dpcr_array *lambda, const dpcr_array *dz0, void *workspace,
@@ -490,6 +502,7 @@ dpcr_status dpcr_solve_backward(const dpcr_solve_plan *plan, const dpcr_array *z
         report->bytes = plan->workspace;
         report->scheme = plan->options.backward;
         report->method = plan->options.method;
+        report->reason = reason_of(&b);
         if (by_lanes(plan)) report->sweeps = b.sweeps;
     }
 done:

@@ -3,6 +3,8 @@
 #ifndef DPCRI_BACKWARD_H
 #define DPCRI_BACKWARD_H
 
+#include <stdatomic.h>
+
 #include "solve/solve_internal.h"
 
 typedef struct dpcri_backward_space {
@@ -23,9 +25,11 @@ typedef struct dpcri_backward {
     dpcr_array lambda;  // [hi - lo][B][w]
     dpcr_array carry;   // [1][B][w]: J_hi^T lambda_hi on the way in, J_lo^T lambda_lo on the way out
     int64_t gradient_piece;
-    bool from_tape;  // no adjoint states are kept: gradient finds what it wants in the tape
-    bool stopped;    // by the caller's cancel function
-    int sweeps;      // overlap: of the window that took most; one more than allowed: finished in order
+    bool from_tape;     // no adjoint states are kept: gradient finds what it wants in the tape
+    bool stopped;       // by the caller's cancel function
+    int sweeps;         // overlap: of the window that took most; one more than allowed: finished in order
+    bool in_order;      // of a window some sequence was finished in order
+    atomic_bool loose;  // overlap: adjoints met what is stored within the tolerance, not bit for bit
     _Atomic int code;
 } dpcri_backward;
 

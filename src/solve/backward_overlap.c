@@ -193,6 +193,7 @@ static bool close(const job *o, const void *x, const void *y, int64_t b) {
     if (!(allowed > 0)) return false;
     for (int64_t i = 0; i < steps->width; i++)
         if (!(fabs(value_at(x, i, steps->dtype) - value_at(y, i, steps->dtype)) <= allowed)) return false;
+    atomic_store_explicit(&o->b->loose, true, memory_order_relaxed);
     return true;
 }
 
@@ -328,6 +329,7 @@ void dpcri_backward_overlap(dpcri_backward *b) {
         if (bad && b->code == 0)
             b->stopped = !dpcri_for_tasks_or_stop(plan, flops, batch, finish_in_order, &o) || o.looks.stopped;
         if (b->stopped) return;
+        b->in_order = b->in_order || bad;
         b->sweeps = (int)most(bad ? SWEEPS + 1 : sweeps, b->sweeps);
         const dpcr_array end = chunk_adjoints(&o, b->space.ends, 0, 1, 0, batch);
         o.ops->copy(&end, &b->carry);

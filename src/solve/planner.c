@@ -488,10 +488,18 @@ static bool has_lanes(const dpcri_outlook *o) {
     return can_run_beside(o) && ((o->steps->concurrent && o->machine.threads > 1) || o->steps->lanes > 1);
 }
 
+// Is a step what it is here, as far as the machine is described? What was not told of it is this one's.
+static bool steps_as_here(dpcr_context *context) {
+    dpcr_machine given;
+    bool told = dpcri_is_described(context, &given) && (given.flops > 0 || given.latency > 0 || given.bandwidth > 0);
+    for (int i = 0; i < 3; i++) told = told || given.cache_bytes[i] > 0 || given.cache_bandwidth[i] > 0;
+    return !told && !(given.thread_bandwidth > 0);
+}
+
 // A chain that tells what its lanes cost is believed for one sequence; any other is timed, unless the machine is
 // another one.
 static bool wants_timing(const dpcri_outlook *o) {
-    const bool here = o->machine.threads == (double)dpcr_context_threads(o->context), told = o->steps->latency > 0;
+    const bool here = steps_as_here(o->context), told = o->steps->latency > 0;
     return can_run_beside(o) && (!(o->steps->lane_seconds > 0) || o->steps->batch > 1) && (here || !told);
 }
 

@@ -217,8 +217,12 @@ static dpcr_status run_back(void *user, dpcr_error *error) {
     }
     if (j->again && j->ranks.clear) j->ranks.clear(j->ranks.clear_user);
     j->again = true;
-    return dpcr_solve_backward(j->plan, j->start, j->z, j->tape, j->direct, &start, j->lambda, &end, j->workspace,
-                               j->bytes, NULL, error);
+    dpcr_solve_report own = {.size = sizeof own};
+    const dpcr_status status = dpcr_solve_backward(j->plan, j->start, j->z, j->tape, j->direct, &start, j->lambda, &end,
+                                                   j->workspace, j->bytes, &own, error);
+    if (own.reason == DPCR_REASON_RESIDUAL_ONLY) own.error_estimate = -1;
+    if (status == DPCR_OK) dpcri_relay_tell(&j->relay, &own);
+    return status;
 }
 
 dpcr_status dpcr_solve_execute_distributed(const dpcr_solve_plan *plan, const dpcr_solve_ranks *ranks,

@@ -209,6 +209,7 @@ done:
 
 static void describe(there *t) {
     dpcri_ledger_describe_solve(t->ledger, t->pass.plans[t->size], &t->pass.report);
+    t->ledger->state.backward_reason = 0;
     t->ledger->state.phases.forward = t->seconds;
 }
 

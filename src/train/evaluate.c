@@ -57,6 +57,38 @@ static void add_to(sums *s, double mean, int64_t rows, int64_t right, dpcr_reaso
     s->reason = s->reason ? dpcr_reason_worse(s->reason, reason) : reason;
 }
 
+// Rows whose states take some 32 MB: nobody reads these but the last, and by the loop no row's bits depend on the
+// others. Whole vectors of rows where there is one.
+static int64_t rows_at_once(const dpcr_model *model) {
+    enum { VECTOR = 16 };
+    const double bytes = 1 << 25;
+    const dpcr_model_options *o = dpcr_model_get_options(model);
+    const double row = (double)o->layers * (double)o->width * (double)dpcr_dtype_size(o->dtype);
+    const double rows = row > 0 ? bytes / row : bytes;
+    return rows < 1 ? 1 : rows < VECTOR ? (int64_t)rows : (int64_t)rows / VECTOR * VECTOR;
+}
+
+// By the loop in pieces of fewer rows than `batch`, which says so.
+static dpcr_status make_pass(dpcri_pass *pass, dpcr_context *context, dpcr_model *model, int64_t count, int64_t *batch,
+                             const dpcr_solve_options *options, dpcr_error *error) {
+    dpcr_status status;
+    int64_t rows[DPCRI_SIZES];
+    dpcr_solve_options both[DPCRI_SIZES] = {*options, *options};
+    const int64_t few = rows_at_once(model), given = *batch < count ? *batch : count;
+    dpcri_pass_rows(count, *batch, rows);
+    DPCR_TRY(dpcri_pass_plan(pass, context, model, rows, both, false, error));
+    if (few < given && dpcri_pass_is_loop(pass)) {
+        *batch = few;
+        both[0].method = both[1].method = DPCR_METHOD_SEQUENTIAL;
+        dpcri_pass_destroy(pass);
+        dpcri_pass_rows(count, few, rows);
+        DPCR_TRY(dpcri_pass_plan(pass, context, model, rows, both, false, error));
+    }
+    DPCR_TRY(dpcri_pass_allocate(pass, false, error));
+done:
+    return status;
+}
+
 static dpcr_status run(dpcr_context *context, const dpcr_dataset *data, int64_t batch,
                        const dpcri_normaliser *normaliser, dpcri_pass *pass, sums *s, dpcr_error *error) {
     dpcr_status status = DPCR_OK;
@@ -116,13 +148,13 @@ dpcr_status dpcr_evaluate(dpcr_context *context, dpcr_model *model, const dpcr_d
                           "evaluate: guess is given, but there are no states to start from; wanted any other guess");
     DPCR_TRY(dpcri_data_check("evaluate", model, data, error));
     DPCR_TRY(make_normaliser(model, &normaliser, error));
-    int64_t rows[DPCRI_SIZES];
-    dpcri_pass_rows(data->count, batch, rows);
-    const dpcr_solve_options both[DPCRI_SIZES] = {options, options};
     if (dpcri_solve_on_device(&options)) {
+        int64_t rows[DPCRI_SIZES];
+        dpcri_pass_rows(data->count, batch, rows);
+        const dpcr_solve_options both[DPCRI_SIZES] = {options, options};
         DPCR_TRY(run_there(context, model, data, batch, &normaliser, rows, both, &s, error));
     } else {
-        DPCR_TRY(dpcri_pass_create(&pass, context, model, rows, both, false, false, error));
+        DPCR_TRY(make_pass(&pass, context, model, data->count, &batch, &options, error));
         DPCR_TRY(run(context, data, batch, &normaliser, &pass, &s, error));
     }
     if (loss) *loss = s.loss / (double)data->count;

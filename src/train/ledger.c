@@ -288,7 +288,7 @@ void dpcri_ledger_describe(dpcri_ledger *l, const char *sentence) {
     dpcri_position_describe(&l->position, l->options.epochs, l->batches, l->data->count, l->images, l->began, s);
     s->method = DPCR_METHOD_SEQUENTIAL;
     s->backward = DPCR_SCHEME_SEQUENTIAL;
-    s->reason = DPCR_REASON_SEQUENTIAL;
+    s->reason = s->backward_reason = DPCR_REASON_SEQUENTIAL;
     s->sentence = sentence;
 }
 

@@ -101,20 +101,36 @@ static dpcr_status make_buffers(dpcri_pass *pass, bool backward, dpcr_error *err
     return DPCR_OK;
 }
 
-dpcr_status dpcri_pass_create(dpcri_pass *pass, dpcr_context *context, dpcr_model *model,
-                              const int64_t rows[DPCRI_SIZES], const dpcr_solve_options solve[DPCRI_SIZES],
-                              bool backward, bool recompute, dpcr_error *error) {
-    dpcr_status status;
+dpcr_status dpcri_pass_plan(dpcri_pass *pass, dpcr_context *context, dpcr_model *model, const int64_t rows[DPCRI_SIZES],
+                            const dpcr_solve_options solve[DPCRI_SIZES], bool recompute, dpcr_error *error) {
+    dpcr_status status = DPCR_OK;
     *pass = (dpcri_pass){.context = context, .model = model, .options = dpcr_model_get_options(model)};
     for (int size = 0; size < DPCRI_SIZES; size++) {
         pass->rows[size] = rows[size];
         DPCR_TRY(make_plan(pass, size, &solve[size], recompute, error));
     }
-    DPCR_TRY(make_buffers(pass, backward, error));
-    // Without an encoder the pixels are the states.
-    if (!pass->x) pass->x = pass->z0;
 done:
     return status;
+}
+
+bool dpcri_pass_is_loop(const dpcri_pass *pass) {
+    for (int size = 0; size < DPCRI_SIZES; size++)
+        if (pass->plans[size] && dpcr_solve_plan_method(pass->plans[size]) != DPCR_METHOD_SEQUENTIAL) return false;
+    return true;
+}
+
+dpcr_status dpcri_pass_allocate(dpcri_pass *pass, bool backward, dpcr_error *error) {
+    const dpcr_status status = make_buffers(pass, backward, error);
+    // Without an encoder the pixels are the states.
+    if (!pass->x) pass->x = pass->z0;
+    return status;
+}
+
+dpcr_status dpcri_pass_create(dpcri_pass *pass, dpcr_context *context, dpcr_model *model,
+                              const int64_t rows[DPCRI_SIZES], const dpcr_solve_options solve[DPCRI_SIZES],
+                              bool backward, bool recompute, dpcr_error *error) {
+    const dpcr_status status = dpcri_pass_plan(pass, context, model, rows, solve, recompute, error);
+    return status == DPCR_OK ? dpcri_pass_allocate(pass, backward, error) : status;
 }
 
 void dpcri_pass_destroy(dpcri_pass *pass) {
@@ -139,6 +155,7 @@ static dpcr_status solve(dpcri_pass *pass, int size, bool gradient, dpcr_error *
     const int64_t rows = pass->rows[size], width = pass->options->width;
     pass->report =
         (dpcr_solve_report){.size = sizeof pass->report, .reason = DPCR_REASON_EXACT, .method = DPCR_METHOD_SEQUENTIAL};
+    pass->back_reason = DPCR_REASON_SEQUENTIAL;
     if (!pass->plans[size]) return DPCR_OK;
     const dpcr_array z0 = matrix(pass, pass->z0, rows, width), z = trajectory(pass, pass->z, rows, width);
     const dpcr_array tape = trajectory(pass, pass->tape, rows, pass->tape_values);
@@ -177,8 +194,10 @@ dpcr_status dpcri_pass_backward(dpcri_pass *pass, int size, dpcr_error *error) {
         const dpcr_array z0 = matrix(pass, pass->z0, rows, width), z = trajectory(pass, pass->z, rows, width);
         const dpcr_array tape = trajectory(pass, pass->tape, rows, pass->tape_values);
         dz0 = matrix(pass, pass->dz0, rows, width);
+        dpcr_solve_report report = {.size = sizeof report};
         DPCR_TRY(dpcr_solve_backward(pass->plans[size], &z0, &z, pass->taped[size] ? &tape : NULL, NULL, &dz, NULL,
-                                     &dz0, pass->workspace, pass->workspace_bytes, NULL, error));
+                                     &dz0, pass->workspace, pass->workspace_bytes, &report, error));
+        pass->back_reason = report.reason;
     }
     dpcri_phase_end(&pass->phases.backward, &mark);
     if (pass->x != pass->z0) {

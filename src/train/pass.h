@@ -27,6 +27,7 @@ typedef struct dpcri_pass {
     void *workspace;
     size_t workspace_bytes;
     dpcr_solve_report report;  // of the last forward solve
+    dpcr_reason back_reason;   // of the last backward solve
     dpcr_train_phases phases;  // summed over all passes
 } dpcri_pass;
 
@@ -40,6 +41,11 @@ void dpcri_pass_rows(int64_t count, int64_t batch, int64_t rows[DPCRI_SIZES]);
 dpcr_status dpcri_pass_create(dpcri_pass *pass, dpcr_context *context, dpcr_model *model,
                               const int64_t rows[DPCRI_SIZES], const dpcr_solve_options solve[DPCRI_SIZES],
                               bool backward, bool recompute, dpcr_error *error);
+// The same in two goes: the plans, and what they want. Between them: whether all of them are the loop.
+dpcr_status dpcri_pass_plan(dpcri_pass *pass, dpcr_context *context, dpcr_model *model, const int64_t rows[DPCRI_SIZES],
+                            const dpcr_solve_options solve[DPCRI_SIZES], bool recompute, dpcr_error *error);
+bool dpcri_pass_is_loop(const dpcri_pass *pass);
+dpcr_status dpcri_pass_allocate(dpcri_pass *pass, bool backward, dpcr_error *error);
 void dpcri_pass_destroy(dpcri_pass *pass);
 
 // Loss and correct rows of the batch in x, y. With `gradient` the logits' place then holds dloss/dlogits.

@@ -96,7 +96,9 @@ typedef struct dpcri_sequence_pass {
     size_t workspace_bytes;
     double *losses;  // by block of rows
     int64_t *corrects;
-    dpcr_solve_report *reports;  // [N] of the last forward pass
+    dpcr_solve_report *reports;       // [N] of the last forward pass
+    dpcr_solve_report *back_reports;  // [N] of the last one back, or of its last segment
+    dpcr_reason back_reason;          // the worst of the last pass back; 0: none yet
     dpcr_train_phases phases;
 } dpcri_sequence_pass;
 

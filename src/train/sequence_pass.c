@@ -53,6 +53,7 @@ static dpcr_status make_buffers(dpcri_sequence_pass *p, dpcr_error *error) {
         {(void **)&p->losses, true, blocks(held_rows(p)), 1, 1, sizeof *p->losses},
         {(void **)&p->corrects, true, blocks(held_rows(p)), 1, 1, sizeof *p->corrects},
         {(void **)&p->reports, true, m->chains, 1, 1, sizeof *p->reports},
+        {(void **)&p->back_reports, back, m->chains, 1, 1, sizeof *p->back_reports},
         {&p->h0, each, m->chains, B, m->projected, e},
         {&p->c0, each && cells, m->chains, B, n->hidden, e},
         {&p->ht, true, m->chains, B, m->projected, e},
@@ -117,11 +118,21 @@ dpcr_status dpcri_sequence_pass_create(dpcri_sequence_pass *p, dpcr_sequence *mo
 
 void dpcri_sequence_pass_destroy(dpcri_sequence_pass *p) {
     if (!p->context) return;
-    void *const owned[] = {
-        p->symbols,   p->lengths,   p->labels,    p->losses,   p->corrects,  p->reports,         p->h0,     p->c0,
-        p->ht,        p->ct,        p->x,         p->y,        p->read,      p->logits,          p->head,   p->dread,
-        p->dx,        p->dy,        p->dht,       p->tape,     p->workspace, p->segment_lengths, p->kept_h, p->kept_c,
-        p->back_h[0], p->back_h[1], p->back_c[0], p->back_c[1]};
+    void *const owned[] = {p->symbols,     p->lengths,
+                           p->labels,      p->losses,
+                           p->corrects,    p->reports,
+                           p->h0,          p->c0,
+                           p->ht,          p->ct,
+                           p->x,           p->y,
+                           p->read,        p->logits,
+                           p->head,        p->dread,
+                           p->dx,          p->dy,
+                           p->dht,         p->tape,
+                           p->workspace,   p->segment_lengths,
+                           p->kept_h,      p->kept_c,
+                           p->back_h[0],   p->back_h[1],
+                           p->back_c[0],   p->back_c[1],
+                           p->back_reports};
     for (size_t i = 0; i < sizeof owned / sizeof *owned; i++) dpcri_free(p->context, owned[i]);
     dpcr_recurrent_plan_destroy(p->plan);
     dpcr_recurrent_plan_destroy(p->first_plan);
@@ -209,6 +220,20 @@ static dpcr_status run_segments(dpcri_sequence_pass *p, dpcr_error *error) {
     return DPCR_OK;
 }
 
+// Of the layers' and directions' ways back, and of those before, the worst.
+static dpcr_status run_back(dpcri_sequence_pass *p, dpcr_recurrent_plan *plan, const dpcr_recurrent_pass *pass,
+                            const dpcr_recurrent_gradients *gradients, dpcr_error *error) {
+    const int64_t chains = p->model->chains;
+    dpcr_reason worst;
+    for (int64_t c = 0; c < chains; c++) p->back_reports[c] = (dpcr_solve_report){.size = sizeof *p->back_reports};
+    const dpcr_status status = dpcr_recurrent_backward(plan, pass, gradients, p->tape, p->workspace, p->workspace_bytes,
+                                                       p->back_reports, error);
+    if (status != DPCR_OK) return status;
+    dpcri_recurrent_worst(p->back_reports, chains, &worst, NULL);
+    p->back_reason = p->back_reason ? dpcr_reason_worse(p->back_reason, worst) : worst;
+    return status;
+}
+
 // From the last to the first: the steps again but for the last, then back through them.
 static dpcr_status back_through_segments(dpcri_sequence_pass *p, dpcr_error *error) {
     const dpcr_sequence *m = p->model;
@@ -222,8 +247,7 @@ static dpcr_status back_through_segments(dpcri_sequence_pass *p, dpcr_error *err
         if (c) g.ct = cube(p, c, N, B, H);
         if (k) g.h0 = cube(p, p->back_h[k % 2], N, B, m->projected);
         if (k && p->kept_c) g.c0 = cube(p, p->back_c[k % 2], N, B, H);
-        status = dpcr_recurrent_backward(segment_plan(p, k), &pass, &g, p->tape, p->workspace, p->workspace_bytes, NULL,
-                                         error);
+        status = run_back(p, segment_plan(p, k), &pass, &g, error);
         if (status != DPCR_OK) return status;
         h = p->back_h[k % 2];
         c = p->kept_c ? p->back_c[k % 2] : NULL;
@@ -503,6 +527,7 @@ dpcr_status dpcri_sequence_backward(dpcri_sequence_pass *p, dpcr_error *error) {
     const dpcr_readout readout = m->options.readout;
     const int64_t T = p->shape.length, B = p->shape.batch, C = m->options.outputs;
     double mark = dpcri_seconds();
+    p->back_reason = 0;
     weight_task task = {.pass = p, .v = readout == DPCR_READOUT_EACH ? p->y : p->read};
     dpcri_parallel(p->context, (C + WEIGHT_ROWS - 1) / WEIGHT_ROWS, weight_block, &task);
     dpcri_column_sums(m->kernels, p->rows, C, (dpcri_rows){p->logits, C}, dpcri_sequence_at(m, m->gradients, m->bias));
@@ -519,8 +544,7 @@ dpcr_status dpcri_sequence_backward(dpcri_sequence_pass *p, dpcr_error *error) {
     if (p->dy) gradients.y = cube(p, p->dy, T, B, m->width);
     if (p->dht) gradients.ht = cube(p, p->dht, m->chains, B, m->projected);
     if (p->dx) gradients.x = cube(p, p->dx, T, B, m->options.network.inputs);
-    DPCR_TRY(
-        dpcr_recurrent_backward(p->plan, &pass, &gradients, p->tape, p->workspace, p->workspace_bytes, NULL, error));
+    DPCR_TRY(run_back(p, p->plan, &pass, &gradients, error));
     dpcri_phase_end(&p->phases.backward, &mark);
     if (p->dx) {
         const dpcr_array weight = embedding_of(p, m->gradients);

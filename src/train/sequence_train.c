@@ -375,6 +375,7 @@ static void describe_solve(training *t) {
     s->method = t->pass.reports[0].method;
     dpcri_recurrent_worst(t->pass.reports, t->model->chains, &s->reason, NULL);
     s->backward = dpcr_solve_plan_backward(plan);
+    s->backward_reason = t->pass.back_reason;
     s->sentence = dpcr_solve_plan_sentence(plan);
 }
 

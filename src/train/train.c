@@ -2,6 +2,7 @@
 // The training loop. A run is a function of (model, data, options, plan): the order of the rows follows from (seed,
 // epoch), every sum has a fixed order, and the planner's choices are kept with the checkpoint. So a position (epoch,
 // batch) with the parameters and the optimiser's state is all that a resumed run needs to end with the same bits.
+#include <assert.h>
 #include <string.h>
 
 #include "model/model_internal.h"
@@ -16,6 +17,10 @@ typedef struct training {
     int64_t *order;  // [count]: the epoch's permutation
     int size;        // of the batch that ran last: an index of the pass's plans
 } training;
+
+// Programs of old headers give `last` no more room.
+static_assert(sizeof(dpcr_train_state) < offsetof(dpcr_train_state, threads) + 2 * sizeof(double),
+              "backward_reason lies where the state ended");
 
 // ---- setting up ----
 
@@ -96,6 +101,7 @@ static void describe(training *t) {
     dpcr_train_state *s = &t->ledger.state;
     const double checkpoint = s->phases.checkpoint;
     dpcri_ledger_describe_solve(&t->ledger, t->pass.plans[t->size], &t->pass.report);
+    s->backward_reason = t->pass.back_reason;
     s->phases = t->pass.phases;
     s->phases.checkpoint = checkpoint;
 }

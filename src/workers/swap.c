@@ -23,7 +23,11 @@ typedef struct swapping {
     dpcr_swap_options options;
     atomic_int fate;
     // Worker 0's.
-    double *sum;  // [count]
+    int (*progress)(void *user, const dpcr_train_state *state);  // the caller's
+    void *progress_user;
+    double told;   // seconds in it since a phase's mark
+    bool refused;  // the caller stops when it is shown what a worker made
+    double *sum;   // [count]
     double seconds[3];
     int64_t epochs, steps;  // of the first phase
 } swapping;
@@ -40,6 +44,32 @@ typedef struct alone {
 } alone;
 
 static int64_t tag(const alone *a, int kind) { return dpcri_crew_tag(&a->swap->crew, kind); }
+
+// ---- time ----
+
+// What the caller does meanwhile is no part of a phase.
+static int timed_progress(void *user, const dpcr_train_state *state) {
+    swapping *s = user;
+    const double began = dpcri_seconds();
+    const int answer = s->progress(s->progress_user, state);
+    s->told += dpcri_seconds() - began;
+    return answer;
+}
+
+static void take_over_progress(swapping *s) {
+    dpcr_train_options *o = &s->crew.ledger.options;
+    s->progress = o->progress;
+    s->progress_user = o->progress_user;
+    if (!o->progress) return;
+    o->progress = timed_progress;
+    o->progress_user = s;
+}
+
+static void end_phase(swapping *s, int phase, double *mark) {
+    dpcri_phase_end(&s->seconds[phase], mark);
+    s->seconds[phase] -= s->told;
+    s->told = 0;
+}
 
 // ---- signs of life ----
 
@@ -230,10 +260,37 @@ static void take_mean(const swapping *s, dpcr_model *model, int64_t workers) {
     }
 }
 
-static dpcr_status show(swapping *s, dpcr_swap_moment moment, int64_t worker, dpcr_error *error) {
+// Whether the caller goes on.
+static bool show(swapping *s, dpcr_swap_moment moment, int64_t worker) {
     const dpcr_swap_options *o = &s->options;
-    if (!o->moment || o->moment(o->moment_user, moment, worker, s->crew.ledger.model) == 0) return DPCR_OK;
-    return moment == DPCR_SWAP_TOGETHER ? dpcri_ledger_stopped(&s->crew.ledger, error) : stopped_apart(s, error);
+    return !o->moment || o->moment(o->moment_user, moment, worker, s->crew.ledger.model) == 0;
+}
+
+static dpcr_status stopped_averaged(const swapping *s, dpcr_error *error) {
+    const char *save = s->crew.ledger.options.save;
+    return dpcri_fail(error, DPCR_ERROR_CANCELLED, "train: stopped as asked after the workers' mean was made%s%s",
+                      save ? "; the network is trained, in " : "", save ? save : "");
+}
+
+static dpcr_status save_mean(const swapping *s, dpcr_error *error) {
+    const dpcr_model *model = s->crew.ledger.model;
+    const char *save = s->crew.ledger.options.save;
+    const int64_t bad = dpcri_first_not_finite(model->options.dtype, model->parameters, model->count);
+    if (bad >= 0) return dpcri_refuse_not_finite(&s->crew.ledger.position, bad, error);
+    return save ? dpcr_model_save(model, save, error) : DPCR_OK;
+}
+
+// The mean is kept before the caller is shown it, and as it left it. Who stopped at a worker's network is shown no
+// more: all that was left to do is this mean.
+static dpcr_status keep_mean(swapping *s, dpcr_error *error) {
+    dpcr_status status = DPCR_OK;
+    DPCR_TRY(save_mean(s, error));
+    const double began = dpcri_seconds();
+    if (s->refused || !show(s, DPCR_SWAP_AVERAGED, 0)) return stopped_averaged(s, error);
+    s->told += dpcri_seconds() - began;
+    if (s->options.moment) DPCR_TRY(save_mean(s, error));
+done:
+    return status;
 }
 
 // Every worker's network in the books' model in turn, then their mean.
@@ -257,16 +314,13 @@ static dpcr_status average(alone *a, dpcr_error *error) {
         add_in(s, a->model);
         memcpy(model->parameters, a->model->parameters, bytes);
         DPCR_TRY(worker + 1 == comm->ranks ? say(a, MET, error) : beat(a, error));
-        dpcri_phase_end(&s->seconds[1], &a->mark);
-        DPCR_TRY(show(s, DPCR_SWAP_APART, worker, error));
+        end_phase(s, 1, &a->mark);
+        s->refused = s->refused || !show(s, DPCR_SWAP_APART, worker);
         a->mark = dpcri_seconds();
     }
     take_mean(s, model, comm->ranks);
-    DPCR_TRY(show(s, DPCR_SWAP_AVERAGED, 0, error));
-    const int64_t bad = dpcri_first_not_finite(model->options.dtype, model->parameters, model->count);
-    if (bad >= 0) DPCR_TRY(dpcri_refuse_not_finite(&s->crew.ledger.position, bad, error));
-    if (s->crew.ledger.options.save) DPCR_TRY(dpcr_model_save(model, s->crew.ledger.options.save, error));
-    dpcri_phase_end(&s->seconds[2], &a->mark);
+    DPCR_TRY(keep_mean(s, error));
+    end_phase(s, 2, &a->mark);
 done:
     return status;
 }
@@ -290,8 +344,8 @@ static dpcr_status run_worker(void *argument, dpcri_comm *comm, dpcr_error *erro
     if (comm->rank == 0) {
         s->epochs = position.epoch + 1;
         s->steps = position.step;
-        dpcri_phase_end(&s->seconds[0], &a.mark);
-        DPCR_TRY(show(s, DPCR_SWAP_TOGETHER, 0, error));
+        end_phase(s, 0, &a.mark);
+        if (!show(s, DPCR_SWAP_TOGETHER, 0)) DPCR_TRY(dpcri_ledger_stopped(&s->crew.ledger, error));
         a.mark = dpcri_seconds();  // what the caller does is no part of it
     }
     DPCR_TRY(work_alone(&a, error));
@@ -355,6 +409,7 @@ dpcr_status dpcr_train_swap(dpcr_context *context, dpcr_model *model, const dpcr
     s->crew.sentence = "rows over the workers, sums in the rows' order";
     status = dpcri_crew_open(&s->crew, call, context, model, data, train, workers, error);
     if (status == DPCR_OK) {
+        take_over_progress(s);
         s->sum = dpcri_alloc_zero(context, (size_t)model->count * sizeof *s->sum);
         if (!s->sum) status = dpcri_fail(error, DPCR_ERROR_MEMORY, "train: no memory for the mean of the weights");
     }

@@ -100,6 +100,12 @@ static void what_there_is(void **state) {
     assert_int_equal(info.major, 9);
     OK(dpcr_device_measure(cuda, &rates, error));
     assert_true(rates.copy > 0 && rates.to_device > 0 && rates.to_host > 0 && rates.launch > 0);
+    const size_t before = info.free_bytes;
+    setenv("DEEPPCR_FAKE_COPY", "2", 1);  // what is on its way by then lands before its memory goes
+    assert_int_not_equal(dpcr_device_measure(cuda, &rates, NULL), DPCR_OK);
+    unsetenv("DEEPPCR_FAKE_COPY");
+    OK(dpcr_device_describe(cuda, &info, error));
+    assert_true(info.free_bytes == before);
     REFUSED(DPCR_ERROR_UNSUPPORTED, "context_machine", dpcr_device_measure(cpu, &rates, error));
     dpcr_device third = {.type = DPCR_CUDA, .id = 2};
     REFUSED(DPCR_ERROR_DEVICE, "there is no cuda:2; there is 1", dpcr_device_describe(third, &info, error));

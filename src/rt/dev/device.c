@@ -187,6 +187,7 @@ dpcr_status dpcr_device_measure(dpcr_device device, dpcr_device_rates *rates, dp
                                    .launch = launch};
     dpcri_copy_out(rates, &all, sizeof all);
 done:
+    if (status != DPCR_OK && b.memory) b.table->stream_wait(b.id, NULL, NULL);  // what was put into it before it failed
     for (int i = 0; i < 2; i++)
         if (b.events[i]) b.table->event_destroy(b.id, b.events[i]);
     if (b.memory) b.table->release(b.id, b.memory);

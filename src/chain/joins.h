@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: MIT
+// Whether chunks of a linear chain join: the last state of a chunk that the loop ran from its true start, against the
+// state that a product of transitions took the next chunk to start from.
+#ifndef DPCRI_CHAIN_JOINS_H
+#define DPCRI_CHAIN_JOINS_H
+
+#include "chain/flow.h"
+
+// `count` chunks of `chunk` steps each of sequence `row`, whose states are in flow->z. Component i of the state that
+// enters the chunk after number c lies at start + c start_step + i start_each.
+typedef struct dpcri_joint {
+    int64_t first, chunk, count, row;  // step at which chunk number 0 begins
+    const void *start;
+    int64_t start_step, start_each;
+} dpcri_joint;
+
+// The product of a chunk: value v lies at m + v each; NULL where there is none. Turned: of the transpose.
+typedef struct dpcri_product {
+    const void *m;
+    int64_t each;
+    bool turned;
+} dpcri_product;
+
+// Whether all of them end within a hundredth of each component of the start after them: what nearly all do. Also true
+// where they are not to be asked: of the ring, and of chains that are solved in place, whose b is gone.
+bool dpcri_joins_at_once(const dpcri_flow *flow, const dpcri_joint *joint);
+
+// Whether chunk number c of them ends near enough to the start after it for the difference to be rounding; else the
+// chunks after it are to be done again.
+bool dpcri_joins(const dpcri_flow *flow, const dpcri_joint *joint, int64_t c, const dpcri_product *product);
+
+#endif
