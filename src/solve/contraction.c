@@ -163,7 +163,8 @@ static bool follow(probe *p, double tolerance, int64_t most, dpcri_contraction *
         const int64_t block = block_of(p->done), left = most - p->done;
         if (!run(p, block < left ? block : left)) return false;
         if (!p->finite) return true;
-        if (p->least > floor && sunk_at == 0) {  // above the rounding noise everywhere
+        if (p->worst < floor && p->apart > SHRUNK) break;  // never nearer beside their size
+        if (p->least > floor && sunk_at == 0) {            // above the rounding noise everywhere
             last = p->mean, last_at = (double)p->done;
             if (p->done == SETTLING) first = last, first_at = last_at;
         } else if (sunk_at == 0) {
@@ -230,8 +231,8 @@ static dpcri_memory judge(probe *p, const dpcr_array *z0, double tolerance, int6
         c->rate = tangent;
         return DPCRI_MEMORY_CHAOTIC;
     }
-    // Near each other because both have shrunk, beside their size as far apart as ever (one began at zeros): neither has
-    // forgotten what it began with.
+    // Near each other because both have shrunk, beside their size as far apart as ever (one began at zeros): neither
+    // has forgotten what it began with.
     if (worst <= log(DPCRI_DOUBT) && apart > SHRUNK) {
         c->rate = tangent;
         return DPCRI_MEMORY_KEEPS;
