@@ -61,8 +61,8 @@ typedef struct dpcr_partition {
 //     one stage on n ranks      A(0,j,n) = (T(0..j) + 4 (n-1) |w| / (b n)) / n
 //     or split after k          A(0,j,n) = min over k, n' of max(A(0,k,n-n'), one stage k+1..j on n', transfers)
 //     transfers (where asked)   2 |out_k| / (b n'), and 2 |out_j| / (b n') unless j is the last layer
-// O(layers^2 ranks^2), of at most 4096 layers and ranks. Times and bytes below 0: DPCR_ERROR_ARGUMENT. *partition is the
-// caller's.
+// O(layers^2 ranks^2), of at most 4096 layers and ranks. Times and bytes below 0: DPCR_ERROR_ARGUMENT. *partition is
+// the caller's.
 DPCR_API dpcr_status dpcr_partition_pipedream(dpcr_context *context, const dpcr_profile *profile,
                                               const dpcr_partition_options *options, dpcr_partition *partition,
                                               dpcr_error *error);
