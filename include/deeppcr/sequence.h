@@ -110,11 +110,11 @@ DPCR_API dpcr_status dpcr_sequence_train(dpcr_context *context, dpcr_sequence *m
                                          const dpcr_sequence_train_options *options, dpcr_train_state *last,
                                          dpcr_error *error);
 
-// Mean loss and accuracy over labelled sequences, `batch` at a time, and the worst of their solves' reasons (each may be
-// NULL); solve NULL: all defaults, DPCR_GUESS_GIVEN: refused. Where the last state is read, of one direction forward, a
-// batch whose steps are more than 65536 over all its sequences goes by in pieces of about so many, each from the states
-// before it: memory for a batch's inputs and for the states of one piece. solve.device: parameters and sequences are sent there, and a batch is
-// one piece. The context's cancel function is asked once a batch.
+// Mean loss and accuracy over labelled sequences, `batch` at a time, and the worst of their solves' reasons (each may
+// be NULL); solve NULL: all defaults, DPCR_GUESS_GIVEN: refused. Where the last state is read, of one direction
+// forward, a batch whose steps are more than 65536 over all its sequences goes by in pieces of about so many, each from
+// the states before it: memory for a batch's inputs and for the states of one piece. solve.device: parameters and
+// sequences are sent there, and a batch is one piece. The context's cancel function is asked once a batch.
 DPCR_API dpcr_status dpcr_sequence_evaluate(dpcr_context *context, dpcr_sequence *model, const dpcr_sequence_data *data,
                                             int64_t batch, const dpcr_solve_options *solve, double *loss,
                                             double *accuracy, dpcr_reason *reason, dpcr_error *error);
