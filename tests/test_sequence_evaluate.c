@@ -96,8 +96,7 @@ static void long_batches_in_pieces(void **state) {
         dpcri_sequence_pass_destroy(&pass);
         largest = 0;
         assert_int_equal(dpcr_sequence_evaluate(context, model, &data, 8, &loop, &loss, NULL, &reason, NULL), DPCR_OK);
-        assert_true(loss == sum / SEQUENCES && reason == DPCR_REASON_SEQUENTIAL &&
-                    largest < 0.8 * (double)whole_largest);
+        assert_true(loss == sum / SEQUENCES && reason == DPCR_REASON_SEQUENTIAL && 5 * largest < 4 * whole_largest);
         assert_int_equal(dpcr_sequence_evaluate(context, model, &data, 8, NULL, &other, NULL, NULL, NULL), DPCR_OK);
         assert_true(fabs(other - loss) < 1e-5);
         dpcr_sequence_destroy(model);
@@ -137,7 +136,7 @@ static void long_texts_in_stretches(void **state) {
             assert_true(fabs(report.loss - wanted) < (i ? 1e-6 : 1e-12) && report.seconds > 0);
             if (!i) assert_true(report.accuracy == (double)correct / STEPS);
             // AUTO measures the machine, which takes more.
-            assert_true((i == 2 || largest < 0.8 * (double)whole_largest) && report.network_seconds <= report.seconds);
+            assert_true((i == 2 || 5 * largest < 4 * whole_largest) && report.network_seconds <= report.seconds);
         }
         dpcr_sequence_destroy(model);
         dpcr_context_destroy(context);
