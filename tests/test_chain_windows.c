@@ -122,6 +122,7 @@ static void run(const trial *t) {
     for (int64_t i = 0; i < w; i++) put(t->dtype, z0, i, draw(t));
     // Spread over a stride that windows do not serve.
     void *wide_a = malloc((size_t)((values + 1) * n * size)), *wide_b = malloc((size_t)((w + 1) * n * size));
+    void *wide_z = t->in_place ? wide_b : malloc((size_t)((w + 1) * n * size));
     for (int64_t i = 0; i < n; i++) {
         memcpy((char *)wide_a + i * (values + 1) * size, (char *)a + i * values * size, (size_t)(values * size));
         memcpy((char *)wide_b + i * (w + 1) * size, (char *)b + i * w * size, (size_t)(w * size));
@@ -137,7 +138,7 @@ static void run(const trial *t) {
                       .b = wide_b,
                       .b_step = w + 1,
                       .z0 = t->z0 && !t->transposed ? z0 : NULL,
-                      .z = wide_b,
+                      .z = wide_z,
                       .z_step = w + 1};
     const dpcr_chain_report spans = solve(t, &p);
     p.a = a, p.a_step = values, p.b = b, p.b_step = w, p.z = z, p.z_step = w;
@@ -147,11 +148,12 @@ static void run(const trial *t) {
     assert_true(spans.applications == windows.applications && spans.compositions == windows.compositions &&
                 spans.depth == windows.depth);
     for (int64_t i = 0; i < n * w; i++)
-        if (!same(t->dtype, z, i, wide_b, i / w * (w + 1) + i % w))
+        if (!same(t->dtype, z, i, wide_z, i / w * (w + 1) + i % w))
             fail_msg("%s w %d %s%s n %d first %d threads %d z0 %d in place %d hazards %d: element %d is %g, wanted %g",
                      dpcr_structure_name(t->f.structure), (int)w, dpcr_dtype_name(t->dtype),
                      t->transposed ? " transposed" : "", (int)n, (int)t->first, t->threads, t->z0, t->in_place,
-                     t->hazards, (int)i, get(t->dtype, z, i), get(t->dtype, wide_b, i / w * (w + 1) + i % w));
+                     t->hazards, (int)i, get(t->dtype, z, i), get(t->dtype, wide_z, i / w * (w + 1) + i % w));
+    if (!t->in_place) free(wide_z);
     free(wide_a);
     free(wide_b);
 }
