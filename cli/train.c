@@ -246,7 +246,7 @@ static int run(train *t, dpcr_architecture architecture) {
     if (!status) status = make_model(t, architecture);
     if (!status) {
         settle_optimiser(t);
-        status = cli_report_open(&t->report);
+        status = cli_report_open(&t->report, t->context);
     }
     if (!status) status = run_training(t);
     cli_report_close(&t->report);

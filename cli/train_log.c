@@ -257,34 +257,21 @@ static int write_table(const char *path, const json_t *epochs) {
     return status;
 }
 
-// The step that a checkpoint stands at, from its header alone; -1: not told, as of a file that is none.
-static int64_t step_of_checkpoint(const char *path) {
-    unsigned char prefix[8];
-    uint64_t bytes = 0;
-    struct stat info;
-    long long step = -1;
-    FILE *file = fopen(path, "rb");
-    if (!file) return -1;
-    const bool begun = fstat(fileno(file), &info) == 0 && fread(prefix, 1, sizeof prefix, file) == sizeof prefix;
-    for (int i = 7; begun && i >= 0; i--) bytes = bytes << 8 | prefix[i];
-    char *text = bytes && bytes <= (uint64_t)info.st_size ? malloc(bytes) : NULL;
-    if (text && fread(text, 1, bytes, file) == bytes) {
-        json_t *header = json_loadb(text, bytes, 0, NULL);
-        const char *told =
-            json_string_value(json_object_get(json_object_get(header, "__metadata__"), "deeppcr.train.step"));
-        char *end = NULL;
-        if (told && *told) step = strtoll(told, &end, 10);
-        if (end && *end) step = -1;
-        json_decref(header);
+// The step that a checkpoint stands at; -1: not told, as of a file that is none, which the training refuses.
+static int64_t step_of_checkpoint(dpcr_context *context, const char *path) {
+    dpcr_tensors file = {0};
+    int64_t step = -1;
+    if (dpcr_safetensors_read(context, path, &file, NULL) == DPCR_OK) {
+        const char *told = dpcr_tensors_metadata(&file, "deeppcr.train.step");
+        if (told) step = strtoll(told, NULL, 10);
     }
-    free(text);
-    fclose(file);
+    dpcr_tensors_free(context, &file);
     return step;
 }
 
-int cli_report_open(cli_report *r) {
+int cli_report_open(cli_report *r, dpcr_context *context) {
     r->epochs = json_array();
-    r->from = r->resuming ? step_of_checkpoint(r->train->resume) : 0;
+    r->from = r->resuming ? step_of_checkpoint(context, r->train->resume) : 0;
     return log_open(&r->log, r->log_path);
 }
 

@@ -50,7 +50,7 @@ extern const struct argp cli_report_argp;
 void cli_report_settle(cli_report *report);
 int cli_report_check(const cli_report *report);
 // Opens the log. Returns the exit code; to be closed also after a failure.
-int cli_report_open(cli_report *report);
+int cli_report_open(cli_report *report, dpcr_context *context);
 void cli_report_close(cli_report *report);
 // To be called after every step; what dpcr_train_options.progress returns.
 int cli_report_step(cli_report *report, const dpcr_train_state *state);

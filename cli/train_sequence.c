@@ -360,7 +360,7 @@ static int run(training *t) {
     if (!status) status = make_model(t, &alphabet);
     if (!status) {
         settle_optimiser(t);
-        status = cli_report_open(&t->report);
+        status = cli_report_open(&t->report, t->context);
     }
     if (!status) status = run_training(t);
     cli_report_close(&t->report);

@@ -59,13 +59,6 @@ static dpcr_sequence_options model_options(dpcr_recurrent_kind kind, dpcr_readou
                                    .readout = readout};
 }
 
-static dpcr_sequence *make_sequence(dpcr_context *context, dpcr_sequence_options options) {
-    dpcr_sequence *model = NULL;
-    dpcr_error error = {0};
-    if (dpcr_sequence_create(context, &options, &model, &error) != DPCR_OK) fail_msg("%s", error.text);
-    return model;
-}
-
 static dpcr_sequence_train_options run_options(int64_t epochs) {
     dpcr_sequence_train_options options = {.size = sizeof options, .train = train_options(epochs, 4), .length = 10};
     options.train.clip = 1;

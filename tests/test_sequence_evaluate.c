@@ -25,13 +25,6 @@ static dpcr_sequence_options model_options(dpcr_recurrent_kind kind, dpcr_readou
         .readout = readout};
 }
 
-static dpcr_sequence *make_sequence(dpcr_context *context, dpcr_sequence_options options) {
-    dpcr_sequence *model = NULL;
-    dpcr_error error = {0};
-    if (dpcr_sequence_create(context, &options, &model, &error) != DPCR_OK) fail_msg("%s", error.text);
-    return model;
-}
-
 // ---- memory ----
 
 static size_t largest;  // request of memory

@@ -19,6 +19,7 @@
 #include <string.h>
 
 #include "base/random.h"
+#include "deeppcr/sequence.h"
 #include "deeppcr/train.h"
 
 enum { SIDE = 6, PIXELS = SIDE * SIDE, LABELS = 4, MOST_IMAGES = 512 };
@@ -66,6 +67,13 @@ static inline dpcr_model *make_model(dpcr_context *context, const dpcr_model_opt
     dpcr_model *model = NULL;
     dpcr_error error = {0};
     if (dpcr_model_create(context, options, &model, &error) != DPCR_OK) fail_msg("%s", error.text);
+    return model;
+}
+
+static inline dpcr_sequence *make_sequence(dpcr_context *context, dpcr_sequence_options options) {
+    dpcr_sequence *model = NULL;
+    dpcr_error error = {0};
+    if (dpcr_sequence_create(context, &options, &model, &error) != DPCR_OK) fail_msg("%s", error.text);
     return model;
 }
 

@@ -491,9 +491,10 @@ static bool has_lanes(const dpcri_outlook *o) {
 // Is a step what it is here, as far as the machine is described? What was not told of it is this one's.
 static bool steps_as_here(dpcr_context *context) {
     dpcr_machine given;
-    bool told = dpcri_is_described(context, &given) && (given.flops > 0 || given.latency > 0 || given.bandwidth > 0);
+    if (!dpcri_is_described(context, &given)) return true;
+    bool told = given.flops > 0 || given.latency > 0 || given.bandwidth > 0 || given.thread_bandwidth > 0;
     for (int i = 0; i < 3; i++) told = told || given.cache_bytes[i] > 0 || given.cache_bandwidth[i] > 0;
-    return !told && !(given.thread_bandwidth > 0);
+    return !told;
 }
 
 // A chain that tells what its lanes cost is believed for one sequence; any other is timed, unless the machine is

@@ -9,6 +9,7 @@
 #include "solve/solve_internal.h"
 #include "train/batches.h"
 #include "train/device_pass.h"
+#include "train/loss.h"
 #include "train/pass.h"
 
 static dpcr_status read_number(const dpcr_model *model, const char *key, double fallback, double *value,
@@ -44,19 +45,6 @@ static dpcr_status refuse_stopped(dpcr_context *context, dpcr_error *error) {
     return dpcri_fail_stopped(error, "evaluate");
 }
 
-// Sums over the rows so far, and the worst of their batches' reasons (0: none yet).
-typedef struct sums {
-    double loss;
-    int64_t correct;
-    dpcr_reason reason;
-} sums;
-
-static void add_to(sums *s, double mean, int64_t rows, int64_t right, dpcr_reason reason) {
-    s->loss += mean * (double)rows;
-    s->correct += right;
-    s->reason = s->reason ? dpcr_reason_worse(s->reason, reason) : reason;
-}
-
 // Rows whose states take some 32 MB: nobody reads these but the last, and by the loop no row's bits depend on the
 // others. Whole vectors of rows where there is one.
 static int64_t rows_at_once(const dpcr_model *model) {
@@ -90,7 +78,7 @@ done:
 }
 
 static dpcr_status run(dpcr_context *context, const dpcr_dataset *data, int64_t batch,
-                       const dpcri_normaliser *normaliser, dpcri_pass *pass, sums *s, dpcr_error *error) {
+                       const dpcri_normaliser *normaliser, dpcri_pass *pass, dpcri_score *s, dpcr_error *error) {
     dpcr_status status = DPCR_OK;
     for (int64_t first = 0; first < data->count; first += batch) {
         const int size = data->count - first >= batch ? 0 : 1;
@@ -100,7 +88,7 @@ static dpcr_status run(dpcr_context *context, const dpcr_dataset *data, int64_t 
         dpcri_gather(context, data, NULL, first, pass->rows[size], normaliser, pass->x, pass->y);
         DPCR_TRY(dpcri_pass_forward(pass, size, false, &mean, &right, error));
         DPCR_TRY(refuse_open(&pass->report, first, error));
-        add_to(s, mean, pass->rows[size], right, pass->report.reason);
+        dpcri_score_add(s, mean, pass->rows[size], right, pass->report.reason);
     }
 done:
     return status;
@@ -109,7 +97,7 @@ done:
 // The same with data and parameters sent to the device of the options.
 static dpcr_status run_there(dpcr_context *context, const dpcr_model *model, const dpcr_dataset *data, int64_t batch,
                              const dpcri_normaliser *normaliser, const int64_t rows[DPCRI_SIZES],
-                             const dpcr_solve_options solve[DPCRI_SIZES], sums *s, dpcr_error *error) {
+                             const dpcr_solve_options solve[DPCRI_SIZES], dpcri_score *s, dpcr_error *error) {
     dpcr_status status;
     dpcri_device_pass pass = {0};
     DPCR_TRY(dpcri_device_pass_create(&pass, "evaluate", context, model, data, normaliser, rows, solve, false, false,
@@ -122,7 +110,7 @@ static dpcr_status run_there(dpcr_context *context, const dpcr_model *model, con
         DPCR_TRY(dpcri_device_pass_run(&pass, size, first, false, false, error));
         DPCR_TRY(refuse_open(&pass.report, first, error));
         DPCR_TRY(dpcri_device_pass_read(&pass, &mean, &right, error));
-        add_to(s, mean, pass.rows[size], right, pass.report.reason);
+        dpcri_score_add(s, mean, pass.rows[size], right, pass.report.reason);
     }
 done:
     dpcri_device_pass_destroy(&pass);
@@ -135,7 +123,7 @@ dpcr_status dpcr_evaluate(dpcr_context *context, dpcr_model *model, const dpcr_d
     dpcr_status status;
     dpcri_pass pass = {0};
     dpcri_normaliser normaliser;
-    sums s = {0};
+    dpcri_score s = {0};
     if (!context || !model || !data)
         return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "evaluate: context, model or data is NULL");
     if (batch < 1)

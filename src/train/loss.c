@@ -117,6 +117,12 @@ dpcr_status dpcri_loss_cross_entropy_part(const dpcr_array *logits, const uint8_
     return DPCR_OK;
 }
 
+void dpcri_score_add(dpcri_score *score, double loss, int64_t rows, int64_t correct, dpcr_reason reason) {
+    score->loss += loss * (double)rows;
+    score->correct += correct;
+    score->reason = score->reason ? dpcr_reason_worse(score->reason, reason) : reason;
+}
+
 // Offset of element `i`, counted in row-major order, of a strided view.
 static int64_t offset_of(const dpcr_array *array, int64_t i) {
     int64_t offset = 0;

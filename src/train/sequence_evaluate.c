@@ -6,6 +6,7 @@
 #include "rt/rt.h"
 #include "model/recurrent_internal.h"
 #include "solve/solve_internal.h"
+#include "train/loss.h"
 #include "train/sequence_device.h"
 
 static dpcr_status read_solve(const char *call, const dpcr_solve_options *given, dpcr_solve_options *made,
@@ -30,19 +31,6 @@ static dpcr_status refuse_stopped(const char *call, const dpcr_sequence *model, 
     return dpcri_fail_stopped(error, call);
 }
 
-// Means over data, as they are gathered.
-typedef struct score {
-    double sum;
-    int64_t right;
-    dpcr_reason reason;  // the worst; of nothing yet 0
-} score;
-
-static void add_to(score *s, double mean, int64_t rows, int64_t correct, dpcr_reason reason) {
-    s->sum += mean * (double)rows;
-    s->right += correct;
-    s->reason = s->reason ? dpcr_reason_worse(s->reason, reason) : reason;
-}
-
 // Nothing is kept for a way back, so a long batch need not be there whole: its last states lead from segment to
 // segment.
 static int64_t segment_of(const dpcr_sequence *model, int64_t batch) {
@@ -53,7 +41,7 @@ static int64_t segment_of(const dpcr_sequence *model, int64_t batch) {
 }
 
 static dpcr_status evaluate_here(const char *call, dpcr_sequence *model, const dpcr_sequence_data *data,
-                                 const dpcri_sequence_shape *shape, const dpcr_solve_options *options, score *s,
+                                 const dpcri_sequence_shape *shape, const dpcr_solve_options *options, dpcri_score *s,
                                  dpcr_error *error) {
     dpcr_status status;
     dpcri_sequence_pass pass = {0};
@@ -69,7 +57,7 @@ static dpcr_status evaluate_here(const char *call, dpcr_sequence *model, const d
         DPCR_TRY(refuse_unconverged(call, &pass, error));
         dpcr_reason reason;
         dpcri_recurrent_worst(pass.reports, model->chains, &reason, NULL);
-        add_to(s, mean, rows, correct, reason);
+        dpcri_score_add(s, mean, rows, correct, reason);
     }
 done:
     dpcri_sequence_pass_destroy(&pass);
@@ -78,7 +66,7 @@ done:
 
 // The same with data and parameters sent to the device of the options.
 static dpcr_status evaluate_there(const char *call, dpcr_sequence *model, const dpcr_sequence_data *data,
-                                  const dpcri_sequence_shape *shape, const dpcr_solve_options *options, score *s,
+                                  const dpcri_sequence_shape *shape, const dpcr_solve_options *options, dpcri_score *s,
                                   dpcr_error *error) {
     dpcr_status status;
     dpcri_sequence_device there = {0};
@@ -92,7 +80,7 @@ static dpcr_status evaluate_there(const char *call, dpcr_sequence *model, const 
         DPCR_TRY(dpcri_sequence_device_run(&there, first, rows, false, error));
         DPCR_TRY(dpcri_refuse_unconverged(call, &there.report, error));
         DPCR_TRY(dpcri_sequence_device_read(&there, &mean, &correct, error));
-        add_to(s, mean, rows, correct, there.report.reason);
+        dpcri_score_add(s, mean, rows, correct, there.report.reason);
     }
 done:
     dpcri_sequence_device_destroy(&there);
@@ -104,7 +92,7 @@ dpcr_status dpcr_sequence_evaluate(dpcr_context *context, dpcr_sequence *model, 
                                    dpcr_reason *reason, dpcr_error *error) {
     static const char call[] = "sequence_evaluate";
     dpcr_status status;
-    score s = {0};
+    dpcri_score s = {0};
     if (!context || !model || !data || batch < 1 || data->text)
         return dpcri_fail(error, DPCR_ERROR_ARGUMENT,
                           "%s: wanted a context, a model, labelled sequences and a batch of 1 or more", call);
@@ -117,8 +105,8 @@ dpcr_status dpcr_sequence_evaluate(dpcr_context *context, dpcr_sequence *model, 
     status = (dpcri_solve_on_device(&options) ? evaluate_there : evaluate_here)(call, model, data, &shape, &options, &s,
                                                                                 error);
     if (status != DPCR_OK) goto done;
-    if (loss) *loss = s.sum / (double)data->count;
-    if (accuracy) *accuracy = (double)s.right / (double)data->count;
+    if (loss) *loss = s.loss / (double)data->count;
+    if (accuracy) *accuracy = (double)s.correct / (double)data->count;
     if (reason) *reason = s.reason;
 done:
     return status;
@@ -186,7 +174,7 @@ static dpcr_status likelihood_here(const char *call, dpcr_sequence *model, const
     enum { STRETCH = 1 << 17 };
     dpcr_status status = DPCR_OK;
     dpcri_sequence_pass pass = {0};
-    score s = {0};
+    dpcri_score s = {0};
     const int64_t length = data->count - 1;
     for (int64_t first = 0, n; first < length; first += n) {
         double mean = 0;
@@ -195,10 +183,10 @@ static dpcr_status likelihood_here(const char *call, dpcr_sequence *model, const
         DPCR_TRY(refuse_stopped(call, model, error));
         DPCR_TRY(stretch(&pass, model, data->text + first, n, options, report, &mean, &right, error));
         DPCR_TRY(refuse_unconverged(call, &pass, error));
-        add_to(&s, mean, n, right, report->reason);
+        dpcri_score_add(&s, mean, n, right, report->reason);
     }
-    report->loss = s.sum / (double)length;
-    *correct = s.right;
+    report->loss = s.loss / (double)length;
+    *correct = s.correct;
 done:
     dpcri_sequence_pass_destroy(&pass);
     return status;

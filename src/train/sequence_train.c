@@ -375,7 +375,6 @@ static void describe_solve(training *t) {
     s->method = t->pass.reports[0].method;
     dpcri_recurrent_worst(t->pass.reports, t->model->chains, &s->reason, NULL);
     s->backward = dpcr_solve_plan_backward(plan);
-    s->backward_reason = t->pass.back_reason;
     s->sentence = dpcr_solve_plan_sentence(plan);
 }
 
@@ -488,6 +487,7 @@ static dpcr_status one_step(void *run, dpcr_error *error) {
     describe_solve(t);
     DPCR_TRY(check_result(t, loss, error));
     DPCR_TRY(dpcri_sequence_backward(&t->pass, error));
+    t->state.backward_reason = t->pass.back_reason;
     DPCR_TRY(update(t, error));
     carry_states(t);
     note(t, loss, correct);

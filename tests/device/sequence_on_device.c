@@ -68,13 +68,6 @@ static dpcr_sequence_options options_of_model(dpcr_recurrent_kind kind, dpcr_rea
                                    .readout = readout};
 }
 
-static dpcr_sequence *make_sequence(dpcr_sequence_options options) {
-    dpcr_sequence *model = NULL;
-    dpcr_error error = {0};
-    ok(dpcr_sequence_create(context, &options, &model, &error), &error);
-    return model;
-}
-
 // SGD: Adam's first steps have the sign of gradients, whose rounding may differ.
 static dpcr_sequence_train_options options_of_run(int64_t epochs) {
     dpcr_sequence_train_options o = {.size = sizeof o, .train = train_options(epochs, 4), .length = 10};
@@ -111,7 +104,7 @@ static void train_on(run *r, const dpcr_sequence_options *m, const dpcr_sequence
                      const dpcr_sequence_train_options *given, dpcr_device device, dpcr_status wanted) {
     dpcr_error error = {0};
     const dpcr_sequence_train_options o = options_on(r, given, device);
-    if (!r->model) r->model = make_sequence(*m);
+    if (!r->model) r->model = make_sequence(context, *m);
     const dpcr_status status = dpcr_sequence_train(context, r->model, data, &o, &r->last, &error);
     if (status != wanted) fail_msg("status %d: %s", status, error.text);
 }
@@ -310,7 +303,7 @@ static void go_on_with(dpcr_recurrent_kind kind, dpcr_readout readout, int64_t s
     dpcr_sequence_train_options unsaved = options_on(&unnoted, &o, there);
     unsaved.train.save = NULL;
     unsaved.train.progress = take_no_note;
-    unnoted.model = make_sequence(m);
+    unnoted.model = make_sequence(context, m);
     assert_int_equal(dpcr_sequence_train(context, unnoted.model, &data, &unsaved, &unnoted.last, &error),
                      DPCR_ERROR_CANCELLED);
     assert_int_equal(unnoted.last.step, stop);
@@ -323,7 +316,7 @@ static void go_on_with(dpcr_recurrent_kind kind, dpcr_readout readout, int64_t s
     assert_parameters(whole.model, second.model, 0);
     dpcr_sequence_train_options on_host = options_on(&host, &o, there);
     on_host.train.solve.device = here;
-    host.model = make_sequence(m);
+    host.model = make_sequence(context, m);
     ok(dpcr_sequence_train(context, host.model, &data, &on_host, &host.last, &error), &error);
     for (int64_t i = stop; i < whole.last.step; i++)
         assert_true(fabs(host.losses[i] - whole.losses[i]) <= 1e-2 * whole.losses[i]);
@@ -355,7 +348,7 @@ void sequences_of_the_processor(void **state) {
     static const dpcr_scheme schemes[] = {DPCR_SCHEME_SEQUENTIAL, DPCR_SCHEME_AUTO};
     for (int i = 0; i < 2; i++) {
         const folder f = make_folder();
-        run whole = {0}, first = {.stop = 5, .model = make_sequence(m)}, second = {0};
+        run whole = {0}, first = {.stop = 5, .model = make_sequence(context, m)}, second = {0};
         dpcr_sequence_train_options o = options_of_run(2);
         dpcr_error error = {0};
         o.train.solve.method = DPCR_METHOD_AUTO;
@@ -382,7 +375,7 @@ void sequences_of_the_processor(void **state) {
 static void assert_refused(const char *words, dpcr_status wanted, const dpcr_sequence_options *m,
                            const dpcr_sequence_data *data, const dpcr_sequence_train_options *o) {
     dpcr_error error = {0};
-    dpcr_sequence *model = make_sequence(*m), *untouched = make_sequence(*m);
+    dpcr_sequence *model = make_sequence(context, *m), *untouched = make_sequence(context, *m);
     const dpcr_status got = dpcr_sequence_train(context, model, data, o, NULL, &error);
     if (got != wanted || !strstr(error.text, words)) fail_msg("status %d, \"%s\"", got, error.text);
     assert_parameters(untouched, model, 0);
@@ -416,7 +409,7 @@ static int leave_open(void *user, const dpcr_train_state *state) {
 // A step that is refused leaves the model as the run that was stopped before it leaves its own. `must`: on any device.
 static void assert_stops(bool must, const char *words, const dpcr_sequence_options *m, const dpcr_sequence_data *data,
                          const dpcr_sequence_train_options *o, int (*progress)(void *, const dpcr_train_state *)) {
-    run failed = {.model = make_sequence(*m)}, before = {0};
+    run failed = {.model = make_sequence(context, *m)}, before = {0};
     dpcr_error error = {0};
     dpcr_sequence_train_options given = options_on(&failed, o, there);
     given.train.progress = progress;
@@ -460,11 +453,11 @@ void memory_of_sequences_that_is_refused(void **state) {
     dpcr_error error = {0};
     dpcr_status status = DPCR_ERROR_MEMORY;
     m.network.hidden = 24;
-    dpcr_sequence *untouched = make_sequence(m);
+    dpcr_sequence *untouched = make_sequence(context, m);
     ok(dpcr_device_describe(there, &info, &error), &error);
     for (size_t bytes = info.memory_bytes - info.free_bytes; status == DPCR_ERROR_MEMORY; bytes += 4096) {
         char words[32];
-        run r = {.model = make_sequence(m)};
+        run r = {.model = make_sequence(context, m)};
         const dpcr_sequence_train_options given = options_on(&r, &o, there);
         snprintf(words, sizeof words, "%zu", bytes);
         setenv("DEEPPCR_FAKE_MEMORY", words, 1);
@@ -492,7 +485,7 @@ void copies_of_sequences_that_fail(void **state) {
         watched w;
         watched_create(&w);
         context = w.context;
-        run r = {.model = make_sequence(m)};
+        run r = {.model = make_sequence(context, m)};
         const dpcr_sequence_train_options given = options_on(&r, &o, there);
         snprintf(words, sizeof words, "%d", refused);
         setenv("DEEPPCR_FAKE_COPY", words, 1);
