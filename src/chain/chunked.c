@@ -12,8 +12,6 @@
 // Work per step one composition and two applications, depth 2 C + K, memory K (w + values). The work-efficient choice
 // for diagonal and small-block transitions; for dense A it pays from about w + 2 workers on.
 // Source: the two-level scan of ParaRNN's kernels (arXiv 2510.21450). Derivation: docs/math/chunked.md.
-#include <stdatomic.h>
-
 #include "chain/joins.h"
 #include "chain/windows.h"
 
@@ -208,11 +206,6 @@ static void apply_in_order(void *argument, int64_t row) {
     look(j, 1, broken - 1, row);
 }
 
-static void finish_from(job *j, int64_t m) {
-    int64_t before = j->finished;
-    while (m < before && !atomic_compare_exchange_weak(&j->finished, &before, m)) continue;
-}
-
 // Sequence `row` by the loop after the first of its chunks that does not end where the next one starts.
 static void mend(void *argument, int64_t row) {
     job *j = argument;
@@ -225,7 +218,7 @@ static void mend(void *argument, int64_t row) {
         if (dpcri_joins(f, &joint, 0, &(dpcri_product){.m = m, .each = 1, .turned = f->transposed})) continue;
         const int64_t from = dpcri_chunk_start(&p->chunks, c + 1);
         dpcri_flow_loop(f, from, f->n - from, row, dpcri_at(f, f->z, (from - 1) * f->z_step + row * f->z_row));
-        finish_from(j, from);
+        dpcri_joint_first(&j->finished, from);
         return;
     }
 }
@@ -245,7 +238,7 @@ static int64_t run_spans(const dpcri_flow *f, const dpcr_chain_options *options,
         dpcri_parallel(f->context, j.p.tasks, apply_again, &j);
     else
         dpcri_parallel(f->context, f->rows, apply_in_order, &j);
-    if (broken < last) finish_from(&j, dpcri_chunk_start(&j.p.chunks, broken));
+    if (broken < last) dpcri_joint_first(&j.finished, dpcri_chunk_start(&j.p.chunks, broken));
     if (j.apart) dpcri_parallel(f->context, f->rows, mend, &j);
     return j.finished;
 }

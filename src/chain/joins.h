@@ -4,6 +4,8 @@
 #ifndef DPCRI_CHAIN_JOINS_H
 #define DPCRI_CHAIN_JOINS_H
 
+#include <stdatomic.h>
+
 #include "chain/flow.h"
 
 // `count` chunks of `chunk` steps each of sequence `row`, whose states are in flow->z. Component i of the state that
@@ -28,5 +30,11 @@ bool dpcri_joins_at_once(const dpcri_flow *flow, const dpcri_joint *joint);
 // Whether chunk number c of them ends near enough to the start after it for the difference to be rounding; else the
 // chunks after it are to be done again.
 bool dpcri_joins(const dpcri_flow *flow, const dpcri_joint *joint, int64_t c, const dpcri_product *product);
+
+// *first = min(*first, m), of threads side by side: where the loop goes on.
+static inline void dpcri_joint_first(_Atomic int64_t *first, int64_t m) {
+    int64_t before = *first;
+    while (m < before && !atomic_compare_exchange_weak(first, &before, m)) continue;
+}
 
 #endif

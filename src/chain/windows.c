@@ -383,11 +383,6 @@ static dpcri_product product_of(const job *j, const group *g, int64_t place, int
                            false};
 }
 
-static void note_apart(job *j, int64_t m) {
-    int64_t before = j->apart_at;
-    while (m < before && !atomic_compare_exchange_weak(&j->apart_at, &before, m)) continue;
-}
-
 // Whether the first `count` lanes of a window, which have run, end where those after them start, the last of them in
 // `after`, [w].
 static void look(job *j, const group *g, int64_t place, int64_t count, const void *after) {
@@ -408,7 +403,7 @@ static void look(job *j, const group *g, int64_t place, int64_t count, const voi
         const dpcri_product product = product_of(j, g, place, c);
         const bool last = c + 1 == count;
         if (dpcri_joins(f, last ? &end : &inner, last ? 0 : c, &product)) continue;
-        note_apart(j, chunk_step(j, g, place, c + 1));
+        dpcri_joint_first(&j->apart_at, chunk_step(j, g, place, c + 1));
         return;
     }
 }
