@@ -108,6 +108,26 @@ static void chunks_of_their_own(void **state) {
 
 // What became of the way back is told: by the loop, to the bit, within the tolerance, or finished in order, where
 // no_fallback changes nothing.
+// One component that no state has grows on the way back beyond all numbers.
+static void step_apart(const chain *c, int64_t l, int64_t b, const double *in, double *out, double *j) {
+    (void)c, (void)l, (void)b;
+    out[0] = 0.9 * in[0], out[1] = 5 * in[1];
+    if (j) j[0] = 0.9, j[1] = j[2] = 0, j[3] = 5;
+}
+
+static void products_that_overflow_are_told(void **state) {
+    (void)state;
+    dpcr_context *context = solving_context(2);
+    chain c = {.step = step_apart, .length = 600, .batch = 2, .width = 2, .dtype = DPCR_F64};
+    double z0[4] = {1, 0, -1, 0};
+    dpcr_solve_options o = options_of(DPCR_SCHEME_CHUNKED, -1);
+    o.backward_chunk = 23;
+    solved s = run(context, &c, 4, z0, &o);
+    assert_int_equal(s.back.reason, DPCR_REASON_FALLBACK);
+    solved_free(&s);
+    dpcr_context_destroy(context);
+}
+
 static void the_way_back_is_told(void **state) {
     (void)state;
     dpcr_context *context = solving_context(2);
@@ -400,6 +420,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(tolerance_zero_is_the_loop),
                                        cmocka_unit_test(chunks_of_their_own),
                                        cmocka_unit_test(the_way_back_is_told),
+                                       cmocka_unit_test(products_that_overflow_are_told),
                                        cmocka_unit_test(tolerance_holds),
                                        cmocka_unit_test(bits_depend_on_nothing_else),
                                        cmocka_unit_test(threads_share_lanes_forward),

@@ -320,6 +320,36 @@ static void swap_keeps_what_was_made(void **state) {
     dpcr_context_destroy(context);
 }
 
+static int change_the_average(void *user, dpcr_swap_moment moment, int64_t worker, dpcr_model *model) {
+    (void)user, (void)worker;
+    if (moment == DPCR_SWAP_AVERAGED) *(double *)dpcr_model_vector(model, NULL) = 42;
+    return 0;
+}
+
+// What the caller makes of the mean is what is kept.
+static void swap_keeps_a_changed_average(void **state) {
+    (void)state;
+    dpcr_context *context = make_context(1);
+    const dpcr_model_options o = resnet_options(4, 8, DPCR_F64);
+    const dpcr_dataset *set = make_data(&data, 90, 1);
+    const folder f = make_folder();
+    dpcr_train_options options = train_options(1, 40);
+    const dpcr_workers_options workers = workers_options(2);
+    moments m;
+    dpcr_swap_options swap = swap_options(&m);
+    swap.moment = change_the_average;
+    options.save = f.file;
+    dpcr_model *model = make_model(context, &o), *loaded = NULL;
+    must(dpcr_train_swap(context, model, set, &options, &workers, &swap, NULL, NULL, error));
+    must(dpcr_model_load(context, f.file, &loaded, error));
+    assert_true(*(const double *)dpcr_model_vector(loaded, NULL) == 42);
+    assert_same_parameters(loaded, model);
+    dpcr_model_destroy(loaded);
+    dpcr_model_destroy(model);
+    remove_folder(&f);
+    dpcr_context_destroy(context);
+}
+
 static int dawdle(void *user, const dpcr_train_state *state) {
     (void)state;
     const struct timespec pause = {.tv_nsec = 20000000};
@@ -647,6 +677,7 @@ int main(void) {
         cmocka_unit_test(swap_is_what_it_says),
         cmocka_unit_test(swap_is_gone_on_with),
         cmocka_unit_test(swap_keeps_what_was_made),
+        cmocka_unit_test(swap_keeps_a_changed_average),
         cmocka_unit_test(callbacks_are_no_part_of_swap_s_seconds),
         cmocka_unit_test(a_stop_before_they_part_ends_all),
         cmocka_unit_test(swap_fails_in_words),
