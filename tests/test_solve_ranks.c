@@ -21,6 +21,7 @@ typedef struct trial {
     double tolerance;
     int max_sweeps;
     dpcr_method method;
+    int64_t run_up_back;  // of each rank's own way back, by overlap in chunks of 10; 0: by the loop
     dpcr_activation activation;
     double *weight, *x, *z0, *direct, *last;
     double *z[2], *lambda[2], *dx[2], *dz0[2];  // of one process, of the ranks
@@ -63,7 +64,9 @@ static dpcr_solve_plan *plan_of(const trial *t, const dpcr_steps *steps, dpcr_me
     dpcr_solve_plan *plan = NULL;
     const dpcr_solve_options o = {.size = sizeof o,
                                   .method = method,
-                                  .backward = DPCR_SCHEME_SEQUENTIAL,
+                                  .backward = t->run_up_back ? DPCR_SCHEME_OVERLAP : DPCR_SCHEME_SEQUENTIAL,
+                                  .backward_chunk = t->run_up_back ? 10 : 0,
+                                  .backward_warm_up = t->run_up_back,
                                   .atol = t->tolerance,
                                   .rtol = t->tolerance};
     if (dpcr_solve_plan_create(context, steps, &o, &plan, &error) != DPCR_OK) fail_msg("%s", error.text);
@@ -205,6 +208,22 @@ static void within_the_tolerance(void **state) {
     check(&t, 1e-7);
     assert_int_equal(t.report.sweeps, 1);
     assert_int_equal(t.back.sweeps, 1);
+}
+
+// What a rank finishes in order of its own steps is told of all of them.
+static void the_ranks_own_ways_back(void **state) {
+    (void)state;
+    for (int64_t ranks = 1; ranks <= MOST_RANKS; ranks++)
+        for (int64_t run_up = 1; run_up <= 200; run_up += 199) {
+            trial t = {.length = 400,
+                       .ranks = ranks,
+                       .run_up = 60,
+                       .tolerance = -1,
+                       .method = DPCR_METHOD_SEQUENTIAL,
+                       .run_up_back = run_up};
+            check(&t, 0);
+            assert_int_equal(t.back.reason == DPCR_REASON_FALLBACK, run_up == 1);
+        }
 }
 
 static dpcr_status refused_rank(void *user, const dpcr_transport *by, dpcr_error *error) {
@@ -500,6 +519,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(bits_of_the_loop),
         cmocka_unit_test(within_the_tolerance),
+        cmocka_unit_test(the_ranks_own_ways_back),
         cmocka_unit_test(refusals),
         cmocka_unit_test(failures_of_one_rank),
         cmocka_unit_test(ranks_own_verdicts),
