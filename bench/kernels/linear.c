@@ -162,7 +162,7 @@ static void run_window(void *argument) {
     memcpy(x, c->x, (size_t)c->width * dpcr_dtype_size(c->dtype));
     c->kernels->summarise(&c->window);
     c->kernels->carry(&c->window, c->kernels->lanes, x);
-    c->kernels->finish(&c->window);
+    (void)c->kernels->finish(&c->window);
 }
 
 static void chunked_kernel(dpcri_isa level, dpcr_dtype dtype, int64_t w, int64_t k, bool transposed) {
@@ -176,7 +176,7 @@ static void chunked_kernel(dpcri_isa level, dpcr_dtype dtype, int64_t w, int64_t
     void *a = numbers(dtype, n * values, 0.9 / (double)k), *b = numbers(dtype, n * w, 1), *x = numbers(dtype, w, 1);
     void *z = numbers(dtype, n * w, 1), *want = numbers(dtype, n * w, 1);
     void *buffer = numbers(dtype, n * (values + w), 1), *maps = numbers(dtype, lanes * (values + w), 1);
-    void *starts = numbers(dtype, lanes * w, 1);
+    void *starts = numbers(dtype, 2 * lanes * w, 1);
     const size_t lane0 = transposed ? (size_t)((lanes - 1) * steps) * dpcr_dtype_size(dtype) : 0;
     const char *const first = (char *)a + lane0 * (size_t)values;
     window_call c = {kernels,

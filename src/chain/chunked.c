@@ -155,13 +155,15 @@ static void run_chunks(const dpcri_flow *f, const pieces *p, int64_t c, int64_t 
 }
 
 static dpcri_joint joint_of(const dpcri_flow *f, const pieces *p, int64_t c, int64_t count, int64_t row) {
-    return (dpcri_joint){.first = dpcri_chunk_start(&p->chunks, c),
-                         .chunk = p->chunks.size,
-                         .count = count,
-                         .row = row,
-                         .start = dpcri_at(f, p->ends, (c * f->rows + row) * f->w),
-                         .start_step = f->rows * f->w,
-                         .start_each = 1};
+    dpcri_joint joint = {
+        .first = dpcri_chunk_start(&p->chunks, c),
+        .chunk = p->chunks.size,
+        .count = count,
+        .row = row,
+        .next = {dpcri_at(f, p->ends, (c * f->rows + row) * f->w), f->rows * f->w, 1},
+    };
+    joint.end = dpcri_joint_ends(f, &joint);
+    return joint;
 }
 
 // Whether chunks c .. c + count - 1, which have run, end where those after them start.

@@ -13,6 +13,9 @@
 // Between 2 and 3 a number of each rank goes to all: the first one into which no finite state comes. Summaries'
 // products may overflow where the loop does not, so from there on the ranks run in order.
 //
+// After 3 each rank looks whether what goes out of it is what the scan told the next one (joins.h): products may also
+// underflow, and stay finite where a state does not. From the first that does not join the ranks run in order too.
+//
 // Work of a rank in between: a composition and two applications a step; of the first and second of two: one. Depth 2 n
 // + log2 P rounds. One message a round: batch (w + values) numbers.
 // Source: the two-level scan of ParaRNN (arXiv 2510.21450) over processes. Derivation: docs/math/chunked.md.
@@ -22,6 +25,7 @@
 #include <inttypes.h>
 #include <string.h>
 
+#include "chain/joins.h"
 #include "chain/plan.h"
 #include "rt/comm/collective.h"
 
@@ -48,6 +52,8 @@ typedef struct job {
     // A summary as a message: present, M [sum_rows][values], v [B][w].
     size_t summary, sum_at, end_at;
     void *mine, *prefix, *scratch, *product;
+    void *own;    // M of this range, as mine had it before the scan
+    void *asked;  // the state that the scan gave the next rank, [B][w]
     void *pieces;
     void *plan_space;
     dpcr_chain_plan *plan;  // of a rank that goes through its range once
@@ -208,9 +214,16 @@ static bool is_first(const job *j) {
 // Nobody asks what goes out of it; not of one before ranks without steps, who tell their callers.
 static bool is_last(const job *j) { return j->position + 1 == j->carried.comm.ranks; }
 
+static bool reduces_at(const job *j, int64_t position) {
+    bool first = true;
+    for (int64_t p = 0; p < position; p++) first &= !is_there(j, p);
+    const bool last = position + 1 == j->carried.comm.ranks;
+    return j->all[rank_at(j, position)].length > 0 && !first && (!last || there(j) > 2);
+}
+
 // Whether this rank makes a summary of its range: not the first, which runs at once; the last only where others make
 // theirs meanwhile.
-static bool reduces(const job *j) { return j->shape.length > 0 && !is_first(j) && (!is_last(j) || there(j) > 2); }
+static bool reduces(const job *j) { return reduces_at(j, j->position); }
 
 // ---- memory ----
 
@@ -227,9 +240,11 @@ static void carve(job *j, dpcri_arena *arena) {
     j->prefix = dpcri_arena_take(arena, (int64_t)j->summary, 1);
     j->scratch = dpcri_arena_take(arena, (int64_t)j->summary, 1);
     j->product = dpcri_arena_take(arena, r->sum_rows * j->values, size);
-    if (reduces(j))
+    if (reduces(j)) {
+        j->own = dpcri_arena_take(arena, r->sum_rows * j->values, size);
+        j->asked = dpcri_arena_take(arena, state_numbers(j), size);
         dpcri_range_carve(r, arena);
-    else
+    } else
         j->plan_space = dpcri_arena_take(arena, (int64_t)dpcr_chain_plan_workspace(j->plan), 1);
 }
 
@@ -369,6 +384,7 @@ static dpcr_status reduce(job *j, dpcr_error *error) {
     if (reduces(j)) {
         j->report.depth = 2 * j->range.chunks.size + 2 * j->range.chunks.count;
         dpcri_range_reduce(&j->range, sum_of(j, j->mine), end_of(j, j->mine));
+        memcpy(j->own, sum_of(j, j->mine), (size_t)(j->range.sum_rows * j->values) * element(j));
         *present(j->mine) = 1;
         return dpcri_plan_finished(j->range.flow.watch, function, error);
     }
@@ -477,16 +493,30 @@ done:
     return status;
 }
 
-// From there on the ranks run in order: what really goes out of one comes into those sequences of the next.
-static dpcr_status take_start(job *j, const void *g, dpcr_error *error) {
+// [w] of sequence `row` in a state [B][w].
+static dpcri_chunk_states row_of(const job *j, const void *state, int64_t row) {
+    return (dpcri_chunk_states){dpcri_at(&j->range.flow, state, row * j->shape.transition.rows), 0, 1};
+}
+
+static bool is_near(const job *j, const void *g, const void *other, int64_t row) {
+    return dpcri_joins_nearly(&j->range.flow,
+                              &(dpcri_joint){.count = 1, .end = row_of(j, g, row), .next = row_of(j, other, row)});
+}
+
+// From there on the ranks run in order: what really goes out of one comes into those sequences of the next where the
+// scan gave another state. again: whose states stand already, and are run once more.
+static dpcr_status take_start(job *j, const void *g, bool again, dpcr_error *error) {
     dpcr_status status;
     const int64_t w = j->shape.transition.rows;
     const size_t bytes = (size_t)w * element(j);
     DPCR_TRY(dpcri_receive(&j->carried.comm, rank_at(j, j->position - 1), DPCRI_TAG_STATE, j->scratch,
                            (size_t)j->shape.batch * bytes, error));
-    for (int64_t row = 0; g && row < j->shape.batch; row++)
-        if (!is_finite(j, g, row))
-            memcpy((char *)(uintptr_t)g + (size_t)row * bytes, (const char *)j->scratch + (size_t)row * bytes, bytes);
+    for (int64_t row = 0; g && row < j->shape.batch; row++) {
+        if (is_near(j, g, j->scratch, row)) continue;
+        void *const to = (char *)(uintptr_t)g + (size_t)row * bytes;
+        memcpy(to, (const char *)j->scratch + (size_t)row * bytes, bytes);
+        if (again && reduces(j)) dpcri_range_again(&j->range, row, to);
+    }
 done:
     return status;
 }
@@ -497,17 +527,78 @@ static dpcr_status give_end(job *j, const void *g, dpcr_error *error) {
                       (size_t)state_numbers(j) * element(j), error);
 }
 
-// The states, from what came in, and what goes out of them.
+// ---- products that lose what the states keep ----
+
+// Whether the rank at a position, which made a summary, is told what the scan gave the one after it.
+static bool is_told(const job *j, int64_t position, int64_t broken) {
+    return position >= 0 && position + 1 < broken && position + 1 < j->carried.comm.ranks && state_numbers(j) > 0 &&
+           reduces_at(j, position);
+}
+
+static dpcr_status tell_starts(job *j, const void *g, int64_t broken, dpcr_error *error) {
+    dpcr_status status = DPCR_OK;
+    const size_t bytes = (size_t)state_numbers(j) * element(j);
+    if (is_told(j, j->position - 1, broken))
+        DPCR_TRY(dpcri_send(&j->carried.comm, rank_at(j, j->position - 1), DPCRI_TAG_START, g, bytes, error));
+    if (is_told(j, j->position, broken))
+        DPCR_TRY(dpcri_receive(&j->carried.comm, rank_at(j, j->position + 1), DPCRI_TAG_START, j->asked, bytes, error));
+done:
+    return status;
+}
+
+// Whether what goes out of the range, whose states stand, is what the next rank started from.
+static bool joins(job *j, const void *g) {
+    const dpcri_flow *f = &j->range.flow;
+    const void *out = out_of(j, g);
+    for (int64_t row = 0; row < j->shape.batch; row++) {
+        const dpcri_joint joint = {
+            .chunk = f->n, .count = 1, .row = row, .end = row_of(j, out, row), .next = row_of(j, j->asked, row)};
+        const int64_t m = j->range.sum_rows > 1 ? row * j->values : 0;
+        const dpcri_product product = {j->values > 0 ? dpcri_at(f, j->own, m) : NULL, 1, f->transposed};
+        if (!dpcri_joins(f, &joint, 0, &product)) return false;
+    }
+    return true;
+}
+
+// The first position that started from another state than goes out of the one before it. The number of ranks: none did.
+static dpcr_status find_apart(job *j, const void *g, int64_t broken, int64_t *apart, dpcr_error *error) {
+    dpcr_status status;
+    const int64_t ranks = j->carried.comm.ranks;
+    int64_t mine = is_told(j, j->position, broken) && !joins(j, g) ? j->position + 1 : ranks;
+    *apart = ranks;
+    DPCR_TRY(dpcri_gather_all(&j->carried.comm, &mine, sizeof mine, j->places, error));
+    for (int64_t r = 0; r < ranks; r++) *apart = j->places[r] < *apart ? j->places[r] : *apart;
+done:
+    return status;
+}
+
+// ---- the states, from what came in, and what goes out of them ----
+
+// The ranks from `from` on, one after the other. again: their states stand, but from other starts.
+static dpcr_status run_ranks(job *j, const void *g, int64_t from, bool again, dpcr_error *error) {
+    dpcr_status status = DPCR_OK;
+    const bool in_order = j->position >= from;
+    if (in_order) DPCR_TRY(take_start(j, g, again, error));
+    if (!again || in_order) {
+        clear(j, &j->in);
+        if (!again) DPCR_TRY(hear(j, apply(j, g, error)));
+        if (again && g && state_numbers(j) > 0) copy_state(j, g, j->range.flow.w, j->in.data, j->in.row);
+        take_out(j, g);
+    }
+    if (in_order) j->in_order = j->before;
+    if (j->position + 1 >= from && !is_last(j)) DPCR_TRY(give_end(j, g, error));
+done:
+    return status;
+}
+
 static dpcr_status finish(job *j, const void *g, dpcr_error *error) {
     dpcr_status status;
-    int64_t broken = 0;
+    int64_t broken = 0, apart = 0;
     DPCR_TRY(find_broken(j, g, &broken, error));
-    if (j->position >= broken) DPCR_TRY(take_start(j, g, error));
-    clear(j, &j->in);
-    DPCR_TRY(hear(j, apply(j, g, error)));
-    take_out(j, g);
-    if (j->position >= broken) j->in_order = j->before;
-    if (j->position + 1 >= broken && !is_last(j)) DPCR_TRY(give_end(j, g, error));
+    DPCR_TRY(tell_starts(j, g, broken, error));
+    DPCR_TRY(run_ranks(j, g, broken, false, error));
+    DPCR_TRY(find_apart(j, g, broken, &apart, error));
+    if (apart < j->carried.comm.ranks) DPCR_TRY(run_ranks(j, g, apart, true, error));
 done:
     return status;
 }

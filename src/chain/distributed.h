@@ -27,8 +27,10 @@ typedef struct dpcri_range {
 void dpcri_range_carve(dpcri_range *range, dpcri_arena *arena);
 // The chunks' summaries, and those of all to sum [sum_rows][values] and end [B][w].
 void dpcri_range_reduce(dpcri_range *range, void *sum, void *end);
-// The states, from g [B][w] that comes in; the chunks must have their summaries.
+// The states, from g [B][w] that comes in; the chunks must have their summaries, which are used up.
 void dpcri_range_apply(dpcri_range *range, const void *g);
+// The states of sequence `row` once more, in order, from g [w].
+void dpcri_range_again(dpcri_range *range, int64_t row, const void *g);
 // What goes out [B][w] of a range whose states stand, n >= 1.
 void dpcri_range_out(const dpcri_flow *flow, void *out);
 

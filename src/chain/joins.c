@@ -11,35 +11,45 @@
 #include <float.h>
 #include <math.h>
 
-static const double most_off = 1e-2;
+#include "kern/chunked.h"
 
 static double at(const dpcri_flow *f, const void *x, int64_t i) {
     return f->dtype == DPCR_F64 ? ((const double *)x)[i] : (double)((const float *)x)[i];
 }
 
-static int64_t last_state(const dpcri_flow *f, const dpcri_joint *j, int64_t c) {
-    return (j->first + (c + 1) * j->chunk - 1) * f->z_step + j->row * f->z_row;
+dpcri_chunk_states dpcri_joint_ends(const dpcri_flow *f, const dpcri_joint *j) {
+    const int64_t last = (j->first + j->chunk - 1) * f->z_step + j->row * f->z_row;
+    return (dpcri_chunk_states){dpcri_at(f, f->z, last), j->chunk * f->z_step, 1};
 }
 
-#define NEAR(T, name, absolute)                                                                 \
-    static bool name(const T *z, int64_t z_step, const T *s, const dpcri_joint *j, int64_t w) { \
-        bool near = true;                                                                       \
-        for (int64_t i = 0; i < w; i++)                                                         \
-            for (int64_t c = 0; c < j->count; c++) {                                            \
-                const T want = s[c * j->start_step + i * j->start_each];                        \
-                near &= absolute(z[c * z_step + i] - want) <= (T)most_off * absolute(want);     \
-            }                                                                                   \
-        return near;                                                                            \
+// I: an integer of T's size, so that what lies side by side is compared in vectors.
+#define NEAR(T, I, name, absolute)                                                                               \
+    static inline bool name##_by(const T *z, int64_t z_step, int64_t z_each, const T *s, int64_t s_step,         \
+                                 int64_t s_each, int64_t count, int64_t w) {                                     \
+        I near = -1;                                                                                             \
+        for (int64_t i = 0; i < w; i++)                                                                          \
+            for (int64_t c = 0; c < count; c++) {                                                                \
+                const T want = s[c * s_step + i * s_each];                                                       \
+                near &= absolute(z[c * z_step + i * z_each] - want) <= (T)DPCRI_JOINS * absolute(want) ? -1 : 0; \
+            }                                                                                                    \
+        return near != 0;                                                                                        \
+    }                                                                                                            \
+    static bool name(const dpcri_joint *j, int64_t w) {                                                          \
+        const dpcri_chunk_states *z = &j->end, *s = &j->next;                                                    \
+        if (z->step == 1 && s->step == 1) return name##_by(z->x, 1, z->each, s->x, 1, s->each, j->count, w);     \
+        return name##_by(z->x, z->step, z->each, s->x, s->step, s->each, j->count, w);                           \
     }
-NEAR(float, near_f32, fabsf)
-NEAR(double, near_f64, fabs)
+NEAR(float, int32_t, near_f32, fabsf)
+NEAR(double, int64_t, near_f64, fabs)
 #undef NEAR
 
+bool dpcri_joins_nearly(const dpcri_flow *f, const dpcri_joint *j) {
+    if (f->dtype != DPCR_F32 && f->dtype != DPCR_F64) return true;
+    return f->dtype == DPCR_F64 ? near_f64(j, f->w) : near_f32(j, f->w);
+}
+
 bool dpcri_joins_at_once(const dpcri_flow *f, const dpcri_joint *j) {
-    if (f->z == f->b || (f->dtype != DPCR_F32 && f->dtype != DPCR_F64) || dpcri_watch_stopped(f->watch)) return true;
-    const void *z = dpcri_at(f, f->z, last_state(f, j, 0));
-    const int64_t z_step = j->chunk * f->z_step;
-    return f->dtype == DPCR_F64 ? near_f64(z, z_step, j->start, j, f->w) : near_f32(z, z_step, j->start, j, f->w);
+    return f->z == f->b || dpcri_joins_nearly(f, j) || dpcri_watch_stopped(f->watch);  // to ask takes a clock
 }
 
 // Row i of op(M) has nothing but zeros and denormals.
@@ -64,17 +74,18 @@ static double largest_state(const dpcri_flow *f, const dpcri_joint *j, int64_t c
 bool dpcri_joins(const dpcri_flow *f, const dpcri_joint *j, int64_t c, const dpcri_product *product) {
     dpcri_joint one = *j;
     one.first += c * j->chunk, one.count = 1;
-    one.start = dpcri_at(f, j->start, c * j->start_step);
+    one.end.x = dpcri_at(f, j->end.x, c * j->end.step);
+    one.next.x = dpcri_at(f, j->next.x, c * j->next.step);
     if (dpcri_joins_at_once(f, &one)) return true;
     const int64_t k = f->form == DPCR_DENSE ? f->w : f->form == DPCR_BLOCK ? f->block : 1;
     const double least = f->dtype == DPCR_F64 ? DBL_MIN : (double)FLT_MIN;
     for (int64_t i = 0; i < f->w; i++) {
-        const double want = at(f, one.start, i * j->start_each), z = at(f, f->z, last_state(f, j, c) + i);
+        const double want = at(f, one.next.x, i * j->next.each), z = at(f, one.end.x, i * j->end.each);
         const double off = fabs(z - want);
-        if (off <= most_off * fabs(want)) continue;
+        if (off <= DPCRI_JOINS * fabs(want)) continue;
         if (!isfinite(z)) return false;
         const bool lost = product->m && fabs(z) >= least && underflowed(f, product, i, k, least);
-        if (lost || !(off <= most_off * largest_state(f, j, c, i / k * k, k))) return false;
+        if (lost || !(off <= DPCRI_JOINS * largest_state(f, j, c, i / k * k, k))) return false;
     }
     return true;
 }

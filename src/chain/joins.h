@@ -8,13 +8,20 @@
 
 #include "chain/flow.h"
 
-// `count` chunks of `chunk` steps each of sequence `row`, whose states are in flow->z. Component i of the state that
-// enters the chunk after number c lies at start + c start_step + i start_each.
+// States of chunks: component i of that of chunk number c lies at x + c step + i each.
+typedef struct dpcri_chunk_states {
+    const void *x;
+    int64_t step, each;
+} dpcri_chunk_states;
+
+// `count` chunks of `chunk` steps each of sequence `row`, whose states are in flow->z.
 typedef struct dpcri_joint {
     int64_t first, chunk, count, row;  // step at which chunk number 0 begins
-    const void *start;
-    int64_t start_step, start_each;
+    dpcri_chunk_states end, next;      // the last state of each, and the one that enters the chunk after it
 } dpcri_joint;
+
+// joint->end as they lie in flow->z.
+dpcri_chunk_states dpcri_joint_ends(const dpcri_flow *flow, const dpcri_joint *joint);
 
 // The product of a chunk: value v lies at m + v each; NULL where there is none. Turned: of the transpose.
 typedef struct dpcri_product {
@@ -23,8 +30,11 @@ typedef struct dpcri_product {
     bool turned;
 } dpcri_product;
 
-// Whether all of them end within a hundredth of each component of the start after them: what nearly all do. Also true
-// where they are not to be asked: of the ring, and of chains that are solved in place, whose b is gone.
+// Whether all of them end within a hundredth of each component of the start after them: what nearly all do. True of the
+// ring, which has no rounding.
+bool dpcri_joins_nearly(const dpcri_flow *flow, const dpcri_joint *joint);
+
+// The same; also true where they are not to be asked: of chains that are solved in place, whose b is gone.
 bool dpcri_joins_at_once(const dpcri_flow *flow, const dpcri_joint *joint);
 
 // Whether chunk number c of them ends near enough to the start after it for the difference to be rounding; else the

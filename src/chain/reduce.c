@@ -5,12 +5,14 @@
 //   1  chunks of C steps, side by side as the kernels' rows: M_c = A_last ... A_first, v_c = the chunk run from zero
 //   2  M = M_{K-1} ... M_0,  v by the loop over (M_c, v_c)
 //   3  g_c = M_c g_{c-1} + v_c from the g that comes in, then every chunk from its own, side by side
+//   4  what really goes out of them against g_c: where they do not join (joins.h), a sequence goes on in order
 //
 // Chunks are fixed by the range's length, so bits do not depend on threads. Work a step: one composition and two
 // applications; memory K (w + values).
 #include <string.h>
 
 #include "chain/distributed.h"
+#include "chain/joins.h"
 #include "chain/windows.h"
 #include "kern/squares.h"
 
@@ -166,53 +168,96 @@ void dpcri_range_reduce(dpcri_range *r, void *sum, void *end) {
     r->applications += f->rows * (f->n - count + (f->transposed ? count : 0) + count - 1);
 }
 
-// `count` chunks of `steps` steps from c on, of all sequences, from what goes out of the chunks before them.
-static void run_from(const dpcri_range *r, int64_t c, int64_t count, int64_t steps, int64_t group) {
+// `count` chunks of `steps` steps from c on, of one sequence, from what goes out of the chunks before them.
+static void run_row(const dpcri_range *r, int64_t c, int64_t count, int64_t steps, int64_t row) {
     const dpcri_flow *f = &r->flow;
-    const int64_t chunk_b = r->chunks.size * f->b_step, chunk_z = r->chunks.size * f->z_step;
-    (void)group;
-    for (int64_t row = 0; row < f->rows; row++) {
-        const int64_t m = start_of(r, c);
-        dpcri_span span = dpcri_flow_span(f, steps, count);
-        span.a = dpcri_at(f, f->a, m * f->a_step + row * f->a_row);
-        span.a_step = f->a_step;
-        span.a_row = r->chunks.size * f->a_step;
-        span.x = start_at(r, c, row);
-        span.x_row = f->rows * f->w;
-        span.r = dpcri_at(f, f->b, m * f->b_step + row * f->b_row);
-        span.r_step = f->b_step;
-        span.r_row = chunk_b;
-        span.y = dpcri_at_out(f, f->z, m * f->z_step + row * f->z_row);
-        span.y_step = f->z_step;
-        span.y_row = chunk_z;
-        if (!f->transposed) {
-            dpcri_flow_serial(f, &span);
-            continue;
-        }
-        dpcri_span first = span;  // z = g + b
-        first.n = 1;
-        f->kernels->table[DPCRI_APPLY][DPCR_IDENTITY](&first);
-        if (steps == 1) continue;
-        span.n = steps - 1;
-        span.a = dpcri_at(f, span.a, f->a_step);
-        span.x = span.y;
-        span.x_row = chunk_z;
-        span.r = dpcri_at(f, span.r, f->b_step);
-        span.y = dpcri_at_out(f, span.y, f->z_step);
+    const int64_t chunk_b = r->chunks.size * f->b_step, chunk_z = r->chunks.size * f->z_step, m = start_of(r, c);
+    dpcri_span span = dpcri_flow_span(f, steps, count);
+    span.a = dpcri_at(f, f->a, m * f->a_step + row * f->a_row);
+    span.a_step = f->a_step;
+    span.a_row = r->chunks.size * f->a_step;
+    span.x = start_at(r, c, row);
+    span.x_row = f->rows * f->w;
+    span.r = dpcri_at(f, f->b, m * f->b_step + row * f->b_row);
+    span.r_step = f->b_step;
+    span.r_row = chunk_b;
+    span.y = dpcri_at_out(f, f->z, m * f->z_step + row * f->z_row);
+    span.y_step = f->z_step;
+    span.y_row = chunk_z;
+    if (!f->transposed) {
         dpcri_flow_serial(f, &span);
+        return;
     }
+    dpcri_span first = span;  // z = g + b
+    first.n = 1;
+    f->kernels->table[DPCRI_APPLY][DPCR_IDENTITY](&first);
+    if (steps == 1) return;
+    span.n = steps - 1;
+    span.a = dpcri_at(f, span.a, f->a_step);
+    span.x = span.y;
+    span.x_row = chunk_z;
+    span.r = dpcri_at(f, span.r, f->b_step);
+    span.y = dpcri_at_out(f, span.y, f->z_step);
+    dpcri_flow_serial(f, &span);
+}
+
+static void run_from(const dpcri_range *r, int64_t c, int64_t count, int64_t steps, int64_t group) {
+    (void)group;
+    for (int64_t row = 0; row < r->flow.rows; row++) run_row(r, c, count, steps, row);
 }
 
 static void run_group(void *argument, int64_t i) { for_group(argument, i, run_from); }
 
-// What really goes out of chunk c, whose states are there, into the starts after it that are not finite.
-static void mend_starts(const dpcri_range *r, int64_t c) {
+// To end_at: what really goes out of chunk c, whose states are there.
+static void find_end(const dpcri_range *r, int64_t c, int64_t row) {
     const dpcri_flow *f = &r->flow;
     const int64_t last = dpcri_chunk_end(f, &r->chunks, c) - 1;
-    for (int64_t row = 0; row < f->rows; row++) {
-        if (dpcri_flow_finite(f, start_at(r, c + 1, row), f->w)) continue;
-        take_out(r, c, 1, steps_of(r, c), row, dpcri_at(f, f->z, last * f->z_step + row * f->z_row), f->z_row);
-        memcpy((void *)(uintptr_t)start_at(r, c + 1, row), end_at(r, c, row), (size_t)f->w * f->size);
+    take_out(r, c, 1, steps_of(r, c), row, dpcri_at(f, f->z, last * f->z_step + row * f->z_row), f->z_row);
+}
+
+static void start_from_end(const dpcri_range *r, int64_t c, int64_t row) {
+    const dpcri_flow *f = &r->flow;
+    memcpy((void *)(uintptr_t)start_at(r, c + 1, row), end_at(r, c, row), (size_t)f->w * f->size);
+}
+
+// The starts after chunk c that are not finite.
+static void mend_starts(const dpcri_range *r, int64_t c) {
+    for (int64_t row = 0; row < r->flow.rows; row++) {
+        if (dpcri_flow_finite(&r->flow, start_at(r, c + 1, row), r->flow.w)) continue;
+        find_end(r, c, row);
+        start_from_end(r, c, row);
+    }
+}
+
+// A sequence from chunk c on, whose start is there.
+static void run_in_order(const dpcri_range *r, int64_t c, int64_t row) {
+    for (int64_t past = r->chunks.count; c < past && !dpcri_watch_stopped(r->flow.watch); c++) {
+        run_row(r, c, 1, steps_of(r, c), row);
+        if (c + 1 == past) break;
+        find_end(r, c, row);
+        start_from_end(r, c, row);
+    }
+}
+
+// Goes on in order after the first of a sequence's chunks that does not join.
+static void look(dpcri_range *r, int64_t row) {
+    const dpcri_flow *f = &r->flow;
+    for (int64_t c = 0; c + 1 < r->chunks.count; c++) {
+        find_end(r, c, row);
+        const dpcri_joint joint = {
+            .first = start_of(r, c),
+            .chunk = r->chunks.size,
+            .count = 1,
+            .row = row,
+            .end = {end_at(r, c, row), 0, 1},
+            .next = {start_at(r, c + 1, row), 0, 1},
+        };
+        const void *m = f->values > 0 ? sum_at(r, c, r->sum_rows > 1 ? row : 0) : NULL;
+        if (dpcri_joins(f, &joint, 0, &(dpcri_product){m, 1, f->transposed})) continue;
+        start_from_end(r, c, row);
+        run_in_order(r, c + 1, row);
+        if (start_of(r, c + 1) < r->in_order) r->in_order = start_of(r, c + 1);
+        return;
     }
 }
 
@@ -235,7 +280,13 @@ void dpcri_range_apply(dpcri_range *r, const void *g) {
             if (c < last) mend_starts(r, c);
         }
     }
+    for (int64_t row = 0; f->z != f->b && row < f->rows; row++) look(r, row);
     r->applications += f->rows * (r->chunks.count - 1 + f->n - (f->transposed ? r->chunks.count : 0));
+}
+
+void dpcri_range_again(dpcri_range *r, int64_t row, const void *g) {
+    memcpy((void *)(uintptr_t)start_at(r, 0, row), g, (size_t)r->flow.w * r->flow.size);
+    run_in_order(r, 0, row);
 }
 
 void dpcri_range_out(const dpcri_flow *f, void *out) {

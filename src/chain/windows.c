@@ -17,7 +17,7 @@
 // the chunk that it comes out of is written yet, nor of those after it, so the loop goes on from that chunk's start.
 //
 // A chunk that ends elsewhere than the carry has it (joins.h): all groups end, then the loop goes on from the first
-// such end. Windows past the caches are looked at only where a product could lose a state of theirs.
+// such end. The kernels leave their lanes' ends side by side, so nobody reads them out of z.
 //
 // Far beyond the caches a window is asked for by loads while the one before it finishes, and states go past the caches,
 // which would read what is about to be written.
@@ -82,6 +82,7 @@ typedef struct group {
     int64_t number, count;
     dpcri_window windows[MOST_WINDOWS];
     int64_t lanes[MOST_WINDOWS];  // in use
+    bool joined[MOST_WINDOWS];    // as far as its kernel tells
 } group;
 
 static dpcr_dtype dtype_of(const dpcri_flow *f) {
@@ -116,7 +117,7 @@ static sizes sizes_of(const job *j) {
     const dpcri_flow *f = j->flow;
     const int64_t vector = j->lanes * (int64_t)f->size, read = j->chunk * (f->values + f->w) * vector;
     sizes s = {.buffer = j->summary ? 0 : read, .maps = (f->values + f->w) * vector, .starts = f->w * vector};
-    if (j->summary) s.starts += (f->w * (int64_t)f->size + 63) / 64 * 64;
+    s.starts += j->summary ? (f->w * (int64_t)f->size + 63) / 64 * 64 : s.starts;
     s.windows = GROUP_BYTES / read;
     s.windows = s.windows < 1 ? 1 : s.windows > MOST_WINDOWS ? MOST_WINDOWS : s.windows;
     const int64_t windows = dpcri_chunks_most(f->n, j->chunk) / j->lanes + 1, groups = windows / s.windows + 1;
@@ -310,12 +311,13 @@ static void carry(const job *j, const group *g, int64_t place) {
         j->kernels->carry(&g->windows[place], g->lanes[place], j->state);
 }
 
-static void finish(const job *j, const group *g, int64_t place) {
+static void finish(const job *j, group *g, int64_t place) {
     if (j->summary) {
         finish_rows(j, g, place);
+        g->joined[place] = false;
         return;
     }
-    j->kernels->finish(&g->windows[place]);
+    g->joined[place] = j->kernels->finish(&g->windows[place]);
     unstage(j, g, place);
 }
 
@@ -375,65 +377,33 @@ static void finish_lanes(const job *j, const group *g, int64_t place, int64_t la
 // The product of a lane.
 static dpcri_product product_of(const job *j, const group *g, int64_t place, int64_t lane) {
     const dpcri_flow *f = j->flow;
-    const dpcri_window *w = &g->windows[place];
-    if (j->summary) return (dpcri_product){dpcri_at(f, w->maps, lane * f->values), 1, f->transposed};
-    // Vector after vector, where a window has two.
-    const int64_t most = 64 / (int64_t)f->size, lanes = j->lanes < most ? j->lanes : most;
-    return (dpcri_product){dpcri_at(f, w->maps, lane / lanes * lanes * (f->values + f->w) + lane % lanes), lanes,
-                           false};
+    const void *const maps = g->windows[place].maps;
+    if (j->summary) return (dpcri_product){dpcri_at(f, maps, lane * f->values), 1, f->transposed};
+    return (dpcri_product){dpcri_at(f, maps, lane), j->lanes, false};
 }
 
-// Whether the first `count` lanes of a window, which have run, end where those after them start, the last of them in
-// `after`, [w].
-static void look(job *j, const group *g, int64_t place, int64_t count, const void *after) {
+// Whether the first `count` lanes of a window, which have run, end where the carry had those after them start. kept:
+// the kernels did, and left their ends where v was.
+static void look(job *j, const group *g, int64_t place, bool kept, int64_t count) {
     const dpcri_flow *f = j->flow;
+    const dpcri_window *w = &g->windows[place];
     const int64_t each = j->summary ? 1 : j->lanes, step = j->summary ? f->w : 1;
-    const dpcri_joint inner = {.first = first_step(j, g, place),
-                               .chunk = j->chunk,
-                               .count = count - 1,
-                               .row = j->row,
-                               .start = dpcri_at(f, g->windows[place].starts, step),
-                               .start_step = step,
-                               .start_each = each};
-    dpcri_joint end = inner;
-    end.first += (count - 1) * j->chunk;
-    end.count = end.start_each = 1, end.start = after;
-    if (count == 0 || (dpcri_joins_at_once(f, &inner) && dpcri_joins_at_once(f, &end))) return;
+    dpcri_joint joint = {
+        .first = first_step(j, g, place),
+        .chunk = j->chunk,
+        .count = count,
+        .row = j->row,
+        .next = {dpcri_at(f, w->starts, j->summary ? f->w : f->w * j->lanes), step, each},
+    };
+    joint.end =
+        kept ? (dpcri_chunk_states){dpcri_at(f, w->maps, f->values * each), step, each} : dpcri_joint_ends(f, &joint);
+    if (dpcri_joins_at_once(f, &joint)) return;
     for (int64_t c = 0; c < count; c++) {
         const dpcri_product product = product_of(j, g, place, c);
-        const bool last = c + 1 == count;
-        if (dpcri_joins(f, last ? &end : &inner, last ? 0 : c, &product)) continue;
+        if (dpcri_joins(f, &joint, c, &product)) continue;
         dpcri_joint_first(&j->apart_at, chunk_step(j, g, place, c + 1));
         return;
     }
-}
-
-static void look_at_group(job *j, const group *g, int64_t bad, int64_t lanes, const void *after) {
-    double state[MOST_WIDTH];
-    for (int64_t i = 0; i <= bad && i < g->count; i++) {
-        const int64_t count = i < bad ? g->lanes[i] : lanes;
-        const void *next = after;
-        if (count < g->lanes[i]) copy_start(j, g, i, count, state), next = state;
-        if (count == g->lanes[i] && i + 1 < g->count) copy_start(j, g, i + 1, 0, state), next = state;
-        look(j, g, i, count, next);
-    }
-}
-
-// Whether a window that went past the caches, from which its ends would have to be read again, has states from which a
-// product of the chunk could lose one: of 1e5 or more where its denormals have a hundred steps left, of doubles 1e13.
-// Else only products of 1e33 and more inside a chunk, that come back in it, could.
-static bool has_large_starts(const job *j, const group *g, const void *after) {
-    const int64_t w = j->flow->w, count = w * j->lanes;
-    const void *const starts = g->windows[0].starts;
-    bool large = false;
-    if (j->flow->size == 8) {
-        for (int64_t i = 0; i < count; i++) large |= fabs(((const double *)starts)[i]) >= 1e13;
-        for (int64_t i = 0; i < w; i++) large |= fabs(((const double *)after)[i]) >= 1e13;
-    } else {
-        for (int64_t i = 0; i < count; i++) large |= fabsf(((const float *)starts)[i]) >= 1e5F;
-        for (int64_t i = 0; i < w; i++) large |= fabsf(((const float *)after)[i]) >= 1e5F;
-    }
-    return large;
 }
 
 static void run_group(job *j, group *g) {
@@ -444,16 +414,15 @@ static void run_group(job *j, group *g) {
     for (int64_t i = 0; i < g->count; i++) carry(j, g, i);
     // What is not finite stays so, whatever it is multiplied by: the last state tells of all.
     const bool sound = dpcri_flow_finite(j->flow, j->state, j->flow->w);
-    double after[MOST_WIDTH] = {0};
-    memcpy(after, j->state, (size_t)j->flow->w * j->flow->size);
     int64_t lanes = 0;
     const int64_t bad = sound ? g->count : first_broken(j, g, &lanes);
     if (!sound) break_off(j, g, bad, lanes);
     atomic_store_explicit(&j->done, sound ? g->number + 1 : INT64_MAX, memory_order_release);
     for (int64_t i = 0; i < bad; i++) finish(j, g, i);
     if (!sound) finish_lanes(j, g, bad, lanes);
-    const bool past_caches = sound && j->kernels && g->count == 1 && g->windows[0].stream;
-    if (!past_caches || has_large_starts(j, g, after)) look_at_group(j, g, bad, lanes, after);
+    for (int64_t i = 0; i < bad; i++)
+        if (!g->joined[i]) look(j, g, i, !j->summary, g->lanes[i]);
+    if (!sound) look(j, g, bad, false, lanes);
 }
 
 static void run_slot(void *argument, int64_t slot) {

@@ -4,7 +4,7 @@
 //
 //   summarise   M_c and v_c of every lane, while the buffer fills
 //   carry       s_c = M_c s_{c-1} + v_c in order of the lanes                           (a few scalars a chunk)
-//   finish      the loop from s_{c-1} in every lane, written transposed back
+//   finish      the loop from s_{c-1} in every lane, written transposed back, and its ends beside s_c
 //
 // The arithmetic is that of the span kernels of the same level, operation by operation, so that windows and spans give
 // the same bits. Derivation: docs/math/chunked.md.
@@ -12,6 +12,9 @@
 #define DPCRI_CHUNKED_H
 
 #include "kern/kern.h"
+
+// A chunk's end joins the next one's start within this of it, by component, or by more (chain/joins.h).
+#define DPCRI_JOINS 1e-2
 
 // What finish asks for, of the window that comes next, from its lowest addresses on. NULL: nothing.
 typedef struct dpcri_ahead {
@@ -31,7 +34,7 @@ typedef struct dpcri_window {
     bool stream;   // far, and z lies at addresses of whole vectors: past the caches, by levels that can
     void *buffer;  // [C][values + w][lanes]
     void *maps;    // M [values][lanes], of op(A); v [w][lanes]
-    void *starts;  // s [w][lanes]
+    void *starts;  // s [w][lanes] that enters a lane, then s [w][lanes] that leaves it by M and v
 } dpcri_window;
 
 typedef struct dpcri_chunked_kernels {
@@ -39,7 +42,8 @@ typedef struct dpcri_chunked_kernels {
     void (*summarise)(const dpcri_window *window);
     // Enters `count` lanes with the state x [w], which becomes that of the lane after them.
     void (*carry)(const dpcri_window *window, int64_t count, void *x);
-    void (*finish)(const dpcri_window *window);
+    // Puts the lanes' last states where v was. Whether all of them, idle lanes' too, join what carry had leave them.
+    bool (*finish)(const dpcri_window *window);
 } dpcri_chunked_kernels;
 
 // The kernels of a form (dpcri_kernel_form), width and size of its blocks (DPCR_BLOCK); NULL where there are none.

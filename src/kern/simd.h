@@ -7,6 +7,7 @@
 #define DPCRI_SIMD_H
 
 #include <math.h>
+#include <stdbool.h>
 #include <stdint.h>
 #include <string.h>
 
@@ -208,6 +209,17 @@ DPCRI_INLINE vd vd_min(vd a, vd b) { return (vd)(((vdi)a & (a < b)) | ((vdi)b & 
 DPCRI_INLINE vf vf_max(vf a, vf b) { return (vf)(((vfi)a & (a > b)) | ((vfi)b & ~(a > b))); }
 DPCRI_INLINE vd vd_max(vd a, vd b) { return (vd)(((vdi)a & (a > b)) | ((vdi)b & ~(a > b))); }
 #endif
+
+// Whether any bit is set.
+DPCRI_INLINE bool vi_any(vdi mask) {
+#if defined(__AVX512F__)
+    return _mm512_test_epi64_mask((__m512i)mask, (__m512i)mask) != 0;
+#elif defined(__AVX2__)
+    return !_mm256_testz_si256((__m256i)mask, (__m256i)mask);
+#else
+    return (mask[0] | mask[1]) != 0;
+#endif
+}
 
 // The scalar fma of the same level: the same bits as one lane of the vector's.
 #if defined(__FMA__) || defined(__aarch64__)

@@ -31,6 +31,6 @@ dpcr_status dpcri_exscan(dpcri_comm *comm, int reversed, void *data, void *prefi
                          dpcr_combine *combine, void *user, bool *any, dpcr_error *error);
 
 // Tags of the library's own, below DPCR_TAGS.
-enum { DPCRI_TAG_GATHER, DPCRI_TAG_ALL, DPCRI_TAG_SCAN, DPCRI_TAG_STATE, DPCRI_TAG_HALO };
+enum { DPCRI_TAG_GATHER, DPCRI_TAG_ALL, DPCRI_TAG_SCAN, DPCRI_TAG_STATE, DPCRI_TAG_START, DPCRI_TAG_HALO };
 
 #endif
