@@ -354,6 +354,65 @@ static void activation_bounds(const dpcri_narrow_kernels *k, dpcr_dtype dtype) {
     assert_true(largest <= 1);
 }
 
+// Beside its own size: y and d, of one place, against sigmoid(u) and its slope. From 2 to 6 last places; what is
+// denormal in the result within one of the least.
+static void sigmoid_is(dpcr_dtype dtype, const char *who, double u, double y, double d) {
+    const double fall = exp(-fabs(u)), r = 1 / (1 + fall), wanted = u >= 0 ? r : fall * r, slope = fall * r * r;
+    const double eps = dtype == DPCR_F64 ? DBL_EPSILON : (double)FLT_EPSILON;
+    const double least = dtype == DPCR_F64 ? DBL_TRUE_MIN : (double)FLT_TRUE_MIN;
+    if (!(fabs(y - wanted) <= 3 * eps * wanted + 1.01 * least) || !(fabs(d - slope) <= 4 * eps * slope + 1.01 * least))
+        fail_msg("%s: sigmoid(%.9g) = %.9g and %.9g, wanted %.9g and %.9g", who, u, y, d, wanted, slope);
+}
+
+static void check_sigmoid(const dpcri_narrow_kernels *k, dpcr_dtype dtype, int64_t w) {
+    enum { LANES = 800 };
+    static double x[LANES * WIDEST], y[LANES * WIDEST], d[LANES * WIDEST], a[LANES * W * W];
+    const double most = dtype == DPCR_F64 ? 760 : 112;
+    double weight[W * W + WIDEST] = {0}, zero[WIDEST] = {0};
+    dpcri_narrow n = {.dtype = dtype,
+                      .width = w,
+                      .activation = DPCRI_ACT_SIGMOID,
+                      .diagonal = w > W,
+                      .weight = weight,
+                      .bias = x,
+                      .bias_step = w};
+    for (int64_t i = 0; i < w; i++) put(&n, weight, w > W ? i : i * w + i, 1);
+    for (int64_t i = 0; i < LANES * w; i++) put(&n, x, i, i % 2 ? noise(most) : i % 4 ? noise(20) : noise(1e-3));
+    dpcri_narrow_run run = {.lanes = LANES,
+                            .stride = 1,
+                            .steps = 1,
+                            .rows = 1,
+                            .in = zero,
+                            .states = y,
+                            .states_lane = w,
+                            .slopes = d,
+                            .slopes_lane = w};
+    k->advance(&n, &run);
+    for (int64_t i = 0; i < LANES * w; i++) sigmoid_is(dtype, "lanes", at(&n, x, i), at(&n, y, i), at(&n, d, i));
+    run.lanes = 1;
+    for (run.first = 0; run.first < LANES; run.first++) {
+        k->advance(&n, &run);
+        for (int64_t i = 0; i < w; i++)
+            sigmoid_is(dtype, "loop", at(&n, x, run.first * w + i), at(&n, y, i), at(&n, d, i));
+    }
+    if (w > W) return;
+    dpcri_narrow_point point = {
+        .lanes = LANES, .stride = 1, .rows = 1, .in = zero, .f = y, .f_lane = w, .a = a, .a_lane = w * w};
+    k->linearise(&n, &point);
+    for (int64_t i = 0; i < LANES * w; i++)
+        sigmoid_is(dtype, "linearise", at(&n, x, i), at(&n, y, i), at(&n, a, i / w * w * w + i % w * (w + 1)));
+}
+
+static void sigmoid_bounds(const dpcri_narrow_kernels *k, dpcr_dtype dtype) {
+    for (int64_t w = 1; w <= W; w++) check_sigmoid(k, dtype, w);
+    check_sigmoid(k, dtype, WIDEST);
+}
+
+static void sigmoid_is_accurate_beside_its_size(void **state) {
+    (void)state;
+    every_kernel(sigmoid_bounds);
+}
+
 static void limits(const dpcri_narrow_kernels *k, dpcr_dtype dtype) {
     enum { POINTS = 6 };
     double x[POINTS], y[POINTS], one[POINTS];
@@ -483,6 +542,7 @@ int main(void) {
         cmocka_unit_test(wide_lanes_are_the_loop),
         cmocka_unit_test(batches_give_the_loops_bits),
         cmocka_unit_test(tanh_is_as_accurate_as_stated),
+        cmocka_unit_test(sigmoid_is_accurate_beside_its_size),
         cmocka_unit_test(limits_are_the_functions_own),
         cmocka_unit_test(nan_stays_in_its_lane),
         cmocka_unit_test(jacobians_are_the_slopes),

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 // The activations of narrow steps at the level of the compiler's flags, for a point (the loop's state) and for vectors
-// of lanes:  value_X(activation, u), slope_X(activation, y), tanh_X(u),  X in
+// of lanes:  the functions of narrow_activations.inc, name_X,  X in
 //     f1 float      f4 4 floats      vf a vector of floats
 //     d2 2 doubles  d4 4 doubles     vd a vector of doubles
 #ifndef DPCRI_NARROW_VALUES_H
@@ -40,8 +40,10 @@ DPCRI_INLINE f1 f1_fma(f1 a, f1 b, f1 c) { return sf_fma(a, b, c); }
 DPCRI_INLINE f4 f4_fma(f4 a, f4 b, f4 c) { return (f4)_mm_fmadd_ps((__m128)a, (__m128)b, (__m128)c); }
 DPCRI_INLINE d2 d2_fma(d2 a, d2 b, d2 c) { return (d2)_mm_fmadd_pd((__m128d)a, (__m128d)b, (__m128d)c); }
 DPCRI_INLINE d4 d4_fma(d4 a, d4 b, d4 c) { return (d4)_mm256_fmadd_pd((__m256d)a, (__m256d)b, (__m256d)c); }
+DPCRI_INLINE f4 f4_min(f4 a, f4 b) { return (f4)_mm_min_ps((__m128)a, (__m128)b); }
 DPCRI_INLINE d2 d2_min(d2 a, d2 b) { return (d2)_mm_min_pd((__m128d)a, (__m128d)b); }
 DPCRI_INLINE d4 d4_min(d4 a, d4 b) { return (d4)_mm256_min_pd((__m256d)a, (__m256d)b); }
+DPCRI_INLINE f4 f4_max(f4 a, f4 b) { return (f4)_mm_max_ps((__m128)a, (__m128)b); }
 DPCRI_INLINE d2 d2_max(d2 a, d2 b) { return (d2)_mm_max_pd((__m128d)a, (__m128d)b); }
 DPCRI_INLINE d4 d4_max(d4 a, d4 b) { return (d4)_mm256_max_pd((__m256d)a, (__m256d)b); }
 #else
@@ -58,8 +60,10 @@ DPCRI_INLINE f4 f4_fma(f4 a, f4 b, f4 c) { return a * b + c; }
 DPCRI_INLINE d2 d2_fma(d2 a, d2 b, d2 c) { return a * b + c; }
 DPCRI_INLINE d4 d4_fma(d4 a, d4 b, d4 c) { return a * b + c; }
 #endif
+DPCRI_INLINE f4 f4_min(f4 a, f4 b) { return (f4)(((f4i)a & (a < b)) | ((f4i)b & ~(a < b))); }
 DPCRI_INLINE d2 d2_min(d2 a, d2 b) { return (d2)(((d2i)a & (a < b)) | ((d2i)b & ~(a < b))); }
 DPCRI_INLINE d4 d4_min(d4 a, d4 b) { return (d4)(((d4i)a & (a < b)) | ((d4i)b & ~(a < b))); }
+DPCRI_INLINE f4 f4_max(f4 a, f4 b) { return (f4)(((f4i)a & (a > b)) | ((f4i)b & ~(a > b))); }
 DPCRI_INLINE d2 d2_max(d2 a, d2 b) { return (d2)(((d2i)a & (a > b)) | ((d2i)b & ~(a > b))); }
 DPCRI_INLINE d4 d4_max(d4 a, d4 b) { return (d4)(((d4i)a & (a > b)) | ((d4i)b & ~(a > b))); }
 #endif
@@ -99,32 +103,67 @@ POSITIVE(vd, vdi)
 DPCRI_INLINE f1 f1_positive(f1 u, f1 y) { return u <= 0 ? 0 : y; }
 
 #define NARROW_TANH_LIMIT 7.8f
-#define T float
-#define IS_FLOAT 1
+#define VALUES_ONLY
+#define SET(x) V_(set)((T)(x))
 #define A_SET(c) JOIN(X, _set)((T)(c))
 #define A_FMA JOIN(X, _fma)
 #define A_CLAMP JOIN(X, _clamp)
 #define A_POSITIVE JOIN(X, _positive)
+#define A_SIGMOID JOIN(value_sigmoid_, X)
+#define A_TANH JOIN(tanh_vector_, X)
 #define A(name) JOIN(name##_, X)
 #define JOIN(a, b) JOINED(a, b)
 #define JOINED(a, b) a##b
+
+#define T float
+#define IS_FLOAT 1
+
+#define X f4
+#define V f4
+#define VI f4i
+#define VN 4
+#define N(name) name##_f4
+#define V_(op) f4_##op
+#define TANH_BY_EXP
+#include "kern/nn_activations.inc"
+#undef TANH_BY_EXP
+#include "kern/narrow_activations.inc"
+#undef X
+#undef V
+#undef VI
+#undef VN
+#undef N
+#undef V_
+
+#define X vf
+#define V vf
+#define VI vfi
+#define VN VF
+#define N(name) name##_vf
+#define V_(op) vf_##op
+#include "kern/nn_activations.inc"
+#include "kern/narrow_activations.inc"
+#undef X
+#undef V
+#undef VI
+#undef VN
+#undef N
+#undef V_
+
+DPCRI_INLINE void value_sigmoid_f1(f1 u, f1 *y, f1 *d) {
+    f4 values, slopes;
+    value_sigmoid_f4(f4_set(u), &values, &slopes);
+    *y = values[0], *d = slopes[0];
+}
 #define X f1
 #include "kern/narrow_activations.inc"
 #undef X
-#define X f4
-#include "kern/narrow_activations.inc"
-#undef X
-#define X vf
-#include "kern/narrow_activations.inc"
-#undef X
+
 #undef T
 #undef IS_FLOAT
 
 #define T double
 #define IS_FLOAT 0
-#define VALUES_ONLY
-#define SET(x) V_(set)((T)(x))
-#define A_TANH JOIN(tanh_vector_, X)
 
 #define X d2
 #define V d2
@@ -180,6 +219,7 @@ DPCRI_INLINE f1 f1_positive(f1 u, f1 y) { return u <= 0 ? 0 : y; }
 #undef A_FMA
 #undef A_CLAMP
 #undef A_POSITIVE
+#undef A_SIGMOID
 #undef A
 #undef JOIN
 #undef JOINED

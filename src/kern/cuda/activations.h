@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
-// Activations of cells and layers, and their slopes. GELU and SiLU are those of kern/nn_activations.inc operation by
-// operation, so that their bits are the host's with fma. They are calls: what they take stays out of the loops of
-// others. docs/math/cells.md, docs/math/activations.md.
+// Activations of cells and layers, and their slopes. Sigmoid, GELU and SiLU are those of kern/nn_activations.inc
+// operation by operation, so that their bits are the host's with fma. They are calls: what they take stays out of the
+// loops of others. docs/math/cells.md, docs/math/activations.md.
 #ifndef DPCRI_CUDA_ACTIVATIONS_H
 #define DPCRI_CUDA_ACTIVATIONS_H
 
@@ -133,6 +133,17 @@ SIMT T raised_fall(T u) {
 SIMT float lowering(float) { return 0x1p-64f; }
 SIMT double lowering(double) { return 0x1p-512; }
 
+template <class T>
+SIMT_CALLED T sigmoid(T u) {
+    const T e = raised_fall(u) * lowering(u), r = T(1) / (T(1) + e);
+    return u >= T(0) ? r : e / (T(1) + e);
+}
+template <class T>
+SIMT_CALLED T sigmoid_slope(T u) {
+    const T e = raised_fall(u) * lowering(u), r = T(1) / (T(1) + e);
+    return e * r * r;
+}
+
 // u sigmoid(u); infinities give 0 and infinity.
 template <class T>
 SIMT_CALLED T silu(T u) {
@@ -208,11 +219,11 @@ SIMT T value(int activation, T u) {
         case DPCRI_CUDA_TANH: return tanh_of(u);
         case DPCRI_CUDA_GELU: return gelu(u);
         case DPCRI_CUDA_SILU: return silu(u);
-        default: return simt::fma(tanh_of(T(0.5) * u), T(0.5), T(0.5));
+        default: return sigmoid(u);
     }
 }
 
-// Whether y = act(u) tells act'(u).
+// Whether y = act(u) tells act'(u); sigmoid's less well where y is near 1.
 SIMT_BOTH bool told_by_value(int activation) { return activation != DPCRI_CUDA_GELU && activation != DPCRI_CUDA_SILU; }
 
 // act'(u) from y = act(u), where that tells it
@@ -232,12 +243,13 @@ SIMT T slope(int activation, T u, T y) {
     switch (activation) {
         case DPCRI_CUDA_GELU: return gelu_slope(u);
         case DPCRI_CUDA_SILU: return silu_slope(u);
+        case DPCRI_CUDA_SIGMOID: return sigmoid_slope(u);
         default: return slope_of_value(activation, y);
     }
 }
 template <class T>
 SIMT T slope(int activation, T u) {
-    return told_by_value(activation) ? slope_of_value(activation, value(activation, u)) : slope(activation, u, u);
+    return slope(activation, u, activation == DPCRI_CUDA_TANH ? tanh_of(u) : u);
 }
 
 }  // namespace cells
