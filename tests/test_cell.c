@@ -186,6 +186,33 @@ static void overlap_is_the_loop(void **state) {
         }
 }
 
+// Where denormals are flushed, states that differ by one look equal to a subtraction: the loop's bits are still asked
+// for.
+static void flushed_differences_are_differences(void **state) {
+    (void)state;
+    const int before = dpcr_flush_denormals(1);
+    for (int dtype = DPCR_F32; dtype <= DPCR_F64; dtype++)
+        for (int i = 0; i < WIDTHS; i++)
+            for (int method = DPCR_METHOD_SEQUENTIAL + 1; method < DPCR_METHOD_COUNT; method++) {
+                const int64_t w = widths[i];
+                if (method == DPCR_METHOD_BLOCK && w % 2 != 0) continue;
+                fixture f = make((dpcr_dtype)dtype, DPCR_CELL_DENSE, w, DPCR_ACT_DEFAULT, 0, 0, L, B);
+                double z0[B * 65], loop[L * B * 65], z[L * B * 65];
+                const double tiny = dtype == DPCR_F64 ? 1e-307 : 1e-37;
+                fill(f.o.dtype, f.input, f.inputs, tiny), fill(f.o.dtype, z0, B * w, tiny);
+                dpcr_reason reason;
+                solve(&f, DPCR_METHOD_SEQUENTIAL, z0, loop, &reason);
+                solve(&f, (dpcr_method)method, z0, z, &reason);
+                for (int64_t k = 0; k < L * B * w; k++)
+                    if (at(f.o.dtype, z, k) != at(f.o.dtype, loop, k))
+                        fail_msg("width %d, %s: %g at %d, the loop has %g", (int)w,
+                                 dpcr_method_name((dpcr_method)method), at(f.o.dtype, z, k), (int)k,
+                                 at(f.o.dtype, loop, k));
+                drop(&f);
+            }
+    dpcr_flush_denormals(before);
+}
+
 // ---- gradients ----
 
 // sum of c . z over all steps, by the callback
@@ -339,6 +366,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(steps_are_as_documented),
         cmocka_unit_test(overlap_is_the_loop),
+        cmocka_unit_test(flushed_differences_are_differences),
         cmocka_unit_test(gradients_agree_with_differences),
         cmocka_unit_test(misuse_is_refused_in_words),
     };

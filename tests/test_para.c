@@ -8,6 +8,7 @@
 #include <stdint.h>
 // cmocka needs the four above
 #include <cmocka.h>
+#include <float.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -52,6 +53,8 @@ static problem problem_make(dpcri_isa level, dpcr_dtype dtype, int kind, int64_t
         p.arrays[use] = guarded(use, (size_t)sizes[use] * p.kernels->gates.element, beginning);
         fill(dtype, p.arrays[use], sizes[use], use == INPUT ? 2 : 1);
     }
+    for (int64_t i = 0; i < all * p.count; i += 5)  // gates that are all but closed
+        put_number(dtype, p.arrays[INPUT], i, number_at(dtype, p.arrays[INPUT], i) - 15);
     p.gates.forward = kind == DPCRI_PARA_LINEAR ? NULL : p.arrays[DIAGONALS];
     p.gates.bias = kind == DPCRI_PARA_LSTM ? p.arrays[PEEPHOLES] : NULL;
     return p;
@@ -175,8 +178,15 @@ static void check_forward(const problem *p, int64_t lane, int64_t step, int64_t 
     read_state(p, STATES, now, i, got);
     near("c'", p, (double)got[0], s[0]);
     near("h'", p, (double)got[1], s[1]);
-    for (int q = 0; q < (p->gates.kind == DPCRI_PARA_LINEAR ? 2 : 3); q++)
-        near("tape", p, number(p, TAPE, place(lane, step, row, p->tape) + q * H + i), t[q]);
+    for (int q = 0; q < (p->gates.kind == DPCRI_PARA_LINEAR ? 2 : 3); q++) {
+        const double tape = number(p, TAPE, place(lane, step, row, p->tape) + q * H + i);
+        near("tape", p, tape, t[q]);
+        const bool gate = q == 0 || (q == 1) == (p->gates.kind == DPCRI_PARA_GRU);
+        const long double eps = p->dtype == DPCR_F64 ? DBL_EPSILON : FLT_EPSILON;
+        // The sum that a gate is made of is rounded by up to 20 eps.
+        if (gate && !(fabsl(tape - t[q]) <= 40 * eps * t[q]))
+            fail_msg("gate %d, kind %d: %.9g, wanted %.9Lg to digits of its own", q, (int)p->gates.kind, tape, t[q]);
+    }
     if (step < STEPS - 1) return;
     read_state(p, OUT, (lane * ROWS + row) * p->state, i, s);
     assert_true(s[0] == got[0] && s[1] == got[1]);

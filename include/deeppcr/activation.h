@@ -9,9 +9,8 @@
 extern "C" {
 #endif
 
-// Dense chains of width 1 to 4 and recurrent cells take the sigmoid as (1 + tanh(z / 2)) / 2: right to
-// 3e-7 in float and 3e-16 in double, not to as much of itself far below 0, where it is 0 at last. Wider networks' is
-// e^z there.
+// Values and slopes are right to some roundings of themselves, but for the slopes where they are near 0 beside the
+// terms that they are made of (tanh's far from 0, GELU's and SiLU's near their zero).
 typedef enum dpcr_activation {
     DPCR_ACT_DEFAULT = 0,  // mlp: ReLU; resnet: tanh (linear branch), ReLU (two-layer branch); cells: tanh
     DPCR_ACT_IDENTITY,

@@ -33,8 +33,8 @@
 //             o = s(x_o + a_o h + C_o c'),  h' = o tanh(c')
 //   minGRU    z = s(x_z), q = x_q,   h' = (1 - z) h + z q:  a gated linear recurrence
 //
-// s, the sigmoid, is 1/2 + tanh(u/2)/2: within 2 eps of 1, so a gate that is all but closed is not known to digits of
-// its own (float32: of s(-10) 3, of s(-16) 1; s(-20) is 0).
+// s, the sigmoid, is known to digits of its own, however closed a gate is. Of a GRU's r and z, which are added to and
+// not multiplied with, it is 1/2 + tanh(u/2)/2, within 2 eps of 1; on a device of all.
 //
 // Source of the formulas: the documentation of torch.nn; ParaRNN (arXiv 2510.21450); minGRU (arXiv 2410.01201);
 // derivatives in docs/math/recurrent.md.

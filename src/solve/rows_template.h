@@ -48,7 +48,8 @@ static bool SUFFIX(residual_row)(const REAL *f, const REAL *z, REAL *r, int64_t 
         const REAL size = (REAL)fabs((double)r[i]), value = (REAL)fabs((double)z[i]);
         const double relative = (double)(value > 1 ? size / value : size);
         if (!(relative <= *worst)) *worst = relative == relative ? relative : HUGE_VAL;
-        within = within && size <= atol + rtol * value;  // false for NaN
+        // False for NaN. A difference of small numbers may have been flushed to 0.
+        within = within && size <= atol + rtol * value && (atol + rtol > 0 || f[i] == z[i]);
     }
     return within;
 }

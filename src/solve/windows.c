@@ -17,6 +17,7 @@
 
 bool dpcri_solve_has_windows(const dpcr_steps *steps, const dpcr_solve_options *options) {
     if (!steps->window || options->window || options->guess == DPCR_GUESS_GIVEN || options->step_scale) return false;
+    if (options->atol == 0 && options->rtol == 0) return false;  // they leave no state of the step's own making
     if (options->method == DPCR_METHOD_NEWTON) return options->scheme == DPCR_SCHEME_AUTO;
     return options->method == DPCR_METHOD_SHOOTING && !options->chunk;
 }
