@@ -64,6 +64,8 @@ int cli_fail_in_words(int status, const char *text);
 // CLI_STRICTLY: computing that must not fall back, where what is not supported is to go on.
 typedef enum cli_doing { CLI_READING, CLI_WRITING, CLI_COMPUTING, CLI_STRICTLY } cli_doing;
 int cli_fail_error(const dpcr_error *error, cli_doing doing);
+// The same of a recurrent network's weights that were to be read: where they lie behind a prefix it names the option.
+int cli_fail_weights(const dpcr_error *error);
 // The same of training, whose data a checkpoint may not fit: the library calls their number data.count.
 int cli_fail_training(const dpcr_error *error);
 // A line like that of what does not end the program.
@@ -301,7 +303,7 @@ void cli_csv_text(FILE *out, const char *text);
 int cli_csv_result(const cli_common *common, const cli_result *result);
 // Writes a whole file, as dpcr_text_write does.
 int cli_write_file(const char *path, const char *text, size_t bytes);
-// Human text on stdout, unless --json or --quiet.
+// Human text on stdout, unless --json or --quiet, or where an output goes there (cli_stdout_share).
 void cli_say(const cli_common *common, const char *format, ...) __attribute__((format(printf, 2, 3)));
 // The usual end of a verb: CSV, JSON. Returns `status`, or the code of what went wrong.
 int cli_finish(const cli_common *common, const cli_result *result, int status);
@@ -342,8 +344,9 @@ bool cli_sound_name(const char *path);
 int cli_sound_read(const char *path, dpcr_array *x, int *rate);
 // Has it no NaN, infinity or sample of more than 1e30, of which there would be no features? Else tells it: exit code 5.
 int cli_sound_check(const char *path, const dpcr_array *x);
-// Can the format that `path` ends in hold a sound of that form, [samples][channels]? Else tells it. The exit code.
-int cli_sound_fits(const char *path, const dpcr_array *x);
+// Can the format that `path` ends in hold a sound of that form, [samples][channels], at that sampling rate? Else tells
+// it. The exit code.
+int cli_sound_fits(const char *path, const dpcr_array *x, int rate);
 // Writes one that fits (.wav and others of float, .flac of 24 bits, telling what is clipped), as cli_write_file does.
 int cli_sound_write(const char *path, const dpcr_array *x, int rate);
 
@@ -376,5 +379,10 @@ bool cli_distinct(const cli_file *files, size_t count);
 // Is none of the files that are written one of those that are read: a file, a member FILE.npz:NAME, or what is read in
 // a data set's folder? Tells it otherwise and returns false.
 bool cli_spares(const cli_file *written, size_t count, const cli_file *read, size_t inputs);
+// Does standard output get at most one of these files, --csv among them, and --json? Tells it otherwise and returns
+// false (exit code 2). Where it gets one, cli_say says nothing from then on: no text goes between arrays.
+bool cli_stdout_share(cli_common *common, const cli_file *written, size_t count);
+// All three, as a verb asks them of its outputs.
+bool cli_outputs_settle(cli_common *common, const cli_file *written, size_t count, const cli_file *read, size_t inputs);
 
 #endif

@@ -69,11 +69,10 @@ static int tell(const conversion *c, const dpcr_tensors *tensors) {
     }
     cli_set_bool(&result, "peepholes", dpcr_tensors_find(tensors, "weight_ch_l0") != NULL);
     cli_set_text(&result, "output", c->output);
-    if (!cli_is_stdout(c->output))
-        cli_say(&c->common,
-                "%s, %lld layer%s%s, inputs %lld, hidden %lld, %s, in %s: 'deeppcr solve %s --weights' runs it\n", kind,
-                (long long)layers, layers > 1 ? "s" : "", both ? ", both directions" : "", (long long)ih->shape[1],
-                (long long)hh->shape[1], dpcr_dtype_name(ih->dtype), c->output, kind);
+    cli_say(&c->common,
+            "%s, %lld layer%s%s, inputs %lld, hidden %lld, %s, in %s: 'deeppcr solve %s --weights' runs it\n", kind,
+            (long long)layers, layers > 1 ? "s" : "", both ? ", both directions" : "", (long long)ih->shape[1],
+            (long long)hh->shape[1], dpcr_dtype_name(ih->dtype), c->output, kind);
     const int status = cli_finish(&c->common, &result, CLI_DONE);
     cli_result_destroy(&result);
     return status;
@@ -139,7 +138,7 @@ static int convert_sound(conversion *c) {
     cli_set_int(&r, "hop", c->features.hop);
     cli_set_int(&r, "coefficients", c->features.coefficients);
     cli_set_text(&r, "output", c->output);
-    if (!status && !cli_is_stdout(c->output))
+    if (!status)
         cli_say(&c->common, "%lld frame%s of %lld feature%s in %s\n", (long long)features.shape[0],
                 cli_s(features.shape[0]), (long long)features.shape[1], cli_s(features.shape[1]), c->output);
     if (!status) status = cli_finish(&c->common, &r, CLI_DONE);
@@ -156,8 +155,7 @@ static bool place_weights(const conversion *c) {
     return cli_safetensors_name(output, c->output);
 }
 
-static int refuse(const conversion *c) {
-    const bool to_stdout = cli_is_stdout(c->output);
+static int refuse(conversion *c) {
     if (!c->model || !c->output)
         return cli_fail(CLI_USAGE, "wanted MODEL.onnx and OUT.safetensors, or RECORDING and OUT.npy");
     if (c->features.given && !cli_sound_name(c->model))
@@ -169,10 +167,9 @@ static int refuse(const conversion *c) {
             return cli_fail(CLI_USAGE, "'%s': the features of a recording are written as .npy or .npz", c->output);
     }
     if (!cli_sound_name(c->model) && !place_weights(c)) return CLI_USAGE;
-    if (to_stdout + c->common.json + cli_is_stdout(c->common.csv) > 1)
-        return cli_fail(CLI_USAGE, "standard output is wanted twice (--json, --csv - or '-')");
-    if (!to_stdout && !cli_writable("the output", c->output)) return CLI_RESOURCES;
     const cli_file files[] = {{"the input", c->model}, {"the output", c->output}, {"--csv", c->common.csv}};
+    if (!cli_stdout_share(&c->common, files + 1, 2)) return CLI_USAGE;
+    if (!cli_is_stdout(c->output) && !cli_writable("the output", c->output)) return CLI_RESOURCES;
     return cli_distinct(files, 3) ? CLI_DONE : CLI_USAGE;
 }
 

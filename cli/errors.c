@@ -127,6 +127,13 @@ int cli_fail_error(const dpcr_error *error, cli_doing doing) {
     return fail_with(error, error->text[0] ? error->text : dpcr_status_name(error->status), doing);
 }
 
+int cli_fail_weights(const dpcr_error *error) {
+    char text[sizeof error->text + 32];
+    if (!strstr(error->text, " stands behind the prefix '")) return cli_fail_error(error, CLI_READING);
+    snprintf(text, sizeof text, "%s: give it with --prefix", error->text);
+    return fail_with(error, text, CLI_READING);
+}
+
 int cli_fail_training(const dpcr_error *error) {
     // What the library compares, and the options that it follows from.
     static const struct {

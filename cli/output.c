@@ -291,6 +291,26 @@ bool cli_spares(const cli_file *written, size_t count, const cli_file *read, siz
     return true;
 }
 
+bool cli_stdout_share(cli_common *common, const cli_file *written, size_t count) {
+    const char *taken = common->json ? "--json" : NULL;
+    for (size_t i = 0; i < count; i++) {
+        if (!cli_is_stdout(written[i].path)) continue;
+        if (taken) {
+            cli_fail(CLI_USAGE, "standard output is wanted twice (%s and %s)", taken, written[i].option);
+            return false;
+        }
+        taken = written[i].option;
+        common->stdout_taken = true;
+    }
+    return true;
+}
+
+bool cli_outputs_settle(cli_common *common, const cli_file *written, size_t count, const cli_file *read,
+                        size_t inputs) {
+    return cli_stdout_share(common, written, count) && cli_distinct(written, count) &&
+           cli_spares(written, count, read, inputs);
+}
+
 // ---- text ----
 
 void cli_say(const cli_common *common, const char *format, ...) {

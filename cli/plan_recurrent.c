@@ -59,7 +59,7 @@ static int make_network(dpcr_context *context, const cli_plan *p, subject *s) {
         if (!cli_readable("the weights", p->weights)) return CLI_INPUT;
         return dpcr_recurrent_load(context, p->weights, p->prefix, p->kind, &s->network, &error) == DPCR_OK
                    ? CLI_DONE
-                   : cli_fail_error(&error, CLI_READING);
+                   : cli_fail_weights(&error);
     }
     dpcr_recurrent_options options = {.size = sizeof options,
                                       .kind = p->kind,

@@ -27,10 +27,9 @@ static bool place_gradients(const char *path) {
     return cli_name_ends(path, ".npz") || cli_safetensors_name("--grads", path);
 }
 
-static int refuse(const cli_scan *s) {
+static int refuse(cli_scan *s) {
     const char *const outputs[] = {s->output, s->final, s->grads};
     const bool back = s->grad_output || s->grad_final;
-    int to_stdout = s->common.json + cli_is_stdout(s->common.csv);
     char needed[64];
     join_needed(s, needed, sizeof needed);
     if (!s->input) return cli_fail(CLI_USAGE, "no --input: wanted an npz file with %s", needed);
@@ -43,15 +42,13 @@ static int refuse(const cli_scan *s) {
                                         : "--grads wants --grad-output or --grad-final, where the gradients come from");
     if (s->grad_output && s->grad_final && !strcmp(s->grad_output, "-") && !strcmp(s->grad_final, "-"))
         return cli_fail(CLI_USAGE, "standard input ('-') holds one array only");
-    for (size_t i = 0; i < 3; i++) to_stdout += cli_is_stdout(outputs[i]);
     if (cli_is_stdout(s->grads)) return cli_fail(CLI_USAGE, "--grads wants a file");
-    if (to_stdout > 1) return cli_fail(CLI_USAGE, "standard output is wanted twice (--json, --csv - or '-')");
     for (size_t i = 0; i < 2; i++)
         if (!cli_array_place(outputs[i])) return CLI_USAGE;
     const cli_file written[] = {
         {"--output", s->output}, {"--final", s->final}, {"--grads", s->grads}, {"--csv", s->common.csv}};
     const cli_file read[] = {{"--input", s->input}, {"--grad-output", s->grad_output}, {"--grad-final", s->grad_final}};
-    if (!cli_distinct(written, 4) || !cli_spares(written, 4, read, 3)) return CLI_USAGE;
+    if (!cli_outputs_settle(&s->common, written, 4, read, 3)) return CLI_USAGE;
     if (!place_gradients(s->grads)) return CLI_USAGE;
     for (size_t i = 0; i < 3; i++)
         if (outputs[i] && !cli_is_stdout(outputs[i]) && !cli_writable("the output", outputs[i])) return CLI_RESOURCES;
@@ -198,9 +195,8 @@ int cli_scan_tell(const cli_scan *s, cli_result *r, const char *line) {
     cli_set_real(r, "seconds", s->seconds);
     if (cli_scan_goes_back(s)) cli_set_real(r, "backward_seconds", s->back_seconds);
     if (s->output) cli_set_text(r, "output", s->output);
-    if (!cli_is_stdout(s->output) && !cli_is_stdout(s->final))
-        cli_say(&s->common, "%s, %d thread%s: %.3g s%s%s%s\n", line, threads, cli_s(threads), s->seconds,
-                cli_scan_goes_back(s) ? ", and back" : "", s->output ? ", in " : "", s->output ? s->output : "");
+    cli_say(&s->common, "%s, %d thread%s: %.3g s%s%s%s\n", line, threads, cli_s(threads), s->seconds,
+            cli_scan_goes_back(s) ? ", and back" : "", s->output ? ", in " : "", s->output ? s->output : "");
     const int status = cli_finish(&s->common, r, CLI_DONE);
     cli_result_destroy(r);
     return status;

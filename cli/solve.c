@@ -268,11 +268,10 @@ static int tell(const solve *s, const dpcr_chain_shape *shape, const dpcr_chain_
     }
     cli_set_text(&r, "sentence", s->why);
     cli_set_text(&r, "output", s->output);
-    if (!cli_is_stdout(s->output))
-        cli_say(&s->common, "%lld step%s, batch %lld, width %lld, %s: %s, depth %lld, %.3g s, in '%s'\n",
-                (long long)shape->length, cli_s(shape->length), (long long)shape->batch,
-                (long long)shape->transition.rows, dpcr_structure_name(shape->transition.structure),
-                dpcr_scheme_name(report->scheme), (long long)report->depth, report->seconds, s->output);
+    cli_say(&s->common, "%lld step%s, batch %lld, width %lld, %s: %s, depth %lld, %.3g s, in '%s'\n",
+            (long long)shape->length, cli_s(shape->length), (long long)shape->batch, (long long)shape->transition.rows,
+            dpcr_structure_name(shape->transition.structure), dpcr_scheme_name(report->scheme),
+            (long long)report->depth, report->seconds, s->output);
     const int status = cli_finish(&s->common, &r, CLI_DONE);
     cli_result_destroy(&r);
     return status;
@@ -494,19 +493,15 @@ static int refuse(solve *s, const char *kind) {
         return cli_fail(CLI_USAGE, "--z0 beside --transposed: that chain starts with the last b alone");
     if (count_stdin(s) > 1) return cli_fail(CLI_USAGE, "standard input ('-') holds one array only");
     if (!cli_array_place(s->output)) return CLI_USAGE;
-    const bool to_stdout = cli_is_stdout(s->output);
-    if (to_stdout && s->common.json) return cli_fail(CLI_USAGE, "--json and --output - both want standard output");
-    if (to_stdout && cli_is_stdout(s->common.csv))
-        return cli_fail(CLI_USAGE, "--csv - and --output - both want standard output");
     const cli_file written[] = {{"--output", s->output}, {"--csv", s->common.csv}};
     const cli_file read[] = {{"--input", s->input}, {"--A", s->a},           {"--b", s->b},
                              {"--z0", s->z0},       {"--indptr", s->indptr}, {"--indices", s->indices}};
-    if (!cli_distinct(written, 2) || !cli_spares(written, 2, read, 6)) return CLI_USAGE;
+    if (!cli_outputs_settle(&s->common, written, 2, read, 6)) return CLI_USAGE;
     int status = refuse_ranks(s);
     if (status || s->distributed) return status;
     status = refuse_options(s);
     if (status) return status;
-    if (!to_stdout && !cli_writable("the output", s->output)) return CLI_RESOURCES;
+    if (!cli_is_stdout(s->output) && !cli_writable("the output", s->output)) return CLI_RESOURCES;
     return CLI_DONE;
 }
 

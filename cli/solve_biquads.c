@@ -190,11 +190,9 @@ static int tell(const biquads *b, const work *w) {
     cli_set_real(&r, "seconds", w->seconds);
     cli_set_real(&r, "ns_per_sample", samples > 0 ? 1e9 * w->seconds / samples : 0);
     if (b->output) cli_set_text(&r, "output", b->output);
-    if (!cli_is_stdout(b->output))
-        cli_say(&b->common, "%lld channel%s of %lld sample%s, order %lld: %.3g s, %.2f ns a sample\n",
-                (long long)w->channels, cli_s(w->channels), (long long)w->length, cli_s(w->length),
-                (long long)(2 * dpcr_filter_sections(w->filter)), w->seconds,
-                samples > 0 ? 1e9 * w->seconds / samples : 0);
+    cli_say(&b->common, "%lld channel%s of %lld sample%s, order %lld: %.3g s, %.2f ns a sample\n",
+            (long long)w->channels, cli_s(w->channels), (long long)w->length, cli_s(w->length),
+            (long long)(2 * dpcr_filter_sections(w->filter)), w->seconds, samples > 0 ? 1e9 * w->seconds / samples : 0);
     const int status = cli_finish(&b->common, &r, CLI_DONE);
     cli_result_destroy(&r);
     return status;
@@ -213,7 +211,7 @@ static int run(dpcr_context *context, const biquads *b) {
     int status = read_sections(b, &w);
     if (!status) status = read_signals(b, &w);
     if (!status && b->output && cli_sound_name(b->output))
-        status = w.rate ? cli_sound_fits(b->output, &w.sound)
+        status = w.rate ? cli_sound_fits(b->output, &w.sound, w.rate)
                         : cli_fail(CLI_USAGE, "--output is a sound and --input is not: its sampling rate is not known");
     if (!status) status = read_states(b, &w);
     if (!status) status = filter_signals(&w);
@@ -226,24 +224,22 @@ static int run(dpcr_context *context, const biquads *b) {
     return status;
 }
 
-static int refuse(const biquads *b) {
+static int refuse(biquads *b) {
     const char *const outputs[] = {b->output, b->final}, *const inputs[] = {b->sos, b->input, b->zi};
-    int from_stdin = 0, to_stdout = b->common.json + cli_is_stdout(b->common.csv);
+    const cli_file written[] = {{"--output", b->output}, {"--final", b->final}, {"--csv", b->common.csv}};
+    const cli_file read[] = {{"--sos", b->sos}, {"--input", b->input}, {"--zi", b->zi}};
+    int from_stdin = 0;
     if (!b->sos) return cli_fail(CLI_USAGE, "no --sos: wanted the filter's sections [n][6]");
     if (!b->input) return cli_fail(CLI_USAGE, "no --input: wanted signals [samples] or [channels][samples]");
     if (!b->output && !b->final) return cli_fail(CLI_USAGE, "no --output and no --final: nothing would be kept");
     for (size_t i = 0; i < 3; i++) from_stdin += inputs[i] && !strcmp(inputs[i], "-");
-    for (size_t i = 0; i < 2; i++) to_stdout += cli_is_stdout(outputs[i]);
     if (from_stdin > 1) return cli_fail(CLI_USAGE, "standard input ('-') holds one array only");
-    if (to_stdout > 1) return cli_fail(CLI_USAGE, "standard output is wanted twice (--json, --csv - or '-')");
     if (!cli_array_place(b->output) || !cli_array_place(b->final)) return CLI_USAGE;
     if (b->final && cli_sound_name(b->final))
         return cli_fail(CLI_USAGE, "--final '%s': states are written as .npy or .npz", b->final);
     for (size_t i = 0; i < 2; i++)
         if (outputs[i] && !cli_is_stdout(outputs[i]) && !cli_writable("the output", outputs[i])) return CLI_RESOURCES;
-    const cli_file written[] = {{"--output", b->output}, {"--final", b->final}, {"--csv", b->common.csv}};
-    const cli_file read[] = {{"--sos", b->sos}, {"--input", b->input}, {"--zi", b->zi}};
-    return cli_distinct(written, 3) && cli_spares(written, 3, read, 3) ? CLI_DONE : CLI_USAGE;
+    return cli_outputs_settle(&b->common, written, 3, read, 3) ? CLI_DONE : CLI_USAGE;
 }
 
 int cli_solve_biquads(int argc, char **argv) {

@@ -147,7 +147,7 @@ static int read_files(const recurrent *r, work *w) {
     dpcr_error error = {0};
     if (!cli_readable("the weights", r->weights)) return CLI_INPUT;
     if (dpcr_recurrent_load(w->context, r->weights, r->prefix, r->kind, &w->network, &error) != DPCR_OK)
-        return cli_fail_error(&error, CLI_READING);
+        return cli_fail_weights(&error);
     const dpcr_dtype dtype = dpcr_recurrent_get_options(w->network)->dtype;
     int status = CLI_DONE;
     for (int i = 0; !status && i < FILES; i++) {
@@ -435,12 +435,11 @@ static int tell(const recurrent *r, work *w) {
     cli_set(&result, "chains", chains_json(w));
     if (r->output) cli_set_text(&result, "output", r->output);
     const int64_t steps = w->total ? w->total : w->pass.x.shape[0];
-    if (!cli_is_stdout(r->output))
-        cli_say(&r->common, "%s, %lld layer%s%s, hidden %lld, %lld step%s, batch %lld: %s, %.3g s%s%s%s\n",
-                dpcr_recurrent_kind_name(o->kind), (long long)o->layers, cli_s(o->layers),
-                o->bidirectional ? ", both directions" : "", (long long)o->hidden, (long long)steps, cli_s(steps),
-                (long long)w->pass.x.shape[1], dpcr_method_name(w->reports[0].method), w->seconds,
-                goes_back(r) ? ", and back" : "", r->output ? ", in " : "", r->output ? r->output : "");
+    cli_say(&r->common, "%s, %lld layer%s%s, hidden %lld, %lld step%s, batch %lld: %s, %.3g s%s%s%s\n",
+            dpcr_recurrent_kind_name(o->kind), (long long)o->layers, cli_s(o->layers),
+            o->bidirectional ? ", both directions" : "", (long long)o->hidden, (long long)steps, cli_s(steps),
+            (long long)w->pass.x.shape[1], dpcr_method_name(w->reports[0].method), w->seconds,
+            goes_back(r) ? ", and back" : "", r->output ? ", in " : "", r->output ? r->output : "");
     const int status = cli_finish(&r->common, &result, CLI_DONE);
     cli_result_destroy(&result);
     return status;
@@ -636,7 +635,7 @@ static int refuse_options(const recurrent *r) {
                                                                                                           : CLI_USAGE;
 }
 
-static bool spares_inputs(const recurrent *r) {
+static bool settle_outputs(recurrent *r) {
     const cli_file written[] = {{"--output", r->output},
                                 {"--final", r->final},
                                 {"--final-c", r->final_c},
@@ -651,8 +650,8 @@ static bool spares_inputs(const recurrent *r) {
                              {"--grad-final-c", r->grad_final_c},
                              {"--lengths", r->lengths},
                              {"--resets", r->resets}};
-    return cli_distinct(written, sizeof written / sizeof written[0]) &&
-           cli_spares(written, sizeof written / sizeof written[0], read, sizeof read / sizeof read[0]);
+    return cli_outputs_settle(&r->common, written, sizeof written / sizeof written[0], read,
+                              sizeof read / sizeof read[0]);
 }
 
 static int refuse(recurrent *r) {
@@ -661,7 +660,7 @@ static int refuse(recurrent *r) {
     const char *const inputs[] = {r->input,      r->h0,           r->c0,      r->grad_output,
                                   r->grad_final, r->grad_final_c, r->lengths, r->resets};
     const bool lstm = dpcr_recurrent_kind_has_cell(r->kind), back = r->grad_output || r->grad_final || r->grad_final_c;
-    int from_stdin = 0, to_stdout = 0;
+    int from_stdin = 0;
     if (!r->weights) return cli_fail(CLI_USAGE, "no --weights: wanted a safetensors file of %s", kind);
     if (!r->input) return cli_fail(CLI_USAGE, "no --input: wanted x [T][B][I]");
     if (!r->output && !r->final && !r->final_c && !r->grads)
@@ -672,16 +671,13 @@ static int refuse(recurrent *r) {
         return cli_fail(CLI_USAGE, back ? "--grad-output and --grad-final want --grads FILE, where the gradients go"
                                         : "--grads wants --grad-output or --grad-final, where the gradients come from");
     for (size_t i = 0; i < sizeof inputs / sizeof inputs[0]; i++) from_stdin += inputs[i] && !strcmp(inputs[i], "-");
-    for (size_t i = 0; i < sizeof outputs / sizeof outputs[0]; i++) to_stdout += cli_is_stdout(outputs[i]);
-    to_stdout += r->common.json + cli_is_stdout(r->common.csv);
     if (r->recompute && !r->grads) return cli_fail(CLI_USAGE, "--recompute is of going back: it wants --grads");
     if (from_stdin > 1) return cli_fail(CLI_USAGE, "standard input ('-') holds one array only");
-    if (to_stdout > 1) return cli_fail(CLI_USAGE, "standard output is wanted twice (--json, --csv - or '-')");
     if (cli_is_stdout(r->grads)) return cli_fail(CLI_USAGE, "--grads wants a file");
     if (!cli_safetensors_name("--grads", r->grads)) return CLI_USAGE;
     for (size_t i = 0; i < sizeof outputs / sizeof outputs[0]; i++)
         if (outputs[i] && !cli_is_stdout(outputs[i]) && !cli_writable("the output", outputs[i])) return CLI_RESOURCES;
-    if (!spares_inputs(r)) return CLI_USAGE;
+    if (!settle_outputs(r)) return CLI_USAGE;
     if (!cli_array_place(r->output) || !cli_array_place(r->final) || !cli_array_place(r->final_c)) return CLI_USAGE;
     int status = refuse_device(r);
     if (!status) status = refuse_ranks(r);

@@ -221,7 +221,14 @@ static int format_of(const char *path) {
 
 static bool has_chunks(int format) { return format != FLAC && format != AU; }
 
-int cli_sound_fits(const char *path, const dpcr_array *x) {
+// A frame's header has the rate in 16 bits: hertz, or tens of them. What would stand at the file's start alone, in 20
+// bits, libFLAC refuses to write, as no part of the streamable subset.
+static bool flac_holds_rate(int rate) {
+    enum { HERTZ = UINT16_MAX, TENS = 10 * UINT16_MAX };
+    return rate > 0 && (rate <= HERTZ || (rate <= TENS && rate % 10 == 0));
+}
+
+int cli_sound_fits(const char *path, const dpcr_array *x, int rate) {
     enum { FLAC_CHANNELS = 8, HEADERS = 4096 };
     const int format = format_of(path);
     const int64_t bytes = cli_array_count(x) * (int64_t)sizeof(float);
@@ -231,6 +238,11 @@ int cli_sound_fits(const char *path, const dpcr_array *x) {
                         "cannot write '%s': flac holds 1 to %d channels of 1 sample or more, not %lld of %lld; .wav "
                         "does",
                         path, FLAC_CHANNELS, (long long)x->shape[1], (long long)x->shape[0]);
+    if (format == FLAC && !flac_holds_rate(rate))
+        return cli_fail(CLI_RESOURCES,
+                        "cannot write '%s': flac holds rates of 1 to 65535 Hz, and tens of Hz to 655350, not %d Hz; "
+                        ".wav does",
+                        path, rate);
     if (has_chunks(format) && bytes > (int64_t)UINT32_MAX - HEADERS)
         return cli_fail(CLI_RESOURCES, "cannot write '%s': %lld bytes are more than its format counts; .au does", path,
                         (long long)bytes);
@@ -297,8 +309,8 @@ int cli_sound_read(const char *path, dpcr_array *x, int *rate) {
     (void)x, (void)rate;
     return absent(path);
 }
-int cli_sound_fits(const char *path, const dpcr_array *x) {
-    (void)x;
+int cli_sound_fits(const char *path, const dpcr_array *x, int rate) {
+    (void)x, (void)rate;
     return absent(path);
 }
 int cli_sound_write(const char *path, const dpcr_array *x, int rate) {

@@ -319,14 +319,10 @@ static int settle_solver(const train *t) {
     return cli_solver_only(&t->solver, who, taken) ? CLI_DONE : CLI_USAGE;
 }
 
-// The trace alone is there then.
 static int settle_output(train *t) {
-    const char *trace = t->pipeline.trace, *csv = t->common.csv;
-    if (!cli_is_stdout(trace)) return CLI_DONE;
-    if (t->common.json || cli_is_stdout(csv) || cli_is_stdout(t->report.log_path))
-        return cli_fail(CLI_USAGE, "standard output is wanted twice (--json, --csv -, --log - or --trace -)");
-    t->common.stdout_taken = true;
-    return CLI_DONE;
+    const cli_file written[] = {
+        {"--log", t->report.log_path}, {"--trace", t->pipeline.trace}, {"--csv", t->common.csv}};
+    return cli_stdout_share(&t->common, written, 3) ? CLI_DONE : CLI_USAGE;
 }
 
 static bool names_classifier(const char *word) { return !strcmp(word, "mlp") || !strcmp(word, "resnet"); }

@@ -47,7 +47,6 @@ const struct argp cli_report_argp = {report_options, parse_report, NULL, NULL, N
 void cli_report_settle(cli_report *report) {
     dpcr_train_options *o = report->train;
     if (o->resume && !o->save) o->save = o->resume;
-    if (cli_is_stdout(report->log_path)) report->common->stdout_taken = true;
     report->resuming = o->resume != NULL;
 }
 
@@ -77,10 +76,9 @@ int cli_report_check(const cli_report *report) {
     const int status = cli_check_save(o->save, o->checkpoint_seconds);
     if (status != CLI_DONE) return status;
     if (report->log_every && !report->log_path) return cli_fail(CLI_USAGE, "--log-every: wanted with --log");
-    if (cli_is_stdout(report->log_path) + report->common->json + cli_is_stdout(report->common->csv) > 1)
-        return cli_fail(CLI_USAGE, "standard output is wanted twice (--json, --csv - or --log -)");
     const cli_file log = {"--log", report->log_path}, csv = {"--csv", report->common->csv};
     const cli_file written[] = {{"--save", o->save}, log, csv}, read[] = {{"--resume", o->resume}, log, csv};
+    if (!cli_stdout_share(report->common, written, 3)) return CLI_USAGE;
     if (!cli_distinct(written, 3) || !cli_distinct(read, 3)) return CLI_USAGE;
     return check_log(report->log_path);
 }

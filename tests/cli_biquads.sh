@@ -54,6 +54,20 @@ second = run("--sos", path("sos.npy"), "--input", "-", "--output", "-", "--zi", 
 assert get_npy("z1.npy")[0] == (n, 2)
 near("pieces", ((length,), read_npy(first)[1] + read_npy(second)[1]), ((length,), wanted[0][0]), 1e-12, 1)
 
+# states go through a pipe as they go through files: of no text, whatever standard output is called
+for pieces, zi in (((signals[0][:2100], signals[0][2100:]), "z0.npy"), ((signals[0][:7], []), None)):
+    of_file, of_pipe, given = None, None, ["--zi", path(zi)] if zi else []
+    for k, piece in enumerate(pieces):
+        x = put_npy("piece.npy", [len(piece)], piece)
+        run("--sos", path("sos.npy"), "--input", x, "--output", path("y.npy"), "--final", path("zf%d.npy" % k), *given, "--quiet")
+        of_file = content("zf%d.npy" % k)
+        for place in ("-", "/dev/stdout"):
+            sent = run("--sos", path("sos.npy"), "--input", x, "--output", path("y2.npy"), "--final", place,
+                       *(["--zi", "-"] if of_pipe else given), **({"data": of_pipe} if of_pipe else {}))
+            assert sent == of_file and content("y2.npy") == content("y.npy"), (k, place, sent)
+        of_pipe, given = sent, ["--zi", path("zf%d.npy" % k)]
+assert run("--sos", path("sos.npy"), "--input", x, "--output", path("y.npy"), "--final", path("zf.npy")).startswith(b"1 channel of 0 samples")
+
 # nothing at all
 run("--sos", path("sos.npy"), "--input", put_npy("empty.npy", [0], []), "--output", path("y.npy"), "--quiet")
 assert get_npy("y.npy")[0] == (0,)
@@ -166,6 +180,19 @@ else:
             run("--sos", path("sos.npy"), "--input", path("few.wav"), "--output", path("few_back." + end), "--quiet")
             run("--sos", path("sos.npy"), "--input", path("few_back." + end), "--output", path("y.npy"), "--quiet")
             assert get_npy("y.npy")[0] == ((frames,) if count == 1 else (count, frames)), end
+    for rate in (1, 8000, 44100, 65535, 65536, 65537, 65540, 96000, 192000, 384000, 655349, 655350, 655351, 700001):
+        with wave.open(path("rate.wav"), "wb") as w:
+            w.setparams((2, 2, rate, 0, "NONE", ""))
+            w.writeframes(struct.pack("<%dh" % len(samples), *samples))
+        arguments = ["--sos", path("one.npy"), "--input", path("rate.wav"), "--output"]
+        if rate <= 65535 or rate <= 655350 and rate % 10 == 0:
+            run(*arguments, path("rate.flac"), "--quiet")
+            told = answer("--sos", path("one.npy"), "--input", path("rate.flac"), "--output", path("y.npy"))
+            assert told["rate"] == rate and get_npy("y.npy")[1] == tuple(v / 32768 for v in samples[0::2] + samples[1::2]), told
+        else:  # before all else is read
+            refused(4, "flac holds rates of 1 to 65535 Hz, and tens of Hz to 655350, not %d Hz; .wav does" % rate, *arguments, path("none.flac"),
+                    "--zi", path("absent.npy"))
+            assert answer(*arguments, path("rate_back.wav"))["rate"] == rate
     refused(2, "written as .wav, .flac", "--sos", path("sos.npy"), "--input", path("in.wav"), "--output", path("none.ogg"))
     assert not os.path.exists(path("none.flac")) and not os.path.exists(path("none.ogg"))
     put("cut.wav", b"RIFF....")
@@ -187,7 +214,9 @@ x = put_npy("x.npy", [4, 10], [0.0] * 40)
 refused(2, "--sos", "--input", x, "--output", path("y.npy"))
 refused(2, "--input", "--sos", path("sos.npy"), "--output", path("y.npy"))
 refused(2, "kept", "--sos", path("sos.npy"), "--input", x)
-refused(2, "twice", "--sos", path("sos.npy"), "--input", x, "--output", "-", "--json")
+refused(2, "standard output is wanted twice (--json and --output)", "--sos", path("sos.npy"), "--input", x, "--output", "-", "--json")
+refused(2, "standard output is wanted twice (--output and --final)", "--sos", path("sos.npy"), "--input", x, "--output", "-", "--final", "/dev/stdout")
+refused(2, "standard output is wanted twice (--final and --csv)", "--sos", path("sos.npy"), "--input", x, "--final", "-", "--csv", "-")
 refused(5, "[n][6]", "--sos", x, "--input", x, "--output", path("y.npy"))
 refused(5, "[3][4][2]", "--sos", path("sos.npy"), "--input", x, "--output", path("y.npy"), "--zi", path("z0.npy"))
 refused(5, "bad.npy': filter_create: a_0", "--sos", put_npy("bad.npy", [1, 6], [1.0, 0, 0, 0, 0, 0]), "--input", x, "--output", path("y.npy"))

@@ -169,7 +169,7 @@ refused 2 'no --b' solve linear --A x.npy
 refused 2 'no --output' solve linear --A x.npy --b y.npy
 refused 2 "'z.safetensors': what is written is npy, or npz by its name; wanted a name that does not end in .safetensors" solve linear --A x.npy --b y.npy --output z.safetensors
 refused 2 "does not end in .st" solve gru --weights x.st --input x.npy --final h.st
-refused 2 'both want standard output' solve linear --A x.npy --b y.npy --output - --json
+refused 2 'standard output is wanted twice (--json and --output)' solve linear --A x.npy --b y.npy --output - --json
 refused 2 '--chunk beside scheme sequential, which has none' solve linear --A x.npy --b y.npy --output z.npy --scheme sequential --chunk 4
 refused 2 '--run-up beside scheme chunked' solve linear --A x.npy --b y.npy --output z.npy --scheme chunked --chunk 4 --run-up 3
 refused 2 '--tolerance beside scheme pcr' solve linear --A x.npy --b y.npy --output z.npy --scheme pcr --tolerance 1e-3
@@ -237,7 +237,7 @@ for verb in 'check resnet --layers 8' 'gradcheck mlp' 'plan mlp --layers 8' 'pla
 done
 done_with check resnet --layers 8 --method overlap --scheme pcr
 refused 2 'both want standard output' info --json --csv -
-refused 2 'both want standard output' solve linear --A x.npy --b y.npy --output /dev/stdout --json
+refused 2 'standard output is wanted twice (--json and --output)' solve linear --A x.npy --b y.npy --output /dev/stdout --json
 refused 2 'both want standard output' info --json --csv /dev/stdout
 refused 2 'holds one array only' solve linear --A - --b - --output "$folder/z.npy"
 refused 2 'which network' eval

@@ -101,6 +101,65 @@ more["rnn.weight_ih_l1"] = ((1, 2), bytes(4), "h")
 refused(5, "'rnn.weight_ih_l1' is of dtype I16, wanted F32 or F64", "gru", "--weights", put_safetensors("more.st", strings, more), "--prefix", "rnn.",
         "--input", x, "--output", path("more.npy"))
 
+# A prefix that is wanted, or another than was given: the one that is there is named. One that goes on from the given one goes before.
+core = {name: part for name, part in safetensors(file)[1].items() if "_l0" in name and "grad" not in name}
+behind = put_safetensors("behind.st", strings, {"model.rnn." + name: part for name, part in core.items()})
+several = put_safetensors("several.st", strings, {before + name: part for before in ("a.rnn.", "encoder.rnn.", "b.") for name, part in core.items()})
+for weights, prefix, words in ((behind, None, "'weight_ih_l0' is absent, but 'weight_ih_l0' stands behind the prefix 'model.rnn.': give it with --prefix"),
+                               (behind, "rnn.", "'rnn.weight_ih_l0' is absent, but 'weight_ih_l0' stands behind the prefix 'model.rnn.': give"),
+                               (behind, "model.rnn", "'model.rnnweight_ih_l0' is absent, but 'weight_ih_l0' stands behind the prefix 'model.rnn.': give"),
+                               (file, "rnn.", "'rnn.weight_ih_l0' is absent, but 'weight_ih_l0' stands without a prefix"),
+                               (several, None, "behind the prefix 'b.' (and behind 2 others): give it"),
+                               (several, "encoder", "behind the prefix 'encoder.rnn.': give it"),
+                               (put_safetensors("far.st", strings, {"r" * 256 + name: part for name, part in core.items()}), None, "'weight_ih_l0' is absent, wanted a matrix")):
+    given = ["--weights", weights] + (["--prefix", prefix] if prefix is not None else [])
+    for always[:], arguments in ((["plan"], []), (["solve"], ["--input", x, "--output", path("more.npy")])):
+        line = refused(5, words, "gru", *given, *arguments)
+        assert ("--prefix" in line) == ("behind the prefix" in words), line
+run("gru", "--weights", behind, "--prefix", "model.rnn.", "--input", x, "--output", path("more.npy"), "--quiet")
+assert content("more.npy") == content("y.npy")
+
+# What the file says of itself is a kind, and that of its weights; a file that says nothing is what its weights are.
+for kind in ("rnn", "gru", "lstm", "paragru", "paralstm", "mingru"):
+    own = os.path.join(fixtures, "recurrent_%s_plain.safetensors" % kind)
+    strings, parts = safetensors(own)
+    parts = {key: part for key, part in parts.items() if "_l0" in key and "grad" not in key}
+    arguments = ["--input", put_npy("own.npy", *tensors(own)[1]["x"]), "--output", path("own_y.npy")]
+    run(kind, "--weights", own, *arguments, "--quiet")
+    wanted = content("own_y.npy")
+    run(kind, "--weights", put_safetensors("says.st", {}, parts), *arguments, "--quiet")
+    assert content("own_y.npy") == wanted
+    for says in ("rnn", "rnn-relu", "gru", "lstm", "paragru", "paralstm", "mingru"):
+        weights = put_safetensors("says.st", {"deeppcr.recurrent": says}, parts)
+        if says == kind:
+            run(kind, "--weights", weights, *arguments, "--quiet")
+            assert content("own_y.npy") == wanted
+        elif (says, kind) == ("rnn-relu", "rnn"):
+            refused(5, "its weights are those of rnn-relu, wanted rnn", kind, "--weights", weights, *arguments)
+        else:
+            words = "metadata deeppcr.recurrent is '%s', and its weights are those of %s" % (says, kind)
+            if (says, kind) == ("paralstm", "paragru"):
+                words = "tensor 'peephole_l0' is absent, wanted [2 hidden], as metadata deeppcr.recurrent is 'paralstm'"
+            for asked in {kind, "rnn-relu" if kind == "rnn" else kind, kind if kind == "mingru" else says}:
+                refused(5, words, asked, "--weights", weights, *arguments)
+    for typo in ("rnn_relu", "GRU", "", "gru "):
+        refused(5, "metadata deeppcr.recurrent: no recurrent network '%s'; there are rnn, rnn-relu, gru" % typo, kind, "--weights",
+                put_safetensors("says.st", {"deeppcr.recurrent": typo}, parts), *arguments)
+strings, parts = safetensors(file)
+
+# States go through a pipe as they go through files, by ranks too; no text stands behind them.
+for kind, names in (("gru", ["h"]), ("lstm", ["h", "c"])):
+    own = os.path.join(fixtures, "recurrent_%s_plain.safetensors" % kind)
+    usual = [kind, "--weights", own, "--input", put_npy("own.npy", *tensors(own)[1]["x"])]
+    for name in names:
+        out, into = {"h": "--final", "c": "--final-c"}[name], "--%s0" % name
+        for more in ([], ["--ranks", 2]):
+            run(*usual, "--output", path("own_y.npy"), out, path("state.npy"), *more, "--quiet")
+            sent = run(*usual, out, "-", *more)
+            assert sent == content("state.npy") and sent == run(*usual, "--output", path("own_y.npy"), out, "/dev/stdout", *more), (kind, out, more)
+        run(*usual, into, path("state.npy"), out, path("next.npy"), "--quiet")
+        assert run(*usual, into, "-", out, "-", data=sent) == content("next.npy"), (kind, out)
+
 # Weights and inputs of two bytes are the floats that they say.
 strings, parts = safetensors(file)
 for letter in "ef":
@@ -130,7 +189,8 @@ for arguments, status, part in (
         (usual + ["--grads", path("g")], 2, "--grad-output"),
         (usual + ["--grad-output", x], 2, "--grads"),
         (usual + ["--grad-output", x, "--grads", path("g.npz")], 2, "wanted a name that does not end in .npz"),
-        (usual + ["--json", "--output", "-"], 2, "wanted twice"),
+        (usual + ["--json", "--output", "-"], 2, "standard output is wanted twice (--json and --output)"),
+        (usual + ["--output", "-", "--final", "-"], 2, "standard output is wanted twice (--output and --final)"),
         (usual + ["--final", path("y.npy")], 2, "y.npy' is to be written, and is named twice"),
         (usual + ["--final", path(".", "y.npy")], 2, "is named twice"),
         (usual + ["--final", path("h.npz:h")], 2, "names a member of a file"),

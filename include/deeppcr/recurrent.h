@@ -115,12 +115,12 @@ DPCR_API void dpcr_recurrent_get_gradients(const dpcr_recurrent *network, void *
 // safetensors as PyTorch's state_dict() gives it. The tensors say what network it is: kind by the rows of weight_hh
 // against its columns, layers, directions, widths, biases and dtype by names and shapes. Whether an RNN's function is
 // tanh or ReLU, and that a file without weight_hh is a minGRU, they do not say: the metadata "deeppcr.recurrent" does,
-// a name of a kind, and where there is none `kind` (0: tanh); any other kind is only checked. What else shapes cannot
-// say stands in the metadata too, as save and dpcr_onnx_read_recurrent write it: "onnx.direction" "reverse",
-// "onnx.linear_before_reset" "0", "onnx.input_forget" "1", "onnx.clip" a number. What does not fit together:
-// DPCR_ERROR_FORMAT naming the tensor; so is a tensor of these names that the network of the others has not, as where a
-// layer misses one of its own. `prefix` stands before every name ("rnn." for instance, at most 255 bytes; NULL:
-// nothing); tensors of other names are ignored.
+// a name of a kind, and where there is none `kind` (0: tanh); otherwise both are only checked, and what contradicts the
+// tensors or names no kind is refused. What else shapes cannot say stands in the metadata too, as save and
+// dpcr_onnx_read_recurrent write it: "onnx.direction" "reverse", "onnx.linear_before_reset" "0", "onnx.input_forget"
+// "1", "onnx.clip" a number. What does not fit together: DPCR_ERROR_FORMAT naming the tensor; so is a tensor of these
+// names that the network of the others has not, as where a layer misses one of its own. `prefix` stands before every
+// name ("rnn." for instance, at most 255 bytes; NULL: nothing); tensors of other names are ignored.
 DPCR_API dpcr_status dpcr_recurrent_load(dpcr_context *context, const char *path, const char *prefix,
                                          dpcr_recurrent_kind kind, dpcr_recurrent **network, dpcr_error *error);
 DPCR_API dpcr_status dpcr_recurrent_save(const dpcr_recurrent *network, const char *path, dpcr_error *error);

@@ -11,6 +11,7 @@
 #include "model/recurrent_internal.h"
 
 enum { NAME_BYTES = 64, PREFIX_BYTES = 256, MOST_PAIRS = 5 };
+#define KIND "deeppcr.recurrent"  // metadata
 
 typedef struct reading {
     const dpcr_tensors *tensors;
@@ -28,6 +29,40 @@ static dpcr_status wrong(const reading *r, const char *name, const char *wanted,
     snprintf(whole, sizeof whole, "%s%s", r->prefix, name);
     return dpcri_fail(error, DPCR_ERROR_FORMAT, "recurrent_load: %s: tensor '%s' is %s, wanted %s", r->path, whole,
                       dpcri_tensor_text(r->tensors, whole, got, sizeof got), wanted);
+}
+
+// How many tensors are called PREFIX...NAME, and how many bytes the shortest of them, *best, has before NAME. A prefix
+// that nobody could give does not count.
+static int64_t behind(const reading *r, const char *prefix, const char *name, const char **best, int *bytes) {
+    const size_t end = strlen(name), given = strlen(prefix);
+    int64_t count = 0;
+    for (int64_t i = 0; i < r->tensors->count; i++) {
+        const char *const whole = r->tensors->items[i].name;
+        const size_t length = strlen(whole), before = length - end;
+        if (length < given + end || before >= PREFIX_BYTES || strncmp(whole, prefix, given) != 0 ||
+            strcmp(whole + before, name) != 0)
+            continue;
+        if (count++ > 0 && (int)before >= *bytes) continue;
+        *best = whole;
+        *bytes = (int)before;
+    }
+    return count;
+}
+
+// A network's first tensor is not there: is it behind a prefix that goes on from the given one ("model.rnn" from
+// "model.rnn."), or behind any?
+static dpcr_status absent(const reading *r, const char *name, const char *wanted, dpcr_error *error) {
+    const char *best = NULL;
+    int bytes = 0;
+    int64_t count = behind(r, r->prefix, name, &best, &bytes);
+    if (count == 0) count = behind(r, "", name, &best, &bytes);
+    if (count == 0) return wrong(r, name, wanted, error);
+    char where[PREFIX_BYTES + NAME_BYTES] = "without a prefix", others[NAME_BYTES] = "";
+    if (bytes) snprintf(where, sizeof where, "behind the prefix '%.*s'", bytes, best);
+    if (count > 1)
+        snprintf(others, sizeof others, " (and behind %lld other%s)", (long long)count - 1, count > 2 ? "s" : "");
+    return dpcri_fail(error, DPCR_ERROR_FORMAT, "recurrent_load: %s: tensor '%s%s' is absent, but '%s' stands %s%s",
+                      r->path, r->prefix, name, name, where, others);
 }
 
 static bool is_matrix(const dpcr_tensor *t) {
@@ -68,14 +103,21 @@ done:
     return status;
 }
 
+// What dpcr_recurrent_save or a converted model says it is; 0: nothing. What it says must be a kind.
+static dpcr_status read_kind(const reading *r, dpcr_recurrent_kind *told, dpcr_error *error) {
+    const char *const value = dpcr_tensors_metadata(r->tensors, KIND);
+    dpcr_error why = {0};
+    *told = 0;
+    if (!value || dpcr_recurrent_kind_find(value, told, &why) == DPCR_OK) return DPCR_OK;
+    return dpcri_fail(error, DPCR_ERROR_FORMAT, "recurrent_load: %s: metadata " KIND ": %s", r->path, why.text);
+}
+
 // Kinds whose units do not mix: weight_hh is a vector [3 H], or, of a minGRU, absent; what a file without it is, its
 // metadata or the caller say. 0: another kind.
-static dpcr_recurrent_kind apart_kind(const reading *r, dpcr_recurrent_kind kind) {
+static dpcr_recurrent_kind apart_kind(const reading *r, dpcr_recurrent_kind told, dpcr_recurrent_kind kind) {
     const dpcr_tensor *hh = find(r, "weight_hh_l0");
-    const char *saved = dpcr_tensors_metadata(r->tensors, "deeppcr.recurrent");
     if (hh) return hh->array.ndim != 1 ? 0 : find(r, "peephole_l0") ? DPCR_PARALSTM : DPCR_PARAGRU;
-    return kind == DPCR_MINGRU || (saved && strcmp(saved, dpcr_recurrent_kind_name(DPCR_MINGRU)) == 0) ? DPCR_MINGRU
-                                                                                                       : 0;
+    return kind == DPCR_MINGRU || told == DPCR_MINGRU ? DPCR_MINGRU : 0;
 }
 
 // Names and shapes of the first layer, layers and directions: the rest of recognise.
@@ -97,38 +139,45 @@ static dpcr_status recognise_rest(const reading *r, dpcr_recurrent_kind kind, in
     return DPCR_OK;
 }
 
-static dpcr_status wrong_kind(const reading *r, dpcr_recurrent_kind found, dpcr_recurrent_kind kind,
-                              dpcr_error *error) {
-    return dpcri_fail(error, DPCR_ERROR_FORMAT, "recurrent_load: %s: its weights are those of %s, wanted %s", r->path,
-                      dpcr_recurrent_kind_name(found), dpcr_recurrent_kind_name(kind));
+// What the weights are must be what the metadata tell and what is asked for, where either is.
+static dpcr_status check_kind(const reading *r, dpcr_recurrent_kind found, dpcr_recurrent_kind told,
+                              dpcr_recurrent_kind kind, dpcr_error *error) {
+    const char *const name = dpcr_recurrent_kind_name(found);
+    if (told == DPCR_PARALSTM && found == DPCR_PARAGRU)  // which only this tensor tells apart
+        return wrong(r, "peephole_l0", "[2 hidden], as metadata " KIND " is 'paralstm'", error);
+    if (told && told != found)
+        return dpcri_fail(error, DPCR_ERROR_FORMAT,
+                          "recurrent_load: %s: metadata " KIND " is '%s', and its weights are those of %s", r->path,
+                          dpcr_recurrent_kind_name(told), name);
+    if (kind && kind != found)
+        return dpcri_fail(error, DPCR_ERROR_FORMAT, "recurrent_load: %s: its weights are those of %s, wanted %s",
+                          r->path, name, dpcr_recurrent_kind_name(kind));
+    return DPCR_OK;
 }
 
-static dpcr_status recognise_apart(const reading *r, dpcr_recurrent_kind found, dpcr_recurrent_kind kind,
-                                   dpcr_recurrent_options *o, dpcr_error *error) {
+static dpcr_status recognise_apart(const reading *r, dpcr_recurrent_kind found, dpcr_recurrent_options *o,
+                                   dpcr_error *error) {
     const int64_t rows = find(r, "weight_ih_l0")->array.shape[0], gates = found == DPCR_MINGRU ? 2 : 3;
-    if (kind && kind != found) return wrong_kind(r, found, kind, error);
     if (rows % gates) return wrong(r, "weight_ih_l0", "two rows a unit (mingru) or three (paragru, paralstm)", error);
     return recognise_rest(r, found, rows / gates, 0, o, error);
-}
-
-// Tanh or ReLU, of which the weights are the same: what dpcr_recurrent_save or a converted model says; 0: nothing.
-static dpcr_recurrent_kind told_function(const reading *r) {
-    const char *saved = dpcr_tensors_metadata(r->tensors, "deeppcr.recurrent");
-    for (dpcr_recurrent_kind kind = DPCR_RNN_TANH; saved && kind <= DPCR_RNN_RELU; kind++)
-        if (strcmp(saved, dpcr_recurrent_kind_name(kind)) == 0) return kind;
-    return 0;
 }
 
 // Kind, widths, layers and directions from the first layer's tensors and the names that are there.
 static dpcr_status recognise(const reading *r, dpcr_recurrent_kind kind, dpcr_recurrent_options *o, dpcr_error *error) {
     const dpcr_tensor *ih = find(r, "weight_ih_l0"), *hh = find(r, "weight_hh_l0");
-    if (!is_matrix(ih))
-        return wrong(r, "weight_ih_l0", "a matrix [gates hidden][inputs], as torch.nn.RNN, GRU and LSTM have it",
-                     error);
+    const char *const matrix = "a matrix [gates hidden][inputs], as torch.nn.RNN, GRU and LSTM have it";
+    if (!ih) return absent(r, "weight_ih_l0", matrix, error);
+    if (!is_matrix(ih)) return wrong(r, "weight_ih_l0", matrix, error);
     if (ih->array.dtype != DPCR_F32 && ih->array.dtype != DPCR_F64)
         return wrong(r, "weight_ih_l0", "F32 or F64", error);
-    const dpcr_recurrent_kind apart = apart_kind(r, kind);
-    if (apart) return recognise_apart(r, apart, kind, o, error);
+    dpcr_recurrent_kind told;
+    dpcr_status status = read_kind(r, &told, error);
+    if (status != DPCR_OK) return status;
+    const dpcr_recurrent_kind apart = apart_kind(r, told, kind);
+    if (apart) {
+        status = check_kind(r, apart, told, kind, error);
+        return status == DPCR_OK ? recognise_apart(r, apart, o, error) : status;
+    }
     if (!is_matrix(hh)) return wrong(r, "weight_hh_l0", "a matrix [gates hidden][hidden]", error);
     const dpcr_tensor *hr = find(r, "weight_hr_l0");  // an LSTM's projection: [P][H], and weight_hh has P columns
     if (hr && (!is_matrix(hr) || hr->array.shape[0] != hh->array.shape[1] || hr->array.shape[0] >= hr->array.shape[1] ||
@@ -138,13 +187,13 @@ static dpcr_status recognise(const reading *r, dpcr_recurrent_kind kind, dpcr_re
     const int64_t rows = hh->array.shape[0], hidden = hh->array.shape[hr ? 0 : 1] / (hr ? 4 : 1);
     const int gates = rows == hidden ? 1 : rows == 3 * hidden ? 3 : rows == 4 * hidden ? 4 : 0;
     if (!gates) return wrong(r, "weight_hh_l0", "1, 3 or 4 times as many rows as columns (rnn, gru, lstm)", error);
-    const dpcr_recurrent_kind found = gates == 3 ? DPCR_GRU : gates == 4 ? DPCR_LSTM : DPCR_RNN_TANH;
-    const dpcr_recurrent_kind told = found == DPCR_RNN_TANH ? told_function(r) : 0;
-    if (told && kind && kind != told) return wrong_kind(r, told, kind, error);
-    if (told) kind = told;
-    const bool rnn = kind == DPCR_RNN_RELU && found == DPCR_RNN_TANH;
-    if (kind && kind != found && !rnn) return wrong_kind(r, found, kind, error);
-    return recognise_rest(r, rnn ? kind : found, hidden, hr ? hr->array.shape[0] : 0, o, error);
+    const bool relu = (told ? told : kind) == DPCR_RNN_RELU;  // an RNN's weights do not say
+    const dpcr_recurrent_kind found = gates == 3   ? DPCR_GRU
+                                      : gates == 4 ? DPCR_LSTM
+                                      : relu       ? DPCR_RNN_RELU
+                                                   : DPCR_RNN_TANH;
+    status = check_kind(r, found, told, kind, error);
+    return status == DPCR_OK ? recognise_rest(r, found, hidden, hr ? hr->array.shape[0] : 0, o, error) : status;
 }
 
 static dpcr_status read_parameters(dpcr_recurrent *n, const reading *r, dpcr_error *error) {
@@ -307,7 +356,7 @@ static int64_t describe(const dpcr_recurrent_options *o, char pairs[MOST_PAIRS][
         const char *key, *value;
         bool wanted;
     } all[MOST_PAIRS] = {
-        {"deeppcr.recurrent", dpcr_recurrent_kind_name(o->kind), true},
+        {KIND, dpcr_recurrent_kind_name(o->kind), true},
         {"onnx.direction", "reverse", o->reverse},
         {"onnx.linear_before_reset", "0", o->reset_before},
         {"onnx.input_forget", "1", o->input_forget},
