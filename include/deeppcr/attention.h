@@ -33,7 +33,8 @@ typedef struct dpcr_attention {
     const dpcr_array *q, *k;  // [B][L][G][K], K in 1..2^20
     const dpcr_array *v;      // [B][L][H][V], H a multiple of G, V in 1..2^20
     const dpcr_array *g;      // [B][L][H] or [B][L][H][K], logarithms of decays, at most 0; NULL: none. Below -87.33
-                              // (float64: -708) e^g is 0, and what is finite is forgotten. Growth is taken where it
+                              // (float64: -708) e^g is 0, and what is finite is forgotten; digits of it are lost where
+                              // those of up to 16 steps sum to less. Growth is taken where it
                               // stays finite over any 16 steps by itself; from 88.38 (709.4) on e^g is infinite
     const dpcr_array *beta;   // [B][L][H]; NULL: nothing is taken out of the state
     const dpcr_array *s0;     // [B][H][K][V]; NULL: 0

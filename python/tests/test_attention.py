@@ -757,3 +757,17 @@ def test_refusals_of_jax(jax, rng):
     for given_, found in (([o, last, q, k, v], [q, k]), ([o, o, q, k, v], [q, k, v]), ([o, last, q, k, v], [q, k, k])):
         with pytest.raises(deeppcr.ArgumentError):
             backward(given_, [x.copy() for x in found])
+
+
+@pytest.mark.parametrize("dtype, least, none, state", [(np.float32, 87.33, 104, 1e30), (np.float64, 708, 746, 1e300)])
+def test_what_a_chunk_forgets_is_told_by_its_sum_of_g(dtype, least, none, state):
+    """As docs/attention.md says: decays of up to 16 steps are multiplied before they meet the state."""
+    def left(total, steps):
+        q, zero = np.ones((1, steps, 1, 1), dtype), np.zeros((1, steps, 1, 1), dtype)
+        g, S = np.full((1, steps, 1), -total / steps, dtype), np.full((1, 1, 1, 1), state, dtype)
+        return deeppcr.linear_attention(q, zero, zero, g, scale=1, initial_state=S)[0, -1, 0, 0]
+
+    for steps in (2, 16):
+        assert left(least - 1, steps) > 0 and left(none + 1, steps) == 0
+    assert left(least - 0.5, 1) > 0 and left(least + 0.5, 1) == 0
+    assert left(none + 1, 32) > 0  # two chunks

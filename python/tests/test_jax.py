@@ -255,6 +255,62 @@ def test_one_number_is_a_scalar_transition(rng):
     assert np.array_equal(z, deeppcr.linear_chain(half, b)) and np.isclose(dA, deeppcr.linear_chain_vjp(half, np.asarray(z), np.ones_like(b))[0], rtol=1e-5)
 
 
+SIZES = [("dense", "t, n, 3, 3"), ("dense", "1, 1, 3, 3"), ("dense", "n, 3, 3"), ("diagonal", "t, n, 3"), ("diagonal", "3"), ("scalar", "t, 1"),
+         ("block", "t, n, 1, 3, 3"), ("identity", "")]  # fmt: skip
+
+
+@pytest.mark.parametrize("structure, shape", SIZES)
+@pytest.mark.parametrize("form", ["", "z0", "transposed"])
+@pytest.mark.parametrize("which", ["t", "n", "tn"])
+def test_chains_are_exported_with_sizes_that_are_open(rng, structure, shape, form, which):
+    """Lengths, batches, or both: the bits of the call as it is, and of its gradients."""
+    export = pytest.importorskip("jax.export")
+
+    def run(*arrays):
+        A, b, *rest = arrays if structure != "identity" else (1.0, *arrays)
+        return ours.linear_chain(A, b, *(rest or [None]), form == "transposed", structure=structure)
+
+    def with_gradients(*arrays):
+        z, back = jax.vjp(run, *arrays)
+        return z, back(jnp.cos(z))
+
+    shapes = [*([] if structure == "identity" else [shape]), "t, n, 3", *(["n, 3"] if form == "z0" else [])]
+    fixed = {"t": 6, "n": 2}
+    for name in set(fixed) - set(which):
+        shapes = [s.replace(name, str(fixed[name])) for s in shapes]
+    scope = export.SymbolicScope()
+    avals = [jax.ShapeDtypeStruct(export.symbolic_shape(s, scope=scope), jnp.float32) for s in shapes]
+    made = export.export(jax.jit(with_gradients), disabled_checks=[export.DisabledSafetyCheck.custom_call("deeppcr")])(*avals)
+    made = export.deserialize(made.serialize())
+    for sizes in ({"t": 6, "n": 2}, {"t": 300 if "t" in which else 6, "n": 3 if "n" in which else 2}):
+        given = [rng.normal(size=[sizes.get(n.strip()) or int(n) for n in s.split(",") if n]).astype("f4") * 0.4 for s in shapes]
+        for got, wanted in zip(jax.tree.leaves(made.call(*given)), jax.tree.leaves(jax.jit(with_gradients)(*given))):
+            assert got.dtype == wanted.dtype and np.array_equal(got, wanted)
+
+
+@pytest.mark.parametrize("shapes, options, what", [
+    (["t, n, 3, 3", "s, n, 3"], {}, "A"), (["t, n, 3", "t, m, 3"], {}, "A"), (["t, 2, 3", "t, 2, 4"], {}, "A"), (["t, 3", "t, 2, 3, 3"], {"structure": "dense"}, "b's shape"),
+    (["3", "t, n, 3", "t, 3"], {"structure": "diagonal"}, "z0's shape"), (["3", "t, n, 3", "n, 3"], {"structure": "diagonal", "transposed": True}, "z0"),
+    (["t, n, 3", "t, n, 3"], {"scheme": "fast"}, "scheme"), (["t, n, 3", "t, n, 3"], {"structure": "full"}, "structure"),
+])  # fmt: skip
+def test_open_sizes_that_do_not_fit_are_refused_when_they_are_traced(shapes, options, what):
+    export = pytest.importorskip("jax.export")
+    scope = export.SymbolicScope()
+    avals = [jax.ShapeDtypeStruct(export.symbolic_shape(s, scope=scope), jnp.float32) for s in shapes]
+    with pytest.raises(deeppcr.Error) as caught:
+        jax.eval_shape(lambda *arrays: ours.linear_chain(*arrays, **options), *avals)
+    assert caught.value.what == what and caught.value.wanted
+
+
+def test_an_identity_of_open_sizes_is_looked_at():
+    export = pytest.importorskip("jax.export")
+    b = jax.ShapeDtypeStruct(export.symbolic_shape("t, 3"), jnp.float32)
+    one, two = jnp.ones(1), jnp.full(1, 2.0)  # no tracers
+    assert jax.eval_shape(lambda b: ours.linear_chain(one, b, structure="identity"), b).shape == b.shape
+    with pytest.raises(deeppcr.ArgumentError, match="^A"):
+        jax.eval_shape(lambda b: ours.linear_chain(two, b, structure="identity"), b)
+
+
 def test_programs_of_jax(rng):
     """Under scan, with donated and empty arrays, and an exception that says what was wrong."""
     A, b = jnp.asarray(rng.normal(size=(9, 2, 2)) * 0.3, jnp.float32), jnp.ones((9, 2), jnp.float32)

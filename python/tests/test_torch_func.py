@@ -155,15 +155,103 @@ def test_derivatives_forward_are_given_or_refused(gradients):
     A, b = torch.randn(6, 2, 2, dtype=torch.float64) * 0.4, torch.randn(6, 2, dtype=torch.float64)
     sos, signal = torch.tensor([[1, 0.2, 0.1, 1, -0.3, 0.1]], dtype=torch.float64), torch.randn(2, 20, dtype=torch.float64)
     with torch.set_grad_enabled(gradients), forward_ad.dual_level():
-        for f, at in ((lambda v: mine(v)[0], x), (stack, z)):
+        for f, at in ((lambda v: mine(v)[0], x), (stack, z), (lambda v: ours.linear_chain(A, v), b), (lambda v: ours.linear_chain(v, b), A)):
             way = torch.randn_like(at)
             tangent = forward_ad.unpack_dual(f(forward_ad.make_dual(at, way))).tangent
             close(tangent, (f(at + 1e-6 * way) - f(at - 1e-6 * way)) / 2e-6, 1e-7)
-        for f, at in ((lambda v: ours.linear_chain(A, v), b), (lambda v: ours.linear_chain(v, b), A), (lambda v: ours.sosfilt(sos, v), signal),
-                      (lambda v: ours.sosfilt(v, signal), sos), (lambda v: ours.lfilter(sos[0, :3], v, signal), sos[0, 3:])):
+        for f, at in ((lambda v: ours.sosfilt(sos, v), signal), (lambda v: ours.sosfilt(v, signal), sos),
+                      (lambda v: ours.lfilter(sos[0, :3], v, signal), sos[0, 3:])):  # fmt: skip
             with pytest.raises(deeppcr.UnsupportedError, match="forward"):
                 f(forward_ad.make_dual(at, torch.ones_like(at)))
             assert f(at).shape  # what has no tangent has its numbers
+
+
+CHAINS = [("dense", (4, 2, 4, 4)), ("dense", (1, 1, 4, 4)), ("dense", (2, 4, 4)), ("dense", (4, 4)), ("block", (4, 1, 2, 2, 2)), ("block", (2, 2, 2)),
+          ("diagonal", (4, 2, 4)), ("diagonal", (4,)), ("scalar", (4, 1)), ("scalar", (2,)), ("scalar", ()), ("identity", ())]  # fmt: skip
+
+
+def chain_of(structure, shape, form, states=(4, 2, 4)):
+    """A chain as a function, and what it is a function of."""
+    torch.manual_seed(0)
+    A, b, z0 = (torch.randn(s, dtype=torch.float64) * c for s, c in ((shape, 0.5), (states, 1), (states[1:], 1)))
+    given = [*([] if structure == "identity" else [A]), b, *([z0] if form == "z0" else [])]
+
+    def run(*arrays):
+        matrices, *rest = arrays if structure != "identity" else (torch.ones(()).double(), *arrays)
+        return ours.linear_chain(matrices, *(rest if form == "z0" else (rest[0], None)), form == "transposed", structure=structure)
+
+    return run, tuple(x.requires_grad_() for x in given)
+
+
+@pytest.mark.parametrize("structure, shape", CHAINS)
+@pytest.mark.parametrize("form", ["", "z0", "transposed"])
+def test_chains_have_derivatives_forward(structure, shape, form):
+    """Against differences: forward, forward over backward, and backward over forward."""
+    from torch.autograd import forward_ad
+
+    run, given = chain_of(structure, shape, form)
+
+    def along(*arrays):
+        with forward_ad.dual_level():
+            return forward_ad.unpack_dual(run(*(forward_ad.make_dual(x, x.cos()) for x in arrays))).tangent
+
+    torch.autograd.gradcheck(run, given, check_forward_ad=True, check_batched_grad=False)
+    torch.autograd.gradgradcheck(run, given, check_fwd_over_rev=True, check_rev_over_rev=False, check_undefined_grad=False)
+    torch.autograd.gradcheck(along, given)
+
+
+def test_derivatives_forward_of_a_gradient_without_a_graph():
+    from torch.autograd import forward_ad
+
+    run, (A, b, z0) = chain_of("dense", (4, 2, 4, 4), "z0")
+    loss = lambda A: run(A, b, z0).sin().sum()  # noqa: E731
+    way = torch.randn_like(A)
+    with forward_ad.dual_level():
+        at = forward_ad.make_dual(A.detach().requires_grad_(), way)
+        got = forward_ad.unpack_dual(torch.autograd.grad(loss(at), at)[0]).tangent
+    close(got, torch.autograd.functional.hvp(loss, A, way)[1])
+
+
+@pytest.mark.parametrize("at", ["A", "b"])
+def test_derivatives_forward_of_many_ways_at_once(at):
+    run, (A, b) = chain_of("dense", (4, 2, 4, 4), "")
+    jacobian = lambda **how: torch.autograd.functional.jacobian((lambda v: run(v, b)) if at == "A" else lambda v: run(A, v), A if at == "A" else b, **how)  # noqa: E731
+    if func is not None:
+        return close(func.jacfwd(run, "Ab".index(at))(A, b), jacobian())
+    with pytest.raises(deeppcr.UnsupportedError, match="many losses"):
+        jacobian(vectorize=True, strategy="forward-mode")
+
+
+@FUNC
+@pytest.mark.parametrize("structure, shape", [("dense", (2, 2, 2)), ("block", (1, 2, 2)), ("diagonal", (2, 2)), ("scalar", ())])
+@pytest.mark.parametrize("form", ["z0", "transposed"])
+def test_transforms_of_chains_within_one_another(structure, shape, form):
+    """Each way forward switches off those around it while its tangent is computed, in PyTorch itself."""
+    run, given = chain_of(structure, shape, form, (2, 2))
+    given = tuple(x.detach() for x in given)
+    f = lambda *arrays: run(*arrays).sin().sum(0)  # noqa: E731
+    jacobian, tangents = func.jacrev(f, tuple(range(len(given))))(*given), tuple(map(torch.cos, given))
+    close(func.jvp(f, given, tangents)[1], sum((j * t).reshape(2, -1).sum(1) for j, t in zip(jacobian, tangents)))
+    for inner in range(len(given)):
+        for outer in range(len(given)):
+            wanted = func.jacrev(func.jacrev(f, inner), outer)(*given)
+            for one, two in ((func.jacfwd, func.jacfwd), (func.jacfwd, func.jacrev), (func.jacrev, func.jacfwd)):
+                close(one(two(f, inner), outer)(*given), wanted)
+    close(func.hessian(lambda v: run(v, *given[1:]).sin().sum())(given[0]), func.jacrev(func.jacrev(lambda v: run(v, *given[1:]).sin().sum()))(given[0]))
+
+
+@FUNC
+def test_what_is_compiled_has_derivatives_forward_or_none():
+    """Operators that PyTorch knows have none, which its programs take for 0."""
+    run, given = chain_of("dense", (4, 2, 4, 4), "z0")
+    A, b, z0 = (x.detach() for x in given)
+    forward = lambda f: lambda v: func.jvp(f, (v,), (v,))[1]  # noqa: E731
+    f = lambda v: run(A, v, z0)  # noqa: E731
+    close(torch.compile(forward(f), backend="aot_eager")(b), forward(f)(b))
+    close(forward(torch.compile(f, backend="aot_eager"))(b), forward(f)(b))
+    taps = torch.ones(2, dtype=torch.float64)
+    with pytest.raises(deeppcr.UnsupportedError, match="forward"):
+        torch.compile(forward(lambda v: ours.lfilter(taps, taps[:1], v, 0)), backend="aot_eager")(b)
 
 
 @FUNC

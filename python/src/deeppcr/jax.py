@@ -296,7 +296,7 @@ def linear_chain(A: Array, b: Array, z0: Optional[Array] = None, transposed: boo
     Raises
     ------
     ArgumentError, UnsupportedError
-        As there, when it is traced.
+        As there, when it is traced; of numbers that jax.export leaves open, when it runs, as JAX's own error.
     """
     A, b = as_array("A", A), as_array("b", b)
     z0 = None if z0 is None else as_array("z0", z0)
@@ -308,9 +308,16 @@ def linear_chain(A: Array, b: Array, z0: Optional[Array] = None, transposed: boo
         structure = "scalar" if A.ndim == 0 else {1: "dense", 0: "diagonal", -1: "scalar"}.get(A.ndim - b.ndim)
         if structure is None:
             raise ArgumentError.of("A's shape", A.shape, "a structure, or one more, as many or one less dimensions than b")
-    plain = lambda x: np.broadcast_to(np.ones((), dtype), x.shape)  # noqa: E731  shapes are checked now, not when it runs
     known = identity and not isinstance(A, jax.core.Tracer)  # whether A is 1
-    numbers.problem(np.asarray(A) if known else plain(A), plain(b), None if z0 is None else plain(z0), transposed, scheme, structure, 0)
+    if all(isinstance(n, int) for x in (A, b, z0) if x is not None for n in x.shape):
+        plain = lambda x: np.broadcast_to(np.ones((), dtype), x.shape)  # noqa: E731  shapes are checked now, not when it runs
+        numbers.problem(np.asarray(A) if known else plain(A), plain(b), None if z0 is None else plain(z0), transposed, scheme, structure, 0)
+    else:  # jax.export's, of any size: what is left to check is when it runs
+        numbers.check_words(transposed, scheme, structure, z0 is not None)
+        numbers.check_vectors(b.shape, None if z0 is None else z0.shape)
+        numbers.check_transitions(A.shape, b.shape, structure)
+        if known:
+            numbers.check_identity(np.asarray(A))
     b, z0 = b.astype(dtype), None if z0 is None else z0.astype(dtype)
     if identity:
         z = jax.lax.cumsum(b, 0, reverse=bool(transposed))

@@ -125,38 +125,72 @@ class Problem(NamedTuple):
     dims: int  # of a transition's values
 
 
-def _values(a: ARRAY, b: ARRAY, structure: Optional[str], width: int, single: bool) -> Tuple[str, int, int, Optional[ARRAY]]:
-    """(structure, its dimensions, block, values [L or 1][B or 1][values])."""
+def check_vectors(b: Tuple[int, ...], z0: Optional[Tuple[int, ...]]) -> None:
+    """Refuses shapes of b and z0. These and A's may have dimensions that are no numbers yet, as jax.export's are not: those are compared
+    for being equal, no more."""
+    if len(b) not in (2, 3):
+        raise ArgumentError.of("b's shape", b, "[length][width] or [length][batch][width]")
+    if b[-1] == 0:
+        raise ArgumentError.of("b's shape", b, "a width of 1 or more")
+    if z0 is not None and z0 != b[1:]:
+        raise ArgumentError.of("z0's shape", z0, str(b[1:]))
+
+
+def check_transitions(a: Tuple[int, ...], b: Tuple[int, ...], structure: Optional[str]) -> Tuple[str, Tuple[int, ...], Tuple[int, ...]]:
+    """(structure, (L or 1, B or 1), a step's shape) of A's shape beside b's, or refuses it."""
+    width = b[-1]
     if structure is None:
-        if a.ndim == b.ndim + 1:
+        if len(a) == len(b) + 1:
             structure = "dense"
-        elif a.ndim == b.ndim and a.shape[-1] == width:
+        elif len(a) == len(b) and a[-1] == width:
             structure = "diagonal"
-        elif a.ndim == b.ndim - 1 or a.ndim == 0:
+        elif len(a) == len(b) - 1 or not a:
             structure = "scalar"
         else:
             raise ArgumentError(
-                f"A of shape {a.shape} beside b of shape {b.shape}; wanted one more dimension than b (dense), as many "
-                "(diagonal), one less (scalar), or a structure", "A", a.shape, "a shape that tells its structure")  # fmt: skip
+                f"A of shape {a} beside b of shape {b}; wanted one more dimension than b (dense), as many "
+                "(diagonal), one less (scalar), or a structure", "A", a, "a shape that tells its structure")  # fmt: skip
     dims = STRUCTURES[structure]
-    lead, values = a.shape[: a.ndim - dims], a.shape[a.ndim - dims :]
+    lead, values = a[: len(a) - dims], a[len(a) - dims :]
     wanted = {"dense": (width, width), "diagonal": (width,), "scalar": (), "identity": ()}
-    block = values[-1] if structure == "block" and values else 0
     if structure == "block":
+        block = values[-1] if values else 0
         wanted["block"] = (width // max(block, 1), block, block)
     if values != wanted[structure]:
-        raise ArgumentError(f"A of shape {a.shape} beside b of shape {b.shape}; wanted {structure} transitions "
-                            f"[..., {', '.join(map(str, wanted[structure]))}]", "A", a.shape, str(wanted[structure]))  # fmt: skip
-    if len(lead) > b.ndim - 1:
-        raise ArgumentError.of("A's shape", a.shape, f"at most the leading dimensions of b, {b.shape[:-1]}")
-    lead = (1,) * (b.ndim - 1 - len(lead)) + lead + ((1,) if single else ())
-    length, batch = b.shape[0], 1 if single else b.shape[1]
+        raise ArgumentError(f"A of shape {a} beside b of shape {b}; wanted {structure} transitions "
+                            f"[..., {', '.join(map(str, wanted[structure]))}]", "A", a, str(wanted[structure]))  # fmt: skip
+    if len(lead) > len(b) - 1:
+        raise ArgumentError.of("A's shape", a, f"at most the leading dimensions of b, {b[:-1]}")
+    lead = (1,) * (len(b) - 1 - len(lead)) + lead + ((1,) if len(b) == 2 else ())
+    length, batch = b[0], 1 if len(b) == 2 else b[1]
     if lead[0] not in (1, length) or lead[1] not in (1, batch):
-        raise ArgumentError(f"A of shape {a.shape} beside b of shape {b.shape}; wanted {length} steps or 1, {batch} sequences "
-                            "or 1", "A", a.shape, f"leading dimensions ({length} or 1, {batch} or 1)")  # fmt: skip
+        raise ArgumentError(f"A of shape {a} beside b of shape {b}; wanted {length} steps or 1, {batch} sequences "
+                            "or 1", "A", a, f"leading dimensions ({length} or 1, {batch} or 1)")  # fmt: skip
+    return structure, lead, values
+
+
+def check_identity(a: ARRAY) -> None:
+    if not (a == 1).all():
+        raise ArgumentError.of("A", a.item() if a.size == 1 else f"an array {a.shape} of other numbers", "1.0, for structure 'identity'")
+
+
+def check_words(transposed: Any, scheme: str, structure: Optional[str], start: bool) -> bool:
+    """`transposed` as a bool; refuses what there is not. start: whether there is a z0."""
+    one_of("scheme", scheme, SCHEMES)
+    if structure is not None:
+        one_of("structure", structure, STRUCTURES)
+    back = flag("transposed", transposed)
+    if back and start:
+        raise UnsupportedError.of("z0", "given to a transposed chain", "none: it starts at b of the last step; add it there")
+    return back
+
+
+def _values(a: ARRAY, b: ARRAY, structure: Optional[str]) -> Tuple[str, int, int, Optional[ARRAY]]:
+    """(structure, its dimensions, block, values [L or 1][B or 1][values])."""
+    structure, lead, values = check_transitions(a.shape, b.shape, structure)
+    dims, block = STRUCTURES[structure], values[-1] if structure == "block" else 0
     if structure == "identity":
-        if not (a == 1).all():
-            raise ArgumentError.of("A", a.item() if a.size == 1 else f"an array {a.shape} of other numbers", "1.0, for structure 'identity'")
+        check_identity(a)
         return structure, 0, 0, None
     a = library.numbers(a.reshape(lead + values), dims) if a.shape != lead + values else library.numbers(a, dims)
     count = 1
@@ -189,13 +223,8 @@ def problem(A: Any, b: Any, z0: Any, transposed: bool, scheme: str, structure: O
     b = library.array(b, "b")
     z0 = None if z0 is None else library.array(z0, "z0")
     a = _transitions(A, b=b, z0=z0)
-    one_of("scheme", scheme, SCHEMES)
-    if structure is not None:
-        one_of("structure", structure, STRUCTURES)
+    transposed = check_words(transposed, scheme, structure, z0 is not None)
     chunk = whole_number("chunk", chunk)
-    transposed = flag("transposed", transposed)
-    if transposed and z0 is not None:
-        raise UnsupportedError.of("z0", "given to a transposed chain", "none: it starts at b of the last step; add it there")
     counted: Optional[ARRAY] = a
     if structure == "identity":  # 1 in every dtype
         library.real(a, "A")
@@ -206,15 +235,10 @@ def problem(A: Any, b: Any, z0: Any, transposed: bool, scheme: str, structure: O
         a = a if counted is None else library.cast(a, dtype, "A")
         b = library.cast(b, dtype, "b")
         z0 = None if z0 is None else library.cast(z0, dtype, "z0")
-    if b.ndim not in (2, 3):
-        raise ArgumentError.of("b's shape", b.shape, "[length][width] or [length][batch][width]")
-    if b.shape[-1] == 0:
-        raise ArgumentError.of("b's shape", b.shape, "a width of 1 or more")
+    check_vectors(b.shape, None if z0 is None else z0.shape)
     single, width = b.ndim == 2, b.shape[-1]
-    structure, dims, block, values = _values(a, b, structure, width, single)
+    structure, dims, block, values = _values(a, b, structure)
     if z0 is not None:
-        if z0.shape != b.shape[1:]:
-            raise ArgumentError.of("z0's shape", z0.shape, str(b.shape[1:]))
         z0 = library.numbers(z0.reshape(-1, width), 1)
     b = library.numbers(b.reshape(b.shape[0], 1, width) if single else b, 1)
     plan = plan_for(b.shape[0], b.shape[1], width, structure, block, dtype, transposed, scheme, chunk)
@@ -522,13 +546,18 @@ def outer(left: Any, right: Any, structure: str, block: int) -> Any:
     return product.sum(-1) if structure == "scalar" else product
 
 
-def back_through(A: Any, structure: str, x: Any) -> Any:
-    """A^T x for the first step."""
+def through(A: Any, structure: str, x: Any) -> Any:
+    """A x, for one step or for each."""
     if structure == "dense":
-        return (A.swapaxes(-1, -2) @ x[..., None])[..., 0]
+        return (A @ x[..., None])[..., 0]
     if structure == "block":
-        return (A.swapaxes(-1, -2) @ x.reshape(*x.shape[:-1], -1, A.shape[-1], 1)).reshape(x.shape)
+        return (A @ x.reshape(*x.shape[:-1], -1, A.shape[-1], 1)).reshape(x.shape)
     return (A if structure == "diagonal" else A[..., None]) * x
+
+
+def back_through(A: Any, structure: str, x: Any) -> Any:
+    """A^T x, likewise."""
+    return through(A.swapaxes(-1, -2) if structure in ("dense", "block") else A, structure, x)
 
 
 def linear_chain_jvp(
@@ -566,7 +595,7 @@ def linear_chain_jvp(
     steps: Dict[str, Optional[ARRAY]] = {"da": None, "db": None, "dz0": None}
     da = None if dA is None else library.like("dA", dA, A.shape, dtype)
     if da is not None and p.a is not None:
-        values = _values(da, z, structure, shape[2], p.single)[3]
+        values = _values(da, z, structure)[3]
         assert values is not None
         steps["da"] = np.broadcast_to(values, shape[:2] + values.shape[2:])
     if db is not None:

@@ -195,8 +195,10 @@ def _no_backward(ctx: Any, *_: Any) -> Any:
                               "a first one, or PyTorch's own module")  # fmt: skip
 
 
-def differentiable(operator: Any, backward: Any = _no_backward, setup: Any = lambda ctx, inputs, output: None) -> Callable[..., Any]:
-    """An operator for torch.compile, torch.export and torch.func, with its way back and its vmap.
+def differentiable(operator: Any, backward: Any = _no_backward, setup: Any = lambda ctx, inputs, output: None,
+                   tangent: Any = no_forward) -> Callable[..., Any]:  # fmt: skip
+    """An operator for torch.compile, torch.export and torch.func, with its way back, its vmap and, where it has one, its way forward,
+    tangent(ctx, saved, *tangents), saved being what `setup` saved for it.
 
     torch.func has no derivatives of registered operators that take lists, so for it they go through a function of torch.autograd
     whose arguments are flat.
@@ -214,22 +216,36 @@ def differentiable(operator: Any, backward: Any = _no_backward, setup: Any = lam
 
         @staticmethod
         def setup_context(ctx: Any, inputs: Tuple[Any, ...], output: Any) -> None:
+            ctx.form = inputs[0]
             setup(ctx, tuple(tree_unflatten(list(inputs[1:]), inputs[0])), output)
 
         @staticmethod
         def backward(ctx: Any, *given: Any) -> Any:
             return (None, *tree_flatten(backward(ctx, *given))[0])
 
-        jvp = staticmethod(no_forward)
+        @staticmethod
+        @eagerly
+        def jvp(ctx: Any, _: Any, *tangents: Any) -> Any:
+            # PyTorch calls this with all ways forward switched off, those of transforms around this one too, whose derivatives of what
+            # is done here would be 0, without a word. What was saved has, of this one, its numbers alone.
+            with forward_ad._set_fwd_grad_enabled(True):
+                saved = [None if t is None else forward_ad.unpack_dual(t).primal for t in ctx.saved_tensors]
+                return tangent(ctx, saved, *tree_unflatten(list(tangents), ctx.form))
 
         @staticmethod
         def vmap(info: Any, dims: Tuple[Any, ...], form: Any, *leaves: Any) -> Tuple[Any, Any]:
             return _by_rows(lambda *row: Flat.apply(form, *row), info, dims[1:], leaves)
 
-    def run(*arguments: Any) -> Any:
-        if torch.compiler.is_compiling():
-            return operator(*arguments)
+    def as_it_is(*arguments: Any) -> Any:
         leaves, form = tree_flatten(arguments)
         return Flat.apply(form, *leaves)
+
+    between = eagerly(as_it_is)
+
+    def run(*arguments: Any) -> Any:
+        if not torch.compiler.is_compiling():
+            return as_it_is(*arguments)
+        # Registered operators have no derivatives forward: a program would take them for 0, without a word.
+        return between(*arguments) if going_forward() else operator(*arguments)
 
     return run

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""`linear_chain` for tensors: gradients of any order, and an operator that torch.compile and torch.export keep."""
+"""`linear_chain` for tensors: derivatives of any order, backward and forward, and an operator that torch.compile and torch.export keep."""
 from __future__ import annotations
 
-from typing import Any, Optional, Tuple
+from typing import Any, Optional, Sequence, Tuple
 
 import torch
 from torch import Tensor
@@ -10,7 +10,7 @@ from torch import Tensor
 from .. import _library as library
 from .. import linear as numbers
 from ..errors import ArgumentError
-from ._registry import CODES, array, differentiable, expect, going_forward, no_forward, on_cpu, operator, refuse_many, tracing, wanted, wrapped
+from ._registry import CODES, array, differentiable, expect, going_forward, on_cpu, operator, refuse_many, tracing, wanted, wrapped
 
 
 _TAKEN = {*CODES, getattr(torch, "uint32", None)}  # those that results have too, which operators promise
@@ -62,22 +62,39 @@ def _by_operations(chain: Any, A: Tensor, z0: Optional[Tensor], z: Tensor, g: Te
     return outer(direct, before), direct, first, None, None, None
 
 
-class _LinearChain(torch.autograd.Function):
-    jvp = staticmethod(no_forward)
+def _tangent(chain: Any, saved: Sequence[Any], options: Sequence[Any], dA: Tensor, db: Tensor, dz0: Optional[Tensor]) -> Tensor:
+    """The derivative along (dA, db, dz0), a chain as well: dz_l = A_l dz_{l-1} + (dA_l z_{l-1} + db_l)."""
+    A, z0, z = saved
+    transposed, _, structure = options
+    if z.numel() == 0:  # no step, or no sequence
+        return db.clone()
+    if structure != "identity":
+        nothing = torch.zeros_like(z[:1])
+        if transposed:  # dA_{l+1}^T z_{l+1}
+            db = db + torch.cat([numbers.back_through(dA, structure, z)[1:], nothing])
+        else:
+            db = db + numbers.through(dA, structure, torch.cat([nothing if z0 is None else z0[None], z[:-1]]))
+    return chain(A, db.contiguous(), dz0, *options)
 
+
+class _LinearChain(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, A: Tensor, b: Tensor, z0: Optional[Tensor], transposed: bool, scheme: str, structure: str) -> Tensor:
         z = torch.from_numpy(numbers.linear_chain(array(A), array(b), array(z0), transposed, scheme, structure=structure))
-        ctx.save_for_backward(A, z0, z)
-        ctx.options = (transposed, scheme, structure)
+        _setup(ctx, (A, b, z0, transposed, scheme, structure), z)
         return z
+
+    @staticmethod
+    def jvp(ctx: Any, dA: Tensor, db: Tensor, dz0: Optional[Tensor], *_: Any) -> Tensor:
+        refuse_many("linear_chain", (dA, db, dz0))
+        return _tangent(_LinearChain.apply, ctx.saved_tensors, ctx.options, dA, db, dz0)
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> Tuple[Optional[Tensor], ...]:
         refuse_many("linear_chain", (g,))
         A, z0, z = ctx.saved_tensors
         transposed, scheme, structure = ctx.options
-        if not torch.is_grad_enabled() and not transposed and structure != "identity":
+        if not torch.is_grad_enabled() and not going_forward() and not transposed and structure != "identity":
             found = numbers.linear_chain_vjp(array(A), array(z), array(g), array(z0), scheme, structure=structure)
             dA, db, dz0 = (None if x is None else torch.from_numpy(x) for x in found)
             return dA, db, dz0, None, None, None
@@ -126,6 +143,8 @@ def _(A: Tensor, z: Tensor, g: Tensor, z0: Optional[Tensor], transposed: bool, s
 def _setup(ctx: Any, inputs: Tuple[Any, ...], output: Tensor) -> None:
     A, _, z0, *options = inputs
     ctx.save_for_backward(A, z0, output)
+    if going_forward():
+        ctx.save_for_forward(A, z0, output)
     ctx.options = options
 
 
@@ -137,7 +156,7 @@ def _operator_backward(ctx: Any, g: Tensor) -> Tuple[Optional[Tensor], ...]:
     return dA, db, None if z0 is None else dz0, None, None, None
 
 
-_traced = differentiable(_operator, _operator_backward, _setup)
+_traced = differentiable(_operator, _operator_backward, _setup, lambda ctx, saved, *ways: _tangent(_traced, saved, ctx.options, *ways[:3]))
 _traced_vjp = differentiable(_operator_vjp)
 
 
@@ -172,7 +191,9 @@ def _plain(A: Tensor, b: Tensor, z0: Optional[Tensor], transposed: bool, scheme:
 
 def linear_chain(A: Tensor, b: Tensor, z0: Optional[Tensor] = None, transposed: bool = False, scheme: str = "auto", *,
                  structure: Optional[str] = None) -> Tensor:  # fmt: skip
-    """`deeppcr.linear_chain` for tensors of one dtype (float32, float64, uint32) on the CPU, with gradients, and theirs, of A, b and z0.
+    """`deeppcr.linear_chain` for tensors of one dtype (float32, float64, uint32) on the CPU, with gradients of A, b and z0, and theirs.
+
+    Derivatives forward too: torch.func's jvp, jacfwd and hessian, torch.autograd.forward_ad.
 
     Parameters
     ----------
