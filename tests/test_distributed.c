@@ -313,30 +313,32 @@ static void products_that_overflow_are_not_taken(void **state) {
     }
 }
 
-// 70 steps of 0.2 and 70 of 5: their product underflows where the state, 1e20 before and after them, does not. Within a
-// chunk of the second rank, or in the second rank's whole range; the other sequence keeps its bits.
+// 70 steps of 0.2 and 70 of 5: their product underflows where the state, 1e20 before and after them, does not. Both
+// within a chunk of the second rank, or in its whole range; or the first of them alone, so that what is lost is small.
+// The other sequence keeps its bits.
 static void products_that_underflow_are_not_taken(void **state) {
     (void)state;
-    enum { LENGTH = 300, RANK = 40, NEXT = 200 };
+    enum { LENGTH = 300, RANK = 40 };
     const dpcr_transition t = dpcr_transition_square(DPCR_DIAGONAL, 2, 0);
-    for (int turn = 0; turn < 8; turn++) {
-        const bool transposed = turn % 2, within = turn / 4;
+    for (int turn = 0; turn < 32; turn++) {
+        const bool transposed = turn % 2, within = turn / 4 % 2, half = turn / 8 % 2;
+        const int64_t row = turn / 16, next = half && !within ? 115 : 200, chunk = !within ? 16 : half ? 75 : 150;
         problem p = make(t, DPCR_F32, LENGTH, 2, transposed, false, FILL_RANDOM, false, false);
-        float *const a = p.a, *const b = p.b, *const z = p.z;
+        float *const a = (float *)p.a + 2 * row, *const b = (float *)p.b + 2 * row, *const z = p.z;
+        for (int64_t i = 0; i < 4 * LENGTH; i++) ((float *)p.a)[i] = 0.9f;
         for (int64_t q = 0; q < LENGTH; q++) {
             const int64_t l = transposed ? LENGTH - 1 - q : q, of = transposed && l + 1 < LENGTH ? l + 1 : l;
             a[4 * of] = q >= 45 && q < 115 ? 0.2f : q >= 115 && q < 185 ? 5 : 1, b[4 * l] = q == 0 ? 1e20f : 0;
-            a[4 * of + 1] = a[4 * of + 2] = a[4 * of + 3] = 0.9f;
         }
         if (transposed) a[0] = 1;  // after the last step
         spread s = {.p = &p,
-                    .chunk = within ? 150 : 16,
+                    .chunk = chunk,
                     .scan = turn / 2 % 2 ? DPCR_SCAN_TRANSPORT : DPCR_SCAN_MESSAGES,
                     .want_ends = true,
                     .threads = 1 + turn / 2 % 2,
                     .odd_rank = -1};
         for (int r = 1; r < MOST_RANKS; r++) {
-            static const int64_t place[] = {0, RANK, NEXT, 250, 250, LENGTH};
+            const int64_t place[] = {0, RANK, next, 250, 250, LENGTH};
             s.first[r] = transposed ? LENGTH - place[MOST_RANKS - r] : place[r];
         }
         s.first[MOST_RANKS] = LENGTH;
@@ -344,16 +346,24 @@ static void products_that_underflow_are_not_taken(void **state) {
         float apart[LENGTH * 4];
         memcpy(apart, z, sizeof apart);
         if (wrong_states(&p, false)) fail_spread(&s, MOST_RANKS, "states differ from the loop");
-        assert_int_equal(s.report.finished_from, within ? RANK + 150 : NEXT);
+        assert_int_equal(s.report.finished_from, within ? RANK + chunk : next);
         for (int r = 0; r < MOST_RANKS; r++) {
-            const int64_t last = transposed ? s.first[r] : s.first[r + 1] - 1;  // its state, times 1, goes out
-            if (s.first[r] < s.first[r + 1]) assert_float_equal(((float *)s.out[r])[0], apart[4 * last], 0);
+            if (s.first[r] == s.first[r + 1]) continue;
+            const int64_t last =
+                transposed ? s.first[r] : s.first[r + 1] - 1;  // its state goes out, times what follows
+            const int64_t before = transposed ? s.first[r + 1] : s.first[r] - 1;
+            const float out = apart[4 * last + 2 * row] * (transposed ? a[4 * last] : 1);
+            assert_float_equal(((float *)s.out[r])[2 * row], out, 0);
+            if (before < 0 || before >= LENGTH) continue;
+            const float in = apart[4 * before + 2 * row] * (transposed ? a[4 * before] : 1);
+            assert_float_equal(((float *)s.in[r])[2 * row], in, fabsf(in) * 1e-4F);
         }
         end_run(&s, MOST_RANKS);
         for (int64_t l = 0; l < LENGTH; l++) a[4 * l] = 1;
         run(&s, MOST_RANKS);
         assert_int_equal(s.report.finished_from, LENGTH);
-        for (int64_t l = 0; l < LENGTH; l++) assert_memory_equal(&apart[4 * l + 2], &z[4 * l + 2], 2 * sizeof *z);
+        for (int64_t l = 0; l < LENGTH; l++)
+            assert_memory_equal(&apart[4 * l + 2 - 2 * row], &z[4 * l + 2 - 2 * row], 2 * sizeof *z);
         end_run(&s, MOST_RANKS);
         drop(&p);
     }

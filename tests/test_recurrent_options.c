@@ -445,6 +445,44 @@ static void test_wide_variants(void **state) {
     dpcr_context_destroy(context);
 }
 
+// Gates that are all but closed have digits of their own: a clip beyond all numbers changes none of them, and in double
+// they are the same beside their size.
+static void test_closed_variants(void **state) {
+    (void)state;
+    dpcr_context *context = make_context(1);
+    const dpcr_recurrent_options lstm = {.kind = DPCR_LSTM, .inputs = 4, .hidden = 19};
+    dpcr_recurrent_options clipped = lstm, twice = lstm;
+    clipped.clip = 1000, twice.dtype = DPCR_F64;
+    job jobs[] = {random_job(context, lstm, 9, 3), random_job(context, clipped, 9, 3),
+                  random_job(context, twice, 9, 3)};
+    for (int i = 0; i < 3; i++) {
+        for (int64_t k = 0; k < dpcr_recurrent_parameter_count(jobs[i].network); k++) {
+            char name[64];
+            dpcr_array to, from;
+            assert_int_equal(dpcr_recurrent_parameter(jobs[i].network, k, name, sizeof name, &to, NULL, NULL), DPCR_OK);
+            assert_int_equal(dpcr_recurrent_parameter(jobs[0].network, k, name, sizeof name, &from, NULL, NULL),
+                             DPCR_OK);
+            for (int64_t q = 0; q < count_of(&to); q++) {
+                const bool gate = strcmp(name, "bias_ih_l0") == 0 && q / lstm.hidden != 2;
+                put(&to, q, get(&from, q) - (gate && i == 0 ? 12 : 0));
+            }
+        }
+        for (int64_t q = 0; q < count_of(&jobs[i].pass.x); q++) put(&jobs[i].pass.x, q, get(&jobs[0].pass.x, q));
+        memset(jobs[i].pass.h0.data, 0, (size_t)count_of(&jobs[i].pass.h0) * 8);
+        memset(jobs[i].pass.c0.data, 0, (size_t)count_of(&jobs[i].pass.c0) * 8);
+        open_plan(&jobs[i], the_loop, false);
+        forward(&jobs[i]);
+    }
+    for (int64_t q = 0; q < count_of(&jobs[2].pass.y); q++) {
+        const double wanted = get(&jobs[2].pass.y, q), most = 2e-5 * fabs(wanted) + 1e-16;
+        assert_true(fabs(wanted) < 1e-9);
+        assert_float_equal(get(&jobs[0].pass.y, q), wanted, most);
+        assert_float_equal(get(&jobs[1].pass.y, q), wanted, most);
+    }
+    for (int i = 0; i < 3; i++) close_job(&jobs[i]);
+    dpcr_context_destroy(context);
+}
+
 // A plan that is not for training has no weights for the way back, so its chains are not tried on it either.
 static void test_plans_not_for_training(void **state) {
     (void)state;
@@ -689,6 +727,7 @@ int main(void) {
         cmocka_unit_test(test_reports_of_other_programs),
         cmocka_unit_test(test_names_have_room),
         cmocka_unit_test(test_wide_variants),
+        cmocka_unit_test(test_closed_variants),
         cmocka_unit_test(test_parameters_set_together),
         cmocka_unit_test(test_the_worst_of_chains),
     };

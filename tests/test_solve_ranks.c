@@ -21,6 +21,7 @@ typedef struct trial {
     double tolerance;
     int max_sweeps;
     dpcr_method method;
+    double growth;        // the chain is z <- growth z, from 1e-12; 0: what it is otherwise
     int64_t run_up_back;  // of each rank's own way back, by overlap in chunks of 10; 0: by the loop
     dpcr_activation activation;
     double *weight, *x, *z0, *direct, *last;
@@ -153,6 +154,9 @@ static void open_trial(trial *t) {
     for (int i = 0; i < 2; i++)
         t->z[i] = numbers(n, 0), t->lambda[i] = numbers(n, 0), t->dx[i] = numbers(n, 0), t->dz0[i] = numbers(B * W, 0);
     for (int64_t r = 0; r <= t->ranks; r++) t->first[r] = r * t->length / t->ranks;
+    for (int64_t i = 0; t->growth > 0 && i < W * W; i++) t->weight[i] = i % (W + 1) == 0 ? t->growth : 0;
+    for (int64_t i = 0; t->growth > 0 && i < n; i++) t->x[i] = 0;
+    for (int64_t i = 0; t->growth > 0 && i < B * W; i++) t->z0[i] = 1e-12 * (double)(i + 1);
 }
 
 static void close_trial(trial *t) {
@@ -175,7 +179,7 @@ static void check(trial *t, double allowed) {
     const int64_t n = t->length * B * W;
     const double off[] = {distance(t->z[0], t->z[1], n), distance(t->lambda[0], t->lambda[1], n),
                           distance(t->dx[0], t->dx[1], n), distance(t->dz0[0], t->dz0[1], B * W)};
-    for (int i = 0; i < 4; i++)
+    for (int i = 0; i < (t->growth > 0 ? 1 : 4); i++)  // adjoints of what grows are large
         if (!(off[i] <= allowed))
             fail_msg("L %d, %d ranks, run-up %d: states %g, adjoints %g, gradients %g, dz0 %g", (int)t->length,
                      (int)t->ranks, (int)t->run_up, off[0], off[1], off[2], off[3]);
@@ -208,6 +212,20 @@ static void within_the_tolerance(void **state) {
     check(&t, 1e-7);
     assert_int_equal(t.report.sweeps, 1);
     assert_int_equal(t.back.sweeps, 1);
+}
+
+// States below the tolerance, which a run-up from zeros does not have, grow to 1: nothing of them was forgotten.
+static void small_states_join_beside_themselves(void **state) {
+    (void)state;
+    trial t = {.length = 900,
+               .ranks = 3,
+               .run_up = 60,
+               .tolerance = 1e-6,
+               .growth = 1.03,
+               .activation = DPCR_ACT_IDENTITY,
+               .method = DPCR_METHOD_SEQUENTIAL};
+    check(&t, 1e-9);
+    assert_true(t.report.sweeps > 1);
 }
 
 // What a rank finishes in order of its own steps is told of all of them.
@@ -519,6 +537,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(bits_of_the_loop),
         cmocka_unit_test(within_the_tolerance),
+        cmocka_unit_test(small_states_join_beside_themselves),
         cmocka_unit_test(the_ranks_own_ways_back),
         cmocka_unit_test(refusals),
         cmocka_unit_test(failures_of_one_rank),

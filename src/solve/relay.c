@@ -61,10 +61,14 @@ static double farthest(const job *j, const void *x, const void *y) {
     return size;
 }
 
+// Forward also beside the states themselves, as overlap's chunks join.
 static bool close(const job *j, const void *x, const void *y, int64_t row) {
     const dpcri_relay *r = j->r;
     if (memcmp(x, y, j->row_bytes) == 0) return true;
-    if (!r->scaled) return j->ops->close(x, y, r->width, r->atol, r->rtol);
+    if (!r->scaled) {
+        const double doubt = fmax(DPCRI_DOUBT, r->rtol);
+        return j->ops->close(x, y, r->width, r->atol, r->rtol) && farthest(j, x, y) <= doubt * largest(j, x);
+    }
     const double allowed = (r->atol + r->rtol) * j->scale[row];
     return allowed > 0 && farthest(j, x, y) <= allowed;
 }
