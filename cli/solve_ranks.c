@@ -67,9 +67,20 @@ static dpcr_status solve_part(cli_ranks *rank, work *w, part *p, dpcr_error *err
     dpcr_distributed_report report = {.size = sizeof report};
     const double start = cli_now();
     rank->doing = CLI_COMPUTING;
-    // The states take the place of b.
-    dpcr_status status = dpcr_chain_distributed(rank->context, &shape, &options, &a, b, p->z0.count ? &z0 : NULL, b,
-                                                NULL, NULL, &report, error);
+    // Where products lose what the states keep, b is asked for again.
+    const size_t bytes = (size_t)cli_array_count(b) * dpcr_dtype_size(b->dtype);
+    dpcr_array z = *b;
+    dpcr_status status = DPCR_OK;
+    if (!(z.data = cli_allocate(bytes))) {
+        status = error->status = DPCR_ERROR_MEMORY;
+        snprintf(error->text, sizeof error->text, "not enough memory for %zu bytes of states", bytes);
+    }
+    status = cli_ranks_agree(rank, CLI_COMPUTING, status, error);
+    if (status == DPCR_OK)
+        status = dpcr_chain_distributed(rank->context, &shape, &options, &a, b, p->z0.count ? &z0 : NULL, &z, NULL,
+                                        NULL, &report, error);
+    if (status == DPCR_OK) memcpy(b->data, z.data, bytes);
+    cli_release(z.data);
     if (status == DPCR_OK) status = cli_ranks_agree(rank, CLI_COMPUTING, DPCR_OK, error);
     if (rank->transport->rank == 0) {
         w->report = report;

@@ -247,6 +247,19 @@ refused(2, "holds A, b, z0 and a pattern", "--input", path("half.npz"), "--indic
 assert not os.path.exists(path("no.npy"))
 a, b = put_npy("a.npy", (4, 1), [2, 3, 5, 7]), put_npy("b.npy", (4, 1, 1), [1, 1, 1, 1])
 
+# Products lose what the states keep: the loop's states all the same, though they might take b's place.
+factors = [0.2 if 64 <= l < 128 else 5 if 128 <= l < 192 else 1 for l in range(256)]
+lost = ["--A", put_npy("lost.npy", (256, 1), factors, "f"), "--b", put_npy("none.npy", (256, 1, 1), [1e20] + [0] * 255, "f")]
+wanted = solve(*lost, "--scheme", "sequential")[1][1]
+for how in (["--scheme", "chunked", "--chunk", "64"], ["--scheme", "distributed", "--ranks", "4"], ["--scheme", "auto"]):
+    told, (_, z, _) = solve(*lost, *how)
+    assert all(abs(x - y) <= 1e-4 * abs(y) for x, y in zip(z, wanted)), (how, z[-1], wanted[-1])
+    assert told["finished_from"] == (256 if how[1] == "auto" else 128), told
+
+# A chain is solved once: auto leaves the loop, which needs no memory, only for what is worth the memory's first touch.
+told = solve("--A", put_npy("long_a.npy", (20000, 1), [0.9] * 20000), "--b", put_npy("long_b.npy", (20000, 1, 1), [1] * 20000))[0]
+assert told["scheme"] == "sequential" and told["workspace_bytes"] == 0, told
+
 # States that die away are zeros, unless they are to be kept.
 fades = ["--A", put_npy("fades.npy", (140, 1), [0.5] * 140, "f"), "--b", put_npy("one.npy", (140, 1, 1), [1] + [0] * 139, "f")]
 for scheme in "sequential", "chunked":

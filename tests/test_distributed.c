@@ -369,6 +369,43 @@ static void products_that_underflow_are_not_taken(void **state) {
     }
 }
 
+// One number a step, ranks of 60: factor q of step q, from 1e20 on; its last state and where it went on in order.
+static float run_factors(float (*factor)(int64_t q), dpcr_scan scan, int64_t *finished_from, int64_t *wrong) {
+    enum { LENGTH = 300 };
+    problem p =
+        make(dpcr_transition_square(DPCR_DIAGONAL, 1, 0), DPCR_F32, LENGTH, 1, false, false, FILL_RANDOM, false, false);
+    for (int64_t q = 0; q < LENGTH; q++) ((float *)p.a)[q] = factor(q), ((float *)p.b)[q] = q == 0 ? 1e20f : 0;
+    spread s = {.p = &p, .chunk = 16, .scan = scan, .want_ends = true, .threads = 1, .odd_rank = -1};
+    for (int r = 0; r <= MOST_RANKS; r++) s.first[r] = 60 * r;
+    run(&s, MOST_RANKS);
+    *finished_from = s.report.finished_from;
+    *wrong = wrong_states(&p, false);
+    const float last = ((float *)p.z)[LENGTH - 1];
+    end_run(&s, MOST_RANKS);
+    drop(&p);
+    return last;
+}
+
+static float together(int64_t q) { return q < 120 ? 1 : q < 240 ? 0.383f : 6.81f; }
+static float overflowing(int64_t q) { return q >= 65 && q < 85 ? 10 : q >= 85 && q < 105 ? 0.1f : 1; }
+static float denormal(int64_t q) { return q < 60 ? 1 : q < 124 ? 0.2f : q < 164 ? 5 : 1; }
+
+// Products that underflow of two ranks together, of neither alone; that come back from the denormals; a state that
+// overflows in a rank whose product does not.
+static void what_products_of_ranks_lose(void **state) {
+    (void)state;
+    for (int scan = DPCR_SCAN_MESSAGES; scan <= DPCR_SCAN_TRANSPORT; scan++) {
+        int64_t from, wrong;
+        const float last = run_factors(together, (dpcr_scan)scan, &from, &wrong);
+        // In line the state comes first, so there the products are of one rank each.
+        assert_true(wrong == 0 && last > 1e19f && from == (scan == DPCR_SCAN_MESSAGES ? 240 : 300));
+        run_factors(denormal, (dpcr_scan)scan, &from, &wrong);
+        assert_true(wrong == 0);
+        assert_true(isinf(run_factors(overflowing, (dpcr_scan)scan, &from, &wrong)));
+        assert_true(from > 60 && from <= 120);
+    }
+}
+
 // ---- refusals ----
 
 static void every_rank_hears_of_a_misfit(void **state) {
@@ -524,6 +561,7 @@ int main(void) {
         cmocka_unit_test(infinities_stay),
         cmocka_unit_test(products_that_overflow_are_not_taken),
         cmocka_unit_test(products_that_underflow_are_not_taken),
+        cmocka_unit_test(what_products_of_ranks_lose),
         cmocka_unit_test(every_rank_hears_of_a_misfit),
         cmocka_unit_test(refusals),
         cmocka_unit_test(no_wait_is_without_end),

@@ -208,7 +208,8 @@ typedef struct dpcr_distributed_report {
     size_t workspace_bytes;  // that this rank took from its context
     size_t summary_bytes;    // of a summary: what a message holds
     int64_t finished_from;   // as of dpcr_chain_report, over all ranks: from where ranks, or a range's chunks, ran in
-                             // order as a product left the finite numbers; else the length
+                             // order as a product left the finite numbers or, seen where z is not b, lost what the
+                             // states keep; else the length
 } dpcr_distributed_report;
 
 // The chain of dpcr_chain_execute, transposed or not, whose steps are spread over ranks: rank r holds consecutive ones,

@@ -216,8 +216,7 @@ static void mend(void *argument, int64_t row) {
     const int64_t past = first_broken(f, p, row);
     for (int64_t c = 1; c < past; c++) {
         const dpcri_joint joint = joint_of(f, p, c, 1, row);
-        const void *m = f->values > 0 ? dpcri_at(f, p->sums, c * p->sum_step + row * p->sum_row) : NULL;
-        if (dpcri_joins(f, &joint, 0, &(dpcri_product){.m = m, .each = 1, .turned = f->transposed})) continue;
+        if (dpcri_joins(f, &joint, 0)) continue;
         const int64_t from = dpcri_chunk_start(&p->chunks, c + 1);
         dpcri_flow_loop(f, from, f->n - from, row, dpcri_at(f, f->z, (from - 1) * f->z_step + row * f->z_row));
         dpcri_joint_first(&j->finished, from);

@@ -52,8 +52,9 @@ typedef struct job {
     // A summary as a message: present, M [sum_rows][values], v [B][w].
     size_t summary, sum_at, end_at;
     void *mine, *prefix, *scratch, *product;
-    void *own;    // M of this range, as mine had it before the scan
-    void *asked;  // the state that the scan gave the next rank, [B][w]
+    void *asked;           // the state that the scan gave the next rank, [B][w]
+    void *parcel;          // what goes out, [B][w], and which sequences' starts it takes the place of, [B] bytes
+    unsigned char *moved;  // [B]: what goes out of this rank is not what the scan gave the next one
     void *pieces;
     void *plan_space;
     dpcr_chain_plan *plan;  // of a rank that goes through its range once
@@ -233,6 +234,9 @@ static int64_t default_chunk(int64_t length) {
     return root | 1;
 }
 
+static size_t state_bytes(const job *j) { return (size_t)state_numbers(j) * element(j); }
+static size_t parcel_bytes(const job *j) { return state_bytes(j) + (size_t)j->shape.batch; }
+
 static void carve(job *j, dpcri_arena *arena) {
     dpcri_range *r = &j->range;
     const size_t size = element(j);
@@ -240,8 +244,9 @@ static void carve(job *j, dpcri_arena *arena) {
     j->prefix = dpcri_arena_take(arena, (int64_t)j->summary, 1);
     j->scratch = dpcri_arena_take(arena, (int64_t)j->summary, 1);
     j->product = dpcri_arena_take(arena, r->sum_rows * j->values, size);
+    j->parcel = dpcri_arena_take(arena, (int64_t)parcel_bytes(j), 1);
+    j->moved = dpcri_arena_take(arena, j->shape.batch, 1);
     if (reduces(j)) {
-        j->own = dpcri_arena_take(arena, r->sum_rows * j->values, size);
         j->asked = dpcri_arena_take(arena, state_numbers(j), size);
         dpcri_range_carve(r, arena);
     } else
@@ -282,6 +287,7 @@ static dpcr_status prepare(job *j, dpcr_error *error) {
     arena = (dpcri_arena){.base = j->pieces, .size = arena.used};
     memset(j->pieces, 0, 3 * j->summary < arena.size ? 3 * j->summary : arena.size);
     carve(j, &arena);
+    memset(j->moved, 0, (size_t)j->shape.batch);
 done:
     return status;
 }
@@ -384,7 +390,6 @@ static dpcr_status reduce(job *j, dpcr_error *error) {
     if (reduces(j)) {
         j->report.depth = 2 * j->range.chunks.size + 2 * j->range.chunks.count;
         dpcri_range_reduce(&j->range, sum_of(j, j->mine), end_of(j, j->mine));
-        memcpy(j->own, sum_of(j, j->mine), (size_t)(j->range.sum_rows * j->values) * element(j));
         *present(j->mine) = 1;
         return dpcri_plan_finished(j->range.flow.watch, function, error);
     }
@@ -493,28 +498,19 @@ done:
     return status;
 }
 
-// [w] of sequence `row` in a state [B][w].
-static dpcri_chunk_states row_of(const job *j, const void *state, int64_t row) {
-    return (dpcri_chunk_states){dpcri_at(&j->range.flow, state, row * j->shape.transition.rows), 0, 1};
-}
-
-static bool is_near(const job *j, const void *g, const void *other, int64_t row) {
-    return dpcri_joins_nearly(&j->range.flow,
-                              &(dpcri_joint){.count = 1, .end = row_of(j, g, row), .next = row_of(j, other, row)});
-}
-
-// From there on the ranks run in order: what really goes out of one comes into those sequences of the next where the
-// scan gave another state. again: whose states stand already, and are run once more.
+// From there on the ranks run in order: what really goes out of one comes into those sequences of the next of which the
+// scan gave no finite state, or another one than goes out. again: their states stand already, and are run once more.
 static dpcr_status take_start(job *j, const void *g, bool again, dpcr_error *error) {
     dpcr_status status;
-    const int64_t w = j->shape.transition.rows;
-    const size_t bytes = (size_t)w * element(j);
-    DPCR_TRY(dpcri_receive(&j->carried.comm, rank_at(j, j->position - 1), DPCRI_TAG_STATE, j->scratch,
-                           (size_t)j->shape.batch * bytes, error));
+    const size_t bytes = (size_t)j->shape.transition.rows * element(j);
+    const char *const came = j->parcel;
+    DPCR_TRY(dpcri_receive(&j->carried.comm, rank_at(j, j->position - 1), DPCRI_TAG_STATE, j->parcel, parcel_bytes(j),
+                           error));
     for (int64_t row = 0; g && row < j->shape.batch; row++) {
-        if (is_near(j, g, j->scratch, row)) continue;
+        if (!came[state_bytes(j) + (size_t)row] && is_finite(j, g, row)) continue;
         void *const to = (char *)(uintptr_t)g + (size_t)row * bytes;
-        memcpy(to, (const char *)j->scratch + (size_t)row * bytes, bytes);
+        memcpy(to, came + (size_t)row * bytes, bytes);
+        j->moved[row] = 1;
         if (again && reduces(j)) dpcri_range_again(&j->range, row, to);
     }
 done:
@@ -522,9 +518,12 @@ done:
 }
 
 static dpcr_status give_end(job *j, const void *g, dpcr_error *error) {
-    const void *out = out_of(j, g);
-    return dpcri_send(&j->carried.comm, rank_at(j, j->position + 1), DPCRI_TAG_STATE, out ? out : j->scratch,
-                      (size_t)state_numbers(j) * element(j), error);
+    const void *const out = out_of(j, g);
+    char *const parcel = j->parcel;
+    memset(parcel, 0, state_bytes(j));
+    if (out) memcpy(parcel, out, state_bytes(j));
+    memcpy(parcel + state_bytes(j), j->moved, (size_t)j->shape.batch);
+    return dpcri_send(&j->carried.comm, rank_at(j, j->position + 1), DPCRI_TAG_STATE, parcel, parcel_bytes(j), error);
 }
 
 // ---- products that lose what the states keep ----
@@ -546,18 +545,23 @@ done:
     return status;
 }
 
-// Whether what goes out of the range, whose states stand, is what the next rank started from.
+// Whether what goes out of the range, whose states stand, is what the next rank started from; else j->moved says which.
 static bool joins(job *j, const void *g) {
     const dpcri_flow *f = &j->range.flow;
-    const void *out = out_of(j, g);
+    const void *const out = out_of(j, g);
+    bool all = true;
     for (int64_t row = 0; row < j->shape.batch; row++) {
-        const dpcri_joint joint = {
-            .chunk = f->n, .count = 1, .row = row, .end = row_of(j, out, row), .next = row_of(j, j->asked, row)};
-        const int64_t m = j->range.sum_rows > 1 ? row * j->values : 0;
-        const dpcri_product product = {j->values > 0 ? dpcri_at(f, j->own, m) : NULL, 1, f->transposed};
-        if (!dpcri_joins(f, &joint, 0, &product)) return false;
+        const dpcri_joint joint = {.chunk = f->n,
+                                   .count = 1,
+                                   .row = row,
+                                   .end = {dpcri_at(f, out, row * f->w), 0, 1},
+                                   .next = {dpcri_at(f, j->asked, row * f->w), 0, 1},
+                                   .goes_out = f->transposed};
+        if (dpcri_joins(f, &joint, 0)) continue;
+        j->moved[row] = 1;
+        all = false;
     }
-    return true;
+    return all;
 }
 
 // The first position that started from another state than goes out of the one before it. The number of ranks: none did.

@@ -2,16 +2,18 @@
 // Chunks join where s_c = M_c s_{c-1} + v_c is what the loop makes of s_{c-1}. A product may overflow, underflow or
 // cancel where no state does, and stay finite where a state does not: then the loop's end of the chunk is another one.
 //
-// A component joins within a hundredth of itself; or, since sums that come near zero keep the rounding of what they are
-// made of, of the largest state of its block in the chunk. The second does not hold where M's row has underflowed: the
-// component depends on s_{c-1} by that row alone, so what is off is what was lost of it, however small beside states
-// before. Work: K w comparisons; where one fails, a look at a chunk's states. Derivation: docs/math/chunked.md.
+// A component joins within a thousandth of itself (double: a millionth), far more than products round by; or, since
+// sums that come near zero keep the rounding of what they are made of, within what rounding makes of it in that chunk.
+// Work: K w comparisons; where one fails, the chunk once more. Derivation: docs/math/chunked.md.
 #include "chain/joins.h"
 
 #include <float.h>
 #include <math.h>
+#include <string.h>
 
 #include "kern/chunked.h"
+
+enum { MOST_BLOCK = 64 };
 
 static double at(const dpcri_flow *f, const void *x, int64_t i) {
     return f->dtype == DPCR_F64 ? ((const double *)x)[i] : (double)((const float *)x)[i];
@@ -23,44 +25,71 @@ dpcri_chunk_states dpcri_joint_ends(const dpcri_flow *f, const dpcri_joint *j) {
 }
 
 // I: an integer of T's size, so that what lies side by side is compared in vectors.
-#define NEAR(T, I, name, absolute)                                                                               \
-    static inline bool name##_by(const T *z, int64_t z_step, int64_t z_each, const T *s, int64_t s_step,         \
-                                 int64_t s_each, int64_t count, int64_t w) {                                     \
-        I near = -1;                                                                                             \
-        for (int64_t i = 0; i < w; i++)                                                                          \
-            for (int64_t c = 0; c < count; c++) {                                                                \
-                const T want = s[c * s_step + i * s_each];                                                       \
-                near &= absolute(z[c * z_step + i * z_each] - want) <= (T)DPCRI_JOINS * absolute(want) ? -1 : 0; \
-            }                                                                                                    \
-        return near != 0;                                                                                        \
-    }                                                                                                            \
-    static bool name(const dpcri_joint *j, int64_t w) {                                                          \
-        const dpcri_chunk_states *z = &j->end, *s = &j->next;                                                    \
-        if (z->step == 1 && s->step == 1) return name##_by(z->x, 1, z->each, s->x, 1, s->each, j->count, w);     \
-        return name##_by(z->x, z->step, z->each, s->x, s->step, s->each, j->count, w);                           \
+#define NEAR(T, I, name, absolute)                                                                                     \
+    static inline bool name##_by(const T *z, int64_t z_step, int64_t z_each, const T *s, int64_t s_step,               \
+                                 int64_t s_each, int64_t count, int64_t w) {                                           \
+        I near = -1;                                                                                                   \
+        for (int64_t i = 0; i < w; i++)                                                                                \
+            for (int64_t c = 0; c < count; c++) {                                                                      \
+                const T want = s[c * s_step + i * s_each];                                                             \
+                near &= absolute(z[c * z_step + i * z_each] - want) <= (T)DPCRI_JOINS(sizeof(T)) * absolute(want) ? -1 \
+                                                                                                                  : 0; \
+            }                                                                                                          \
+        return near != 0;                                                                                              \
+    }                                                                                                                  \
+    static bool name(const dpcri_joint *j, int64_t w) {                                                                \
+        const dpcri_chunk_states *z = &j->end, *s = &j->next;                                                          \
+        if (z->step == 1 && s->step == 1) return name##_by(z->x, 1, z->each, s->x, 1, s->each, j->count, w);           \
+        return name##_by(z->x, z->step, z->each, s->x, s->step, s->each, j->count, w);                                 \
     }
 NEAR(float, int32_t, near_f32, fabsf)
 NEAR(double, int64_t, near_f64, fabs)
 #undef NEAR
 
-bool dpcri_joins_nearly(const dpcri_flow *f, const dpcri_joint *j) {
-    if (f->dtype != DPCR_F32 && f->dtype != DPCR_F64) return true;
-    return f->dtype == DPCR_F64 ? near_f64(j, f->w) : near_f32(j, f->w);
-}
-
 bool dpcri_joins_at_once(const dpcri_flow *f, const dpcri_joint *j) {
-    return f->z == f->b || dpcri_joins_nearly(f, j) || dpcri_watch_stopped(f->watch);  // to ask takes a clock
+    if (f->z == f->b || (f->dtype != DPCR_F32 && f->dtype != DPCR_F64)) return true;
+    const bool near = f->dtype == DPCR_F64 ? near_f64(j, f->w) : near_f32(j, f->w);
+    return near || dpcri_watch_stopped(f->watch);  // to ask takes a clock
 }
 
-// Row i of op(M) has nothing but zeros and denormals.
-static bool underflowed(const dpcri_flow *f, const dpcri_product *p, int64_t i, int64_t k, double least) {
-    if (f->form == DPCR_SCALAR) i = 0;  // one value for all
-    const int64_t block = i / k * k * k, in = i % k;
-    for (int64_t l = 0; l < k; l++) {
-        const int64_t v = block + (p->turned ? l * k + in : in * k + l);
-        if (!(fabs(at(f, p->m, v * p->each)) < least)) return false;
+// The transitions' values that make component i of op(A) x, of which x's block has k from `first` on.
+static double entry(const dpcri_flow *f, const void *a, int64_t first, int64_t k, int64_t i, int64_t l) {
+    switch (f->form) {
+        case DPCR_ZERO: return 0;
+        case DPCR_IDENTITY: return 1;
+        case DPCR_SCALAR: return at(f, a, 0);
+        case DPCR_DIAGONAL: return at(f, a, first);
+        default: return at(f, a, first * k + (f->transposed ? l * k + i : i * k + l));
     }
-    return true;
+}
+
+// How far rounding leads a block's end in chunk c from where it would be: a disturbance of eps times the terms of each
+// sum, of either sign, carried on by the chunk's own transitions. A state that shrinks with all that it came from has
+// one as small as itself; a sum that comes near zero has that of its terms.
+static double disturbance(const dpcri_flow *f, const dpcri_joint *j, int64_t c, int64_t first, int64_t k) {
+    const double eps = f->size == 8 ? DBL_EPSILON : (double)FLT_EPSILON;
+    double d[MOST_BLOCK] = {0}, next[MOST_BLOCK], most = 0;
+    uint32_t sign = 1;
+    for (int64_t m = j->first + c * j->chunk; m < j->first + (c + 1) * j->chunk; m++) {
+        const void *const z = dpcri_at(f, f->z, m * f->z_step + j->row * f->z_row);
+        const void *const z0 = f->z0 ? dpcri_at(f, f->z0, j->row * f->z0_row) : NULL;
+        const void *const x = j->goes_out ? z : m > 0 ? dpcri_at(f, z, -f->z_step) : z0;
+        const void *const a = dpcri_at(f, f->a, (m + j->goes_out) * f->a_step + j->row * f->a_row);
+        const void *const b = dpcri_at(f, f->b, m * f->b_step + j->row * f->b_row);
+        for (int64_t l = 0; l < k; l++) {
+            double terms = fabs(at(f, b, first + l)), sum = 0;
+            for (int64_t q = 0; x && q < k; q++) {
+                const double value = entry(f, a, first, k, l, q);
+                terms += fabs(value) * fabs(at(f, x, first + q));
+                sum += value * d[q];
+            }
+            sign = sign * 1664525u + 1013904223u;
+            next[l] = sum + (sign >> 31 ? -eps : eps) * terms;
+        }
+        memcpy(d, next, (size_t)k * sizeof *d);
+    }
+    for (int64_t l = 0; l < k; l++) most = fmax(most, fabs(d[l]));
+    return most;
 }
 
 // Of components [i, i + k) in chunk c.
@@ -71,21 +100,24 @@ static double largest_state(const dpcri_flow *f, const dpcri_joint *j, int64_t c
     return most;
 }
 
-bool dpcri_joins(const dpcri_flow *f, const dpcri_joint *j, int64_t c, const dpcri_product *product) {
+bool dpcri_joins(const dpcri_flow *f, const dpcri_joint *j, int64_t c) {
+    const double products = 4096;  // round by so many times as much as the loop
+    const double bound = DPCRI_JOINS(f->size);
+    const int64_t k = f->form == DPCR_DENSE ? f->w : f->form == DPCR_BLOCK ? f->block : 1;
     dpcri_joint one = *j;
     one.first += c * j->chunk, one.count = 1;
     one.end.x = dpcri_at(f, j->end.x, c * j->end.step);
     one.next.x = dpcri_at(f, j->next.x, c * j->next.step);
     if (dpcri_joins_at_once(f, &one)) return true;
-    const int64_t k = f->form == DPCR_DENSE ? f->w : f->form == DPCR_BLOCK ? f->block : 1;
-    const double least = f->dtype == DPCR_F64 ? DBL_MIN : (double)FLT_MIN;
     for (int64_t i = 0; i < f->w; i++) {
         const double want = at(f, one.next.x, i * j->next.each), z = at(f, one.end.x, i * j->end.each);
         const double off = fabs(z - want);
-        if (off <= DPCRI_JOINS * fabs(want)) continue;
-        if (!isfinite(z)) return false;
-        const bool lost = product->m && fabs(z) >= least && underflowed(f, product, i, k, least);
-        if (lost || !(off <= DPCRI_JOINS * largest_state(f, j, c, i / k * k, k))) return false;
+        if (off <= bound * fabs(want)) continue;
+        const int64_t first = i / k * k;
+        const double rounding = !isfinite(z)      ? 0
+                                : k <= MOST_BLOCK ? products * disturbance(f, j, c, first, k)
+                                                  : bound * largest_state(f, j, c, first, k);
+        if (!(off <= rounding)) return false;
     }
     return true;
 }

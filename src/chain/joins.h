@@ -18,28 +18,20 @@ typedef struct dpcri_chunk_states {
 typedef struct dpcri_joint {
     int64_t first, chunk, count, row;  // step at which chunk number 0 begins
     dpcri_chunk_states end, next;      // the last state of each, and the one that enters the chunk after it
+    bool goes_out;                     // end: not the state z_m, but op(A_{m+1}) z_m, which goes out of it
 } dpcri_joint;
 
 // joint->end as they lie in flow->z.
 dpcri_chunk_states dpcri_joint_ends(const dpcri_flow *flow, const dpcri_joint *joint);
 
-// The product of a chunk: value v lies at m + v each; NULL where there is none. Turned: of the transpose.
-typedef struct dpcri_product {
-    const void *m;
-    int64_t each;
-    bool turned;
-} dpcri_product;
-
-// Whether all of them end within a hundredth of each component of the start after them: what nearly all do. True of the
-// ring, which has no rounding.
-bool dpcri_joins_nearly(const dpcri_flow *flow, const dpcri_joint *joint);
-
-// The same; also true where they are not to be asked: of chains that are solved in place, whose b is gone.
+// Whether all of them end as near as DPCRI_JOINS of each component of the start after them: what nearly all do. Also
+// true where they are not to be asked: of the ring, which has no rounding, and of chains that are solved in place,
+// whose b is gone.
 bool dpcri_joins_at_once(const dpcri_flow *flow, const dpcri_joint *joint);
 
 // Whether chunk number c of them ends near enough to the start after it for the difference to be rounding; else the
 // chunks after it are to be done again.
-bool dpcri_joins(const dpcri_flow *flow, const dpcri_joint *joint, int64_t c, const dpcri_product *product);
+bool dpcri_joins(const dpcri_flow *flow, const dpcri_joint *joint, int64_t c);
 
 // *first = min(*first, m), of threads side by side: where the loop goes on.
 static inline void dpcri_joint_first(_Atomic int64_t *first, int64_t m) {

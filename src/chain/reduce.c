@@ -251,9 +251,9 @@ static void look(dpcri_range *r, int64_t row) {
             .row = row,
             .end = {end_at(r, c, row), 0, 1},
             .next = {start_at(r, c + 1, row), 0, 1},
+            .goes_out = f->transposed,
         };
-        const void *m = f->values > 0 ? sum_at(r, c, r->sum_rows > 1 ? row : 0) : NULL;
-        if (dpcri_joins(f, &joint, 0, &(dpcri_product){m, 1, f->transposed})) continue;
+        if (dpcri_joins(f, &joint, 0)) continue;
         start_from_end(r, c, row);
         run_in_order(r, c + 1, row);
         if (start_of(r, c + 1) < r->in_order) r->in_order = start_of(r, c + 1);

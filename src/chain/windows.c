@@ -374,14 +374,6 @@ static void finish_lanes(const job *j, const group *g, int64_t place, int64_t la
     }
 }
 
-// The product of a lane.
-static dpcri_product product_of(const job *j, const group *g, int64_t place, int64_t lane) {
-    const dpcri_flow *f = j->flow;
-    const void *const maps = g->windows[place].maps;
-    if (j->summary) return (dpcri_product){dpcri_at(f, maps, lane * f->values), 1, f->transposed};
-    return (dpcri_product){dpcri_at(f, maps, lane), j->lanes, false};
-}
-
 // Whether the first `count` lanes of a window, which have run, end where the carry had those after them start. kept:
 // the kernels did, and left their ends where v was.
 static void look(job *j, const group *g, int64_t place, bool kept, int64_t count) {
@@ -399,8 +391,7 @@ static void look(job *j, const group *g, int64_t place, bool kept, int64_t count
         kept ? (dpcri_chunk_states){dpcri_at(f, w->maps, f->values * each), step, each} : dpcri_joint_ends(f, &joint);
     if (dpcri_joins_at_once(f, &joint)) return;
     for (int64_t c = 0; c < count; c++) {
-        const dpcri_product product = product_of(j, g, place, c);
-        if (dpcri_joins(f, &joint, c, &product)) continue;
+        if (dpcri_joins(f, &joint, c)) continue;
         dpcri_joint_first(&j->apart_at, chunk_step(j, g, place, c + 1));
         return;
     }

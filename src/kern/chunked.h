@@ -13,8 +13,9 @@
 
 #include "kern/kern.h"
 
-// A chunk's end joins the next one's start within this of it, by component, or by more (chain/joins.h).
-#define DPCRI_JOINS 1e-2
+// A chunk's end joins the next one's start within this of it, by component, or by more (chain/joins.h): of numbers of
+// so many bytes.
+#define DPCRI_JOINS(size) ((size) == 8 ? 1e-6 : 1e-3)
 
 // What finish asks for, of the window that comes next, from its lowest addresses on. NULL: nothing.
 typedef struct dpcri_ahead {
