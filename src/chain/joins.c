@@ -63,26 +63,35 @@ static double entry(const dpcri_flow *f, const void *a, int64_t first, int64_t k
     }
 }
 
+// Component first + l after step m, or of what goes out after it, as the sum of what it is made of: of sizes in *terms,
+// and, of d in the place of the state before, without b.
+static double sum_of(const dpcri_flow *f, const dpcri_joint *j, int64_t m, int64_t first, int64_t k, int64_t l,
+                     const double *d, double *terms) {
+    const void *const z = dpcri_at(f, f->z, m * f->z_step + j->row * f->z_row);
+    const void *const z0 = f->z0 ? dpcri_at(f, f->z0, j->row * f->z0_row) : NULL;
+    const void *const x = j->goes_out ? z : m > 0 ? dpcri_at(f, z, -f->z_step) : z0;
+    const void *const a = dpcri_at(f, f->a, (m + j->goes_out) * f->a_step + j->row * f->a_row);
+    double sum = 0;
+    *terms = j->goes_out ? 0 : fabs(at(f, f->b, m * f->b_step + j->row * f->b_row + first + l));
+    for (int64_t q = 0; x && q < k; q++) {
+        const double value = entry(f, a, first, k, l, q);
+        *terms += fabs(value) * fabs(at(f, x, first + q));
+        if (d) sum += value * d[q];
+    }
+    return sum;
+}
+
 // How far rounding leads a block's end in chunk c from where it would be: a disturbance of eps times the terms of each
 // sum, of either sign, carried on by the chunk's own transitions. A state that shrinks with all that it came from has
-// one as small as itself; a sum that comes near zero has that of its terms.
+// one that is small beside it; a sum that comes near zero has that of its terms.
 static double disturbance(const dpcri_flow *f, const dpcri_joint *j, int64_t c, int64_t first, int64_t k) {
     const double eps = f->size == 8 ? DBL_EPSILON : (double)FLT_EPSILON;
     double d[MOST_BLOCK] = {0}, next[MOST_BLOCK], most = 0;
     uint32_t sign = 1;
     for (int64_t m = j->first + c * j->chunk; m < j->first + (c + 1) * j->chunk; m++) {
-        const void *const z = dpcri_at(f, f->z, m * f->z_step + j->row * f->z_row);
-        const void *const z0 = f->z0 ? dpcri_at(f, f->z0, j->row * f->z0_row) : NULL;
-        const void *const x = j->goes_out ? z : m > 0 ? dpcri_at(f, z, -f->z_step) : z0;
-        const void *const a = dpcri_at(f, f->a, (m + j->goes_out) * f->a_step + j->row * f->a_row);
-        const void *const b = dpcri_at(f, f->b, m * f->b_step + j->row * f->b_row);
         for (int64_t l = 0; l < k; l++) {
-            double terms = fabs(at(f, b, first + l)), sum = 0;
-            for (int64_t q = 0; x && q < k; q++) {
-                const double value = entry(f, a, first, k, l, q);
-                terms += fabs(value) * fabs(at(f, x, first + q));
-                sum += value * d[q];
-            }
+            double terms;
+            const double sum = sum_of(f, j, m, first, k, l, d, &terms);
             sign = sign * 1664525u + 1013904223u;
             next[l] = sum + (sign >> 31 ? -eps : eps) * terms;
         }
@@ -109,14 +118,22 @@ bool dpcri_joins(const dpcri_flow *f, const dpcri_joint *j, int64_t c) {
     one.end.x = dpcri_at(f, j->end.x, c * j->end.step);
     one.next.x = dpcri_at(f, j->next.x, c * j->next.step);
     if (dpcri_joins_at_once(f, &one)) return true;
+    int64_t block = -1;  // whose disturbance is known
+    double rounding = 0;
     for (int64_t i = 0; i < f->w; i++) {
         const double want = at(f, one.next.x, i * j->next.each), z = at(f, one.end.x, i * j->end.each);
         const double off = fabs(z - want);
         if (off <= bound * fabs(want)) continue;
+        if (!isfinite(z)) return false;
         const int64_t first = i / k * k;
-        const double rounding = !isfinite(z)      ? 0
-                                : k <= MOST_BLOCK ? products * disturbance(f, j, c, first, k)
-                                                  : bound * largest_state(f, j, c, first, k);
+        double terms;
+        sum_of(f, j, j->first + (c + 1) * j->chunk - 1, first, k, i - first, NULL, &terms);
+        if (off <= bound * terms) continue;
+        if (first != block) {
+            block = first;
+            rounding =
+                k <= MOST_BLOCK ? products * disturbance(f, j, c, first, k) : bound * largest_state(f, j, c, first, k);
+        }
         if (!(off <= rounding)) return false;
     }
     return true;
