@@ -162,6 +162,27 @@ static void products_that_underflow(void **state) {
     for_all(underflow);
 }
 
+// A component of which a product loses all, beside a large one that it goes into and that does not go into it: the
+// terms of its own sums are small.
+static void beside_a_large_one(void **state) {
+    (void)state;
+    const form f = {DPCR_DENSE, 2, 0, 64};
+    for (int flags = 0; flags < 4; flags++) {
+        const bool transposed = flags & 1;
+        chain c = make(&f, flags & 2 ? DPCR_F64 : DPCR_F32, transposed, 1);
+        const double shrinks = c.dtype == DPCR_F64 ? 1e-5 : 0.2;
+        for (int64_t m = 0; m < length; m++) {
+            set_factor(&c, m, 0, m >= 640 && m < 704 ? shrinks : m >= 704 && m < 768 ? 1 / shrinks : 1, false);
+            set_factor(&c, m, 1, 1, false);
+            const int64_t l = transposed ? length - m : m;  // component 1 takes component 0 too
+            if (l < length) put(c.dtype, c.a, l * c.values + (transposed ? 1 : 2), 1e-3);
+        }
+        set_right(&c, 0, 0, c.dtype == DPCR_F64 ? 1e10 : 1e20);
+        expect_the_loop(&c, &f, DPCR_SCHEME_CHUNKED, 704);
+        drop(&c);
+    }
+}
+
 // A state overflows inside a chunk whose product is finite.
 static void overflow(const form *f, dpcr_dtype dtype, bool transposed, int64_t batch) {
     const int64_t chunk = f->chunk ? f->chunk : 64, from = 20 * chunk + 2;
@@ -234,11 +255,9 @@ static void without_denormals(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(products_that_underflow),
-        cmocka_unit_test(states_that_overflow),
-        cmocka_unit_test(rounding_finishes_nothing),
-        cmocka_unit_test(without_denormals),
-        cmocka_unit_test(far_chains),
+        cmocka_unit_test(products_that_underflow), cmocka_unit_test(beside_a_large_one),
+        cmocka_unit_test(states_that_overflow),    cmocka_unit_test(rounding_finishes_nothing),
+        cmocka_unit_test(without_denormals),       cmocka_unit_test(far_chains),
     };
     cmocka_set_test_filter(getenv("DEEPPCR_TEST_FILTER"));  // a pattern picks tests by name
     return cmocka_run_group_tests(tests, open_all, close_all);

@@ -3,8 +3,9 @@
 // cancel where no state does, and stay finite where a state does not: then the loop's end of the chunk is another one.
 //
 // A component joins within a thousandth of itself (double: a millionth), far more than products round by; or, since
-// sums that come near zero keep the rounding of what they are made of, within what rounding makes of it in that chunk.
-// Work: K w comparisons; where one fails, the chunk once more. Derivation: docs/math/chunked.md.
+// sums that come near zero keep the rounding of what they are made of, of the terms of its last sum, or within what
+// rounding makes of it in that chunk (of blocks up to MOST_BLOCK). Work: K w comparisons; where one fails, those terms;
+// where that fails, the chunk once more. Derivation: docs/math/chunked.md.
 #include "chain/joins.h"
 
 #include <float.h>
@@ -81,32 +82,27 @@ static double sum_of(const dpcri_flow *f, const dpcri_joint *j, int64_t m, int64
     return sum;
 }
 
-// How far rounding leads a block's end in chunk c from where it would be: a disturbance of eps times the terms of each
-// sum, of either sign, carried on by the chunk's own transitions. A state that shrinks with all that it came from has
-// one that is small beside it; a sum that comes near zero has that of its terms.
-static double disturbance(const dpcri_flow *f, const dpcri_joint *j, int64_t c, int64_t first, int64_t k) {
+// How far rounding leads each component of a block's end in chunk c from where it would be: disturbances of eps times
+// the terms of each sum, of either sign, carried on by the chunk's own transitions. A state that shrinks with all that
+// it came from has one that is small beside it; a sum that comes near zero has that of its terms. Of two, the larger:
+// one alone may come near zero.
+static void disturb(const dpcri_flow *f, const dpcri_joint *j, int64_t c, int64_t first, int64_t k, double *size) {
     const double eps = f->size == 8 ? DBL_EPSILON : (double)FLT_EPSILON;
-    double d[MOST_BLOCK] = {0}, next[MOST_BLOCK], most = 0;
-    uint32_t sign = 1;
-    for (int64_t m = j->first + c * j->chunk; m < j->first + (c + 1) * j->chunk; m++) {
-        for (int64_t l = 0; l < k; l++) {
-            double terms;
-            const double sum = sum_of(f, j, m, first, k, l, d, &terms);
-            sign = sign * 1664525u + 1013904223u;
-            next[l] = sum + (sign >> 31 ? -eps : eps) * terms;
+    memset(size, 0, (size_t)k * sizeof *size);
+    for (uint32_t sign = 1; sign <= 2; sign++) {
+        double d[MOST_BLOCK] = {0}, next[MOST_BLOCK];
+        uint32_t draw = sign;
+        for (int64_t m = j->first + c * j->chunk; m < j->first + (c + 1) * j->chunk; m++) {
+            for (int64_t l = 0; l < k; l++) {
+                double terms;
+                const double sum = sum_of(f, j, m, first, k, l, d, &terms);
+                draw = draw * 1664525u + 1013904223u;
+                next[l] = sum + (draw >> 31 ? -eps : eps) * terms;
+            }
+            memcpy(d, next, (size_t)k * sizeof *d);
         }
-        memcpy(d, next, (size_t)k * sizeof *d);
+        for (int64_t l = 0; l < k; l++) size[l] = fmax(size[l], fabs(d[l]));
     }
-    for (int64_t l = 0; l < k; l++) most = fmax(most, fabs(d[l]));
-    return most;
-}
-
-// Of components [i, i + k) in chunk c.
-static double largest_state(const dpcri_flow *f, const dpcri_joint *j, int64_t c, int64_t i, int64_t k) {
-    double most = 0;
-    for (int64_t m = j->first + c * j->chunk; m < j->first + (c + 1) * j->chunk; m++)
-        for (int64_t l = i; l < i + k; l++) most = fmax(most, fabs(at(f, f->z, m * f->z_step + j->row * f->z_row + l)));
-    return most;
 }
 
 bool dpcri_joins(const dpcri_flow *f, const dpcri_joint *j, int64_t c) {
@@ -118,8 +114,8 @@ bool dpcri_joins(const dpcri_flow *f, const dpcri_joint *j, int64_t c) {
     one.end.x = dpcri_at(f, j->end.x, c * j->end.step);
     one.next.x = dpcri_at(f, j->next.x, c * j->next.step);
     if (dpcri_joins_at_once(f, &one)) return true;
-    int64_t block = -1;  // whose disturbance is known
-    double rounding = 0;
+    int64_t block = -1;  // whose disturbances are known
+    double disturbed[MOST_BLOCK];
     for (int64_t i = 0; i < f->w; i++) {
         const double want = at(f, one.next.x, i * j->next.each), z = at(f, one.end.x, i * j->end.each);
         const double off = fabs(z - want);
@@ -129,12 +125,10 @@ bool dpcri_joins(const dpcri_flow *f, const dpcri_joint *j, int64_t c) {
         double terms;
         sum_of(f, j, j->first + (c + 1) * j->chunk - 1, first, k, i - first, NULL, &terms);
         if (off <= bound * terms) continue;
-        if (first != block) {
-            block = first;
-            rounding =
-                k <= MOST_BLOCK ? products * disturbance(f, j, c, first, k) : bound * largest_state(f, j, c, first, k);
-        }
-        if (!(off <= rounding)) return false;
+        if (k > MOST_BLOCK) return false;
+        if (first != block) disturb(f, j, c, first, k, disturbed);
+        block = first;
+        if (!(off <= products * disturbed[i - first])) return false;
     }
     return true;
 }
