@@ -369,8 +369,8 @@ static const char *of_processors(const solve *s, const dpcr_transition *t) {
 }
 
 // A chain is solved once here: what memory costs that nobody has touched yet counts. The loop needs none.
-static int prefer_b(dpcr_context *context, solve *s, const dpcr_chain_shape *shape, const dpcr_array *b,
-                    dpcr_chain_plan **plan) {
+static int weigh_memory(dpcr_context *context, solve *s, const dpcr_chain_shape *shape, const dpcr_array *b,
+                        dpcr_chain_plan **plan) {
     const double touch = 0.25e-9;  // seconds a byte: a page takes a microsecond
     const dpcr_scheme taken = dpcr_chain_plan_scheme(*plan);
     if (s->options.scheme != DPCR_SCHEME_AUTO || taken == DPCR_SCHEME_SEQUENTIAL) return CLI_DONE;
@@ -382,14 +382,15 @@ static int prefer_b(dpcr_context *context, solve *s, const dpcr_chain_shape *sha
         return cli_fail_error(&error, CLI_COMPUTING);
     const double gain = dpcr_chain_plan_seconds(loop) - dpcr_chain_plan_seconds(*plan);
     const double room = touch * (double)((needs_b(*plan) ? array_bytes(b) : 0) + dpcr_chain_plan_workspace(*plan));
-    dpcr_chain_plan *const other = gain > room ? loop : *plan;
-    if (other == *plan) {
-        *plan = loop;
-        snprintf(s->why, sizeof s->why,
-                 "sequential: in b's place; %s would gain about %.3g us, and its memory take %.3g us",
-                 dpcr_scheme_name(taken), gain > 0 ? 1e6 * gain : 0, 1e6 * room);
+    if (gain > room) {
+        dpcr_chain_plan_destroy(loop);
+        return CLI_DONE;
     }
-    dpcr_chain_plan_destroy(other);
+    dpcr_chain_plan_destroy(*plan);
+    *plan = loop;
+    snprintf(s->why, sizeof s->why,
+             "sequential: in b's place; %s would gain about %.3g us, and its memory take %.3g us",
+             dpcr_scheme_name(taken), gain > 0 ? 1e6 * gain : 0, 1e6 * room);
     return CLI_DONE;
 }
 
@@ -415,7 +416,7 @@ static int make_plan(dpcr_context *context, solve *s, const dpcr_chain_shape *sh
     if (on_device && !serves) cli_device_decide("cpu: %.380s", error.text);
     c->device = (dpcr_device){0};
     const int status = cli_linear_plan(context, shape, &s->options, s->memory_limit, plan, s->why);
-    return status ? status : prefer_b(context, s, shape, b, plan);
+    return status ? status : weigh_memory(context, s, shape, b, plan);
 }
 
 // Chunks are products, which csr does not form, or auto's own.

@@ -17,7 +17,7 @@
 // underflow, and stay finite where a state does not. From the first that does not join the ranks run in order too.
 //
 // Work of a rank in between: a composition and two applications a step; of the first and second of two: one. Depth 2 n
-// + log2 P rounds. One message a round: batch (w + values) numbers.
+// + log2 P rounds. One message a round: batch (w + values) numbers; and one of batch w to the rank before.
 // Source: the two-level scan of ParaRNN (arXiv 2510.21450) over processes. Derivation: docs/math/chunked.md.
 #include "chain/distributed.h"
 
@@ -206,24 +206,20 @@ static int64_t there(const job *j) {
     return count;
 }
 
-static bool is_first(const job *j) {
-    for (int64_t p = 0; p < j->position; p++)
+static bool is_first(const job *j, int64_t position) {
+    for (int64_t p = 0; p < position; p++)
         if (is_there(j, p)) return false;
     return true;
 }
 
 // Nobody asks what goes out of it; not of one before ranks without steps, who tell their callers.
-static bool is_last(const job *j) { return j->position + 1 == j->carried.comm.ranks; }
+static bool is_last(const job *j, int64_t position) { return position + 1 == j->carried.comm.ranks; }
 
+// Whether the rank there makes a summary of its range: not the first, which runs at once; the last only where others
+// make theirs meanwhile.
 static bool reduces_at(const job *j, int64_t position) {
-    bool first = true;
-    for (int64_t p = 0; p < position; p++) first &= !is_there(j, p);
-    const bool last = position + 1 == j->carried.comm.ranks;
-    return j->all[rank_at(j, position)].length > 0 && !first && (!last || there(j) > 2);
+    return j->all[rank_at(j, position)].length > 0 && !is_first(j, position) && (!is_last(j, position) || there(j) > 2);
 }
-
-// Whether this rank makes a summary of its range: not the first, which runs at once; the last only where others make
-// theirs meanwhile.
 static bool reduces(const job *j) { return reduces_at(j, j->position); }
 
 // ---- memory ----
@@ -249,8 +245,9 @@ static void carve(job *j, dpcri_arena *arena) {
     if (reduces(j)) {
         j->asked = dpcri_arena_take(arena, state_numbers(j), size);
         dpcri_range_carve(r, arena);
-    } else
+    } else {
         j->plan_space = dpcri_arena_take(arena, (int64_t)dpcr_chain_plan_workspace(j->plan), 1);
+    }
 }
 
 static dpcr_status prepare(job *j, dpcr_error *error) {
@@ -393,7 +390,7 @@ static dpcr_status reduce(job *j, dpcr_error *error) {
         *present(j->mine) = 1;
         return dpcri_plan_finished(j->range.flow.watch, function, error);
     }
-    if (!is_first(j)) return DPCR_OK;  // the last one of two
+    if (!is_first(j, j->position)) return DPCR_OK;  // the last one of two
     const dpcr_status status = run_once(j, start, error);
     if (status != DPCR_OK) return status;
     dpcri_range_out(&j->range.flow, end_of(j, j->mine));
@@ -426,7 +423,7 @@ static dpcr_status apply(job *j, const void *g, dpcr_error *error) {
     if (state_numbers(j) == 0) return DPCR_OK;
     if (g) copy_state(j, g, f->w, j->in.data, j->in.row);
     if (j->shape.length == 0) return DPCR_OK;
-    if (!reduces(j)) return is_first(j) ? DPCR_OK : run_once(j, g, error);
+    if (!reduces(j)) return is_first(j, j->position) ? DPCR_OK : run_once(j, g, error);
     dpcri_range_apply(&j->range, g);
     if (j->range.in_order < j->shape.length) j->in_order = j->before + j->range.in_order;
     return dpcri_plan_finished(j->range.flow.watch, function, error);
@@ -530,13 +527,13 @@ static dpcr_status give_end(job *j, const void *g, dpcr_error *error) {
 
 // Whether the rank at a position, which made a summary, is told what the scan gave the one after it.
 static bool is_told(const job *j, int64_t position, int64_t broken) {
-    return position >= 0 && position + 1 < broken && position + 1 < j->carried.comm.ranks && state_numbers(j) > 0 &&
+    return position >= 0 && position + 1 < broken && !is_last(j, position) && state_numbers(j) > 0 &&
            reduces_at(j, position);
 }
 
 static dpcr_status tell_starts(job *j, const void *g, int64_t broken, dpcr_error *error) {
     dpcr_status status = DPCR_OK;
-    const size_t bytes = (size_t)state_numbers(j) * element(j);
+    const size_t bytes = state_bytes(j);
     if (is_told(j, j->position - 1, broken))
         DPCR_TRY(dpcri_send(&j->carried.comm, rank_at(j, j->position - 1), DPCRI_TAG_START, g, bytes, error));
     if (is_told(j, j->position, broken))
@@ -590,7 +587,7 @@ static dpcr_status run_ranks(job *j, const void *g, int64_t from, bool again, dp
         take_out(j, g);
     }
     if (in_order) j->in_order = j->before;
-    if (j->position + 1 >= from && !is_last(j)) DPCR_TRY(give_end(j, g, error));
+    if (j->position + 1 >= from && !is_last(j, j->position)) DPCR_TRY(give_end(j, g, error));
 done:
     return status;
 }

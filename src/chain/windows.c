@@ -24,7 +24,6 @@
 //
 // Where kern/squares.h serves, a window is DPCRI_SIDE chunks, read twice from where they lie: the second time the
 // caches have them. Those serve any strides, lengths and chunks.
-#include <math.h>
 #include <stdatomic.h>
 #include <string.h>
 
