@@ -27,7 +27,7 @@ static void zb_h2_is_no_longer_than_theirs(void **state) {
                  {4, 4, 1, 1, 1, 0, 8, 15},     {4, 4, 1, 1, 1, 0, 4, 15},   {4, 8, 10, 12, 8, 1, 8, 256},
                  {4, 8, 10, 12, 8, 1, 4, 294},  {4, 8, 1, 1, 1, 0, 8, 24},   {4, 8, 1, 1, 1, 0, 4, 27}};
     scratch *s = *state;
-    for (size_t k = 0; k < sizeof cases / sizeof cases[0]; k++) {
+    for (size_t k = 0; k < sizeof cases / sizeof cases[0]; k += 1 + 2 * TESTS_SANITIZED) {
         const dpcr_schedule_costs costs = costs_of(cases[k].f, cases[k].i, cases[k].w, cases[k].hop);
         dpcr_schedule_options o = options_of(DPCR_SCHEDULE_ZB_H2, cases[k].p, 0, cases[k].m);
         o.costs = &costs;

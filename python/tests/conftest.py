@@ -1,10 +1,26 @@
 # SPDX-License-Identifier: MIT
+import collections
+import os
 import pathlib
 
 import numpy as np
 import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+
+
+def pytest_collection_modifyitems(config, items):
+    """Of each test's cases one in DEEPPCR_TEST_ONE_OF runs, the first always."""
+    one_of = int(os.environ.get("DEEPPCR_TEST_ONE_OF", "1"))
+    cases = collections.Counter()
+    kept, left = [], []
+    for item in items:
+        test = item.nodeid.partition("[")[0]
+        (left if cases[test] % one_of else kept).append(item)
+        cases[test] += 1
+    if left:
+        config.hook.pytest_deselected(items=left)
+        items[:] = kept
 
 
 @pytest.fixture

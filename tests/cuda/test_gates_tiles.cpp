@@ -19,7 +19,7 @@ void widths_items_and_blocks(void **) {
     int served = 0;
     for (const dpcri_device_gates kind : kinds)
         for (const int64_t hidden : {140, 160})
-            for (const int64_t rows : {9, 17, 33, 70}) {
+            for (const int64_t rows : {9, 17, 33, 40}) {
                 const int most[] = {6, 10, 24, 40};
                 trained_case<float> n(kind, 2 + (int64_t)(seed % 2), rows, 3, hidden, 0.9);
                 n.back = seed % 2 == 1;
