@@ -103,27 +103,36 @@ static void *solve(const chain *c, dpcr_scheme scheme, int64_t chunk, int thread
 static void expect_the_loop(const chain *c, const form *f, dpcr_scheme scheme, int64_t latest) {
     dpcr_chain_report report;
     const int64_t w = c->t.rows;
+    const bool pairs = scheme == DPCR_SCHEME_PCR || scheme == DPCR_SCHEME_BLELLOCH;  // and denormals keep less
     void *loop = solve(c, DPCR_SCHEME_SEQUENTIAL, 0, 1, &report), *first = NULL;
     for (int threads = 1; threads <= THREADS; threads++) {
         void *z = solve(c, scheme, scheme == DPCR_SCHEME_AUTO ? 0 : f->chunk, threads, &report);
         for (int64_t i = 0; i < places(c, w); i++) {
             const double got = get(c->dtype, z, i), want = get(c->dtype, loop, i);
-            if (isfinite(want) ? !(fabs(got - want) <= 1e-4 * fabs(want)) : isfinite(got))
+            if (isfinite(want) ? !(fabs(got - want) <= (pairs ? 2e-3 : 1e-4) * fabs(want)) : isfinite(got))
                 fail_msg("%s w %d %s%s batch %d %s threads %d chunk %d: step %d of %d is %g, the loop's %g",
                          dpcr_structure_name(c->t.structure), (int)w, dpcr_dtype_name(c->dtype),
                          c->transposed ? " transposed" : "", (int)c->batch, dpcr_scheme_name(report.scheme), threads,
                          (int)f->chunk, (int)(i / w / c->batch), (int)length, got, want);
         }
-        if (report.scheme == DPCR_SCHEME_CHUNKED && report.finished_from > latest)
+        if (report.scheme != DPCR_SCHEME_SEQUENTIAL && report.finished_from > latest)
             fail_msg("%s w %d %s%s batch %d threads %d chunk %d: finished from %d", dpcr_structure_name(c->t.structure),
                      (int)w, dpcr_dtype_name(c->dtype), c->transposed ? " transposed" : "", (int)c->batch, threads,
                      (int)f->chunk, (int)report.finished_from);
-        if (scheme == DPCR_SCHEME_CHUNKED && first)
+        if (scheme != DPCR_SCHEME_AUTO && first)
             assert_memory_equal(first, z, (size_t)places(c, w) * dpcr_dtype_size(c->dtype));
         if (first) free(z);
         if (!first) first = z;
     }
     free(first), free(loop);
+}
+
+// Where pcr and blelloch lose states hangs on the steps' numbers.
+static void expect_of_others(const chain *c, const form *f) {
+    expect_the_loop(c, f, DPCR_SCHEME_AUTO, length);
+    if (length > 3000) return;
+    static int turn;
+    expect_the_loop(c, f, turn++ % 2 ? DPCR_SCHEME_PCR : DPCR_SCHEME_BLELLOCH, length);
 }
 
 // Runs `check` on every form, type, direction and batch.
@@ -152,7 +161,7 @@ static void underflow(const form *f, dpcr_dtype dtype, bool transposed, int64_t 
         }
         set_right(&c, 0, w - 1, dtype == DPCR_F32 ? 1e20 : 1e200);
         expect_the_loop(&c, f, DPCR_SCHEME_CHUNKED, from + (inside ? 1 : 2) * chunk);
-        expect_the_loop(&c, f, DPCR_SCHEME_AUTO, length);
+        expect_of_others(&c, f);
         drop(&c);
     }
 }
@@ -179,6 +188,7 @@ static void beside_a_large_one(void **state) {
         }
         set_right(&c, 0, 0, c.dtype == DPCR_F64 ? 1e10 : 1e20);
         expect_the_loop(&c, &f, DPCR_SCHEME_CHUNKED, 704);
+        expect_of_others(&c, &f);
         drop(&c);
     }
 }
@@ -194,7 +204,7 @@ static void overflow(const form *f, dpcr_dtype dtype, bool transposed, int64_t b
     }
     set_right(&c, from - chunk, 0, dtype == DPCR_F32 ? 1e30 : 1e200);
     expect_the_loop(&c, f, DPCR_SCHEME_CHUNKED, from + chunk);
-    expect_the_loop(&c, f, DPCR_SCHEME_AUTO, length);
+    expect_of_others(&c, f);
     drop(&c);
 }
 
@@ -220,8 +230,13 @@ static void rounding(const form *f, dpcr_dtype dtype, bool transposed, int64_t b
         }
         for (int threads = 1; threads <= 2; threads++) {
             dpcr_chain_report report;
-            free(solve(&c, DPCR_SCHEME_CHUNKED, f->chunk, threads, &report));
-            assert_int_equal(report.finished_from, length);
+            for (int scheme = DPCR_SCHEME_PCR; scheme <= DPCR_SCHEME_CHUNKED; scheme++) {
+                if (scheme != DPCR_SCHEME_CHUNKED && (kind < 2 || threads < 2)) continue;  // 0, 1: rounding alone
+                free(solve(&c, (dpcr_scheme)scheme, f->chunk, threads, &report));
+                if (report.finished_from < length)
+                    fail_msg("%s %s w %d kind %d: finished from %d", dpcr_scheme_name(report.scheme),
+                             dpcr_structure_name(f->structure), (int)f->w, kind, (int)report.finished_from);
+            }
         }
         drop(&c);
     }

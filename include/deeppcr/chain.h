@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: MIT
 // Linear chains: z_l = A_l z_{l-1} + b_l, l = 0..L-1, and the transposed chain, by several schemes with the same
-// result. But with pcr and blelloch, which AUTO takes only where a measurement says so, a product that leaves the
-// finite numbers where no state does, such as of A = diag(0.9, 5) whose second component is never driven, leaves states
-// that are not finite; chunked goes on by the loop there.
+// result: where a product of transitions loses what the states keep, such as of A = diag(0.9, 5) whose second component
+// is never driven, the loop goes on from there (seen where z is not b).
 //
 // Indices count from 0: step l maps z_{l-1} to z_l, and z_{-1} is the initial state z0. So arrays hold the L states
 // that come out, [L][B][w], and z0 is [B][w].
@@ -84,8 +83,8 @@ typedef struct dpcr_chain_report {
     dpcr_scheme scheme;     // the scheme that ran
     int sweeps;             // overlap: sweeps over the chunks, else 1
     int64_t finished_from;  // step, counted along the recurrence, from which it was finished in order: overlap, whose
-                            // chunks did not join, or chunked, whose products overflowed, underflowed or missed what
-                            // the chunks' own states did (seen where z is not b); else L
+                            // chunks did not join, or chunked, pcr and blelloch, whose products overflowed,
+                            // underflowed or missed what the states did (seen where z is not b); else L
     int64_t compositions;   // transition products formed, over all sequences
     int64_t applications;   // transition-vector products formed
     int64_t depth;          // dependent steps on the longest path

@@ -16,6 +16,7 @@
 // Source: Blelloch (1990), Brent & Kung (10.1109/TC.1982.1675982), BPPSA (arXiv 1907.10134).
 // Derivation: docs/math/blelloch.md.
 #include "chain/flow.h"
+#include "chain/recheck.h"
 
 enum { MOST_LEVELS = 62 };
 
@@ -39,6 +40,7 @@ static tree take(const dpcri_flow *f, const dpcr_chain_options *options, dpcri_a
 
 static void carve(const dpcri_flow *flow, const dpcr_chain_options *options, dpcri_arena *arena) {
     take(flow, options, arena);
+    dpcri_recheck_take(flow, arena);
 }
 
 static const void *product_at(const dpcri_flow *f, const tree *t, int d, int64_t index) {
@@ -145,12 +147,14 @@ static void middle(const dpcri_flow *f, const tree *t, int d, dpcr_chain_report 
 
 static void run(const dpcri_flow *f, const dpcr_chain_options *options, dpcri_arena *arena, dpcr_chain_report *report) {
     const tree t = take(f, options, arena);
+    void *const space = dpcri_recheck_take(f, arena);
     dpcri_flow_start(f);
     report->applications = f->z0 ? f->rows : 0;
     report->depth = 1;
     for (int d = 0; d < t.levels; d++) up(f, &t, d, report);
     middle(f, &t, t.levels, report);
     for (int d = t.levels - 1; d >= 0; d--) down(f, &t, d, report);
+    if (t.levels > 0) report->finished_from = dpcri_recheck(f, space);
 }
 
 const dpcri_scheme_row dpcri_blelloch = {"blelloch", carve, run};

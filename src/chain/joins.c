@@ -53,6 +53,11 @@ bool dpcri_joins_at_once(const dpcri_flow *f, const dpcri_joint *j) {
     return near || dpcri_watch_stopped(f->watch);  // to ask takes a clock
 }
 
+// Components that mix.
+static int64_t block_of(const dpcri_flow *f) {
+    return f->form == DPCR_DENSE ? f->w : f->form == DPCR_BLOCK ? f->block : 1;
+}
+
 // The transitions' values that make component i of op(A) x, of which x's block has k from `first` on.
 static double entry(const dpcri_flow *f, const void *a, int64_t first, int64_t k, int64_t i, int64_t l) {
     switch (f->form) {
@@ -82,6 +87,14 @@ static double sum_of(const dpcri_flow *f, const dpcri_joint *j, int64_t m, int64
     return sum;
 }
 
+double dpcri_joins_terms(const dpcri_flow *f, int64_t m, int64_t row, int64_t i) {
+    const int64_t k = block_of(f);
+    const dpcri_joint joint = {.row = row};
+    double terms;
+    sum_of(f, &joint, m, i / k * k, k, i % k, NULL, &terms);
+    return terms;
+}
+
 // How far rounding leads each component of a block's end in chunk c from where it would be: disturbances of eps times
 // the terms of each sum, of either sign, carried on by the chunk's own transitions. A state that shrinks with all that
 // it came from has one that is small beside it; a sum that comes near zero has that of its terms. Of two, the larger:
@@ -105,10 +118,19 @@ static void disturb(const dpcri_flow *f, const dpcri_joint *j, int64_t c, int64_
     }
 }
 
+double dpcri_joins_disturbed(const dpcri_flow *f, int64_t m, int64_t n, int64_t row, int64_t i) {
+    const int64_t k = block_of(f);
+    const dpcri_joint joint = {.first = m - n + 1, .chunk = n, .row = row};
+    double size[MOST_BLOCK];
+    if (k > MOST_BLOCK) return 0;
+    disturb(f, &joint, 0, i / k * k, k, size);
+    return size[i % k];
+}
+
 bool dpcri_joins(const dpcri_flow *f, const dpcri_joint *j, int64_t c) {
     const double products = 4096;  // round by so many times as much as the loop
     const double bound = DPCRI_JOINS(f->size);
-    const int64_t k = f->form == DPCR_DENSE ? f->w : f->form == DPCR_BLOCK ? f->block : 1;
+    const int64_t k = block_of(f);
     dpcri_joint one = *j;
     one.first += c * j->chunk, one.count = 1;
     one.end.x = dpcri_at(f, j->end.x, c * j->end.step);

@@ -33,6 +33,13 @@ bool dpcri_joins_at_once(const dpcri_flow *flow, const dpcri_joint *joint);
 // chunks after it are to be done again.
 bool dpcri_joins(const dpcri_flow *flow, const dpcri_joint *joint, int64_t c);
 
+// Sizes of what component i of state m of a sequence is the sum of.
+double dpcri_joins_terms(const dpcri_flow *flow, int64_t m, int64_t row, int64_t i);
+
+// How far rounding leads that component within the last n steps up to m; 0 of blocks that are wider than that is told
+// of.
+double dpcri_joins_disturbed(const dpcri_flow *flow, int64_t m, int64_t n, int64_t row, int64_t i);
+
 // *first = min(*first, m), of threads side by side: where the loop goes on.
 static inline void dpcri_joint_first(_Atomic int64_t *first, int64_t m) {
     int64_t before = *first;

@@ -11,6 +11,7 @@
 // Wins where workers are many and states narrow. Source: Hockney (1965), Hillis & Steele (1986, 10.1145/7902.7903),
 // DeepPCR (arXiv 2309.16318). Derivation: docs/math/pcr.md.
 #include "chain/flow.h"
+#include "chain/recheck.h"
 
 typedef struct buffers {
     void *r[2], *a[2];
@@ -32,6 +33,7 @@ static buffers take(const dpcri_flow *f, dpcri_arena *arena) {
 static void carve(const dpcri_flow *flow, const dpcr_chain_options *options, dpcri_arena *arena) {
     (void)options;
     take(flow, arena);
+    dpcri_recheck_take(flow, arena);
 }
 
 typedef struct level {
@@ -101,6 +103,7 @@ static void run_part(void *argument, int64_t i) {
 static void run(const dpcri_flow *f, const dpcr_chain_options *options, dpcri_arena *arena, dpcr_chain_report *report) {
     (void)options;
     const buffers b = take(f, arena);
+    void *const space = dpcri_recheck_take(f, arena);
     dpcri_flow first = *f;
     first.z = b.r[0];
     first.z_step = b.r_step;
@@ -140,6 +143,7 @@ static void run(const dpcri_flow *f, const dpcr_chain_options *options, dpcri_ar
     last.b_row = f->w;
     last.z0 = NULL;
     dpcri_flow_start(&last);
+    report->finished_from = dpcri_recheck(f, space);
 }
 
 const dpcri_scheme_row dpcri_pcr = {"pcr", carve, run};

@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: MIT
+// Whether states that a scheme without chunks made are those of the recurrence: each against op(A_m) z_{m-1} + b_m, all
+// steps at once; else the loop goes on from the first that is not.
+#ifndef DPCRI_CHAIN_RECHECK_H
+#define DPCRI_CHAIN_RECHECK_H
+
+#include "chain/flow.h"
+
+// What the check takes from the arena.
+void *dpcri_recheck_take(const dpcri_flow *flow, dpcri_arena *arena);
+
+// Looks at flow->z, and returns the first step that the loop had to finish; n: none. Chains that are solved in place,
+// whose b is gone, and the ring, which has no rounding, are not looked at.
+int64_t dpcri_recheck(const dpcri_flow *flow, void *space);
+
+#endif
