@@ -34,8 +34,7 @@ typedef struct job {
     const dpcri_flow *flow;
     void *space;
     int64_t tasks;
-    _Atomic bool apart;        // some step does not hold
-    _Atomic int64_t finished;  // the first step that the loop had to finish; n: none
+    _Atomic bool apart;  // some step does not hold
 } job;
 
 static double at(const dpcri_flow *f, const void *x, int64_t i) {
@@ -119,27 +118,30 @@ static void look(void *argument, int64_t i) {
     }
 }
 
-// Sequence `row` by the loop from the first step that does not hold.
-static void mend(job *j, int64_t row) {
-    const dpcri_flow *f = j->flow;
+// Sequence `row` by the loop from the first step that does not hold, which it returns; n: none.
+static int64_t mend(const dpcri_flow *f, int64_t row, void *made) {
     int followed = 0;
     for (int64_t m = 1; m < f->n && !dpcri_watch_stopped(f->watch); m += steps_of(f)) {
         const int64_t n = f->n - m < steps_of(f) ? f->n - m : steps_of(f);
-        make(f, m, n, row, 1, j->space);
-        const int64_t off = first_off(f, m, n, row, j->space, f->w, &followed);
+        make(f, m, n, row, 1, made);
+        const int64_t off = first_off(f, m, n, row, made, f->w, &followed);
         if (off == m + n) continue;
         dpcri_flow_loop(f, off, f->n - off, row, dpcri_at(f, f->z, (off - 1) * f->z_step + row * f->z_row));
-        if (off < j->finished) j->finished = off;
-        return;
+        return off;
     }
+    return f->n;
 }
 
 int64_t dpcri_recheck(const dpcri_flow *f, void *space) {
-    job j = {.flow = f, .space = space, .finished = f->n};
+    job j = {.flow = f, .space = space};
+    int64_t finished = f->n;
     if (f->z == f->b || (f->dtype != DPCR_F32 && f->dtype != DPCR_F64) || dpcri_watch_stopped(f->watch)) return f->n;
     j.tasks = dpcri_task_count(f->n, (double)f->rows * f->flops);
     if (j.tasks > tasks_of(f)) j.tasks = tasks_of(f);
     dpcri_parallel(f->context, j.tasks, look, &j);
-    for (int64_t row = 0; row < f->rows && j.apart; row++) mend(&j, row);
-    return j.finished;
+    for (int64_t row = 0; row < f->rows && j.apart; row++) {
+        const int64_t from = mend(f, row, space);
+        if (from < finished) finished = from;
+    }
+    return finished;
 }
