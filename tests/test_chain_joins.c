@@ -247,6 +247,56 @@ static void rounding_finishes_nothing(void **state) {
     for_all(rounding);
 }
 
+// pcr and blelloch, wherever the first state that a product lost lies among the steps that are looked at together: the
+// loop goes on from there, from the earliest of two sequences. What overflows is no number that they may keep.
+static void pairs_of_every_length(void **state) {
+    (void)state;
+    static const form f = {DPCR_SCALAR, 1, 0, 0};
+    const int64_t before = length;
+    for (int flags = 0; flags < 8; flags++)
+        for (length = 60; length < 200; length += TESTS_SANITIZED ? 17 : 1) {
+            const bool overflows = flags & 1, transposed = flags & 2;
+            const dpcr_scheme scheme = flags & 4 ? DPCR_SCHEME_PCR : DPCR_SCHEME_BLELLOCH;
+            chain c = make(&f, DPCR_F32, transposed, 2);
+            dpcr_chain_report report;
+            for (int64_t m = 0; m < length; m++) {
+                const int64_t l = transposed ? length - m : m, phase = m / 50;
+                const double value = overflows ? (m == 70 || m == 71   ? 1e8
+                                                  : m == 73 || m == 74 ? 1e-8
+                                                                       : 1)
+                                               : (phase == 1   ? 0.2
+                                                  : phase == 2 ? 5
+                                                               : 1);
+                for (int row = 0; row < 2 && l < length; row++) put(c.dtype, c.a, 2 * l + row, row ? 1 : value);
+            }
+            const int64_t at = 2 * (transposed ? length - 2 : 1);
+            put(c.dtype, c.b, at, overflows ? 1e30 : 1e20), put(c.dtype, c.b, at + 1, 1);
+            expect_the_loop(&c, &f, scheme, length);
+            free(solve(&c, scheme, 0, 2, &report));
+            if (overflows && length > 74) assert_in_range(report.finished_from, 71, 74);
+            drop(&c);
+        }
+    length = before;
+}
+
+// A caller's NaN goes on as in the loop, and no step is done again for it.
+static void pairs_keep_what_is_no_number(void **state) {
+    (void)state;
+    static const form f = {DPCR_DENSE, 2, 0, 0};
+    for (int scheme = DPCR_SCHEME_PCR; scheme <= DPCR_SCHEME_BLELLOCH; scheme++) {
+        chain c = make(&f, DPCR_F64, false, 2);
+        for (int64_t m = 0; m < length; m++) {
+            set_factor(&c, m, -1, 0.9, true);
+            set_right(&c, m, 0, m == 700 ? NAN : random_signed());
+        }
+        expect_the_loop(&c, &f, (dpcr_scheme)scheme, length);
+        dpcr_chain_report report;
+        free(solve(&c, (dpcr_scheme)scheme, 0, 2, &report));
+        assert_int_equal(report.finished_from, length);
+        drop(&c);
+    }
+}
+
 // Arrays that no cache holds.
 static void far_chains(void **state) {
     (void)state;
@@ -273,6 +323,7 @@ int main(void) {
         cmocka_unit_test(products_that_underflow), cmocka_unit_test(beside_a_large_one),
         cmocka_unit_test(states_that_overflow),    cmocka_unit_test(rounding_finishes_nothing),
         cmocka_unit_test(without_denormals),       cmocka_unit_test(far_chains),
+        cmocka_unit_test(pairs_of_every_length),   cmocka_unit_test(pairs_keep_what_is_no_number),
     };
     cmocka_set_test_filter(getenv("DEEPPCR_TEST_FILTER"));  // a pattern picks tests by name
     return cmocka_run_group_tests(tests, open_all, close_all);
