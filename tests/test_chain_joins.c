@@ -273,7 +273,7 @@ static void pairs_of_every_length(void **state) {
             put(c.dtype, c.b, at, overflows ? 1e30 : 1e20), put(c.dtype, c.b, at + 1, 1);
             expect_the_loop(&c, &f, scheme, length);
             free(solve(&c, scheme, 0, 2, &report));
-            if (overflows && length > 74) assert_in_range(report.finished_from, 71, 74);
+            if (overflows && length > 130) assert_in_range(report.finished_from, 71, 130);
             drop(&c);
         }
     length = before;
