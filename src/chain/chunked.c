@@ -53,6 +53,7 @@ typedef struct job {
     const dpcri_flow *flow;
     pieces p;
     _Atomic bool apart;        // chunks do not join
+    _Atomic bool lost;         // and b, which the loop would need, is gone
     _Atomic int64_t finished;  // the first step that the loop had to finish; n: none
 } job;
 
@@ -218,6 +219,10 @@ static void mend(void *argument, int64_t row) {
         const dpcri_joint joint = joint_of(f, p, c, 1, row);
         if (dpcri_joins(f, &joint, 0)) continue;
         const int64_t from = dpcri_chunk_start(&p->chunks, c + 1);
+        if (f->z == f->b) {
+            j->lost = true;
+            return;
+        }
         dpcri_flow_loop(f, from, f->n - from, row, dpcri_at(f, f->z, (from - 1) * f->z_step + row * f->z_row));
         dpcri_joint_first(&j->finished, from);
         return;
@@ -241,6 +246,7 @@ static int64_t run_spans(const dpcri_flow *f, const dpcr_chain_options *options,
         dpcri_parallel(f->context, f->rows, apply_in_order, &j);
     if (broken < last) dpcri_joint_first(&j.finished, dpcri_chunk_start(&j.p.chunks, broken));
     if (j.apart) dpcri_parallel(f->context, f->rows, mend, &j);
+    if (j.lost) *f->lost = true;
     return j.finished;
 }
 

@@ -73,6 +73,49 @@ static dpcr_status view_optional(const dpcr_array *array, const dpcri_wanted *wa
     return array ? dpcri_view_of(array, wanted, view, error) : DPCR_OK;
 }
 
+// Arrays of a forward derivative; those without data are zero.
+typedef struct tangent {
+    const dpcr_chain_plan *plan;
+    dpcri_view v0, z, da, db, dz;
+    dpcri_watch *watch;
+} tangent;
+
+// dz <- db, or zero: 0 x + db with the zero transition; then dz_l += da_l z_{l-1}.
+static void right_hand_side(const tangent *t) {
+    const dpcr_structure form = dpcri_kernel_form(&t->plan->shape.transition);
+    dpcri_span span = {.n = t->plan->shape.length,
+                       .rows = t->plan->shape.batch,
+                       .r = t->db.data,
+                       .r_step = t->db.step,
+                       .r_row = t->db.row,
+                       .y = t->dz.data,
+                       .y_step = t->dz.step,
+                       .y_row = t->dz.row};
+    run_sweep(t->plan, DPCRI_APPLY, DPCR_ZERO, &span, t->watch);
+    if (t->da.data) {
+        const size_t size = dpcr_dtype_size(t->plan->shape.dtype);
+        span.r = span.y;
+        span.r_step = span.y_step;
+        span.r_row = span.y_row;
+        span.a = t->da.data;
+        span.a_step = t->da.step;
+        span.a_row = t->da.row;
+        dpcri_span head = span;
+        head.n = t->v0.data ? 1 : 0;
+        head.x = t->v0.data;
+        head.x_row = t->v0.row;
+        run_sweep(t->plan, DPCRI_APPLY, form, &head, t->watch);
+        span.n = t->plan->shape.length - 1;
+        span.a = at(span.a, span.a_step, size);
+        span.x = t->z.data;
+        span.x_step = t->z.step;
+        span.x_row = t->z.row;
+        span.y = (char *)t->dz.data + t->dz.step * (int64_t)size;
+        span.r = span.y;
+        run_sweep(t->plan, DPCRI_APPLY, form, &span, t->watch);
+    }
+}
+
 dpcr_status dpcr_chain_jvp(const dpcr_chain_plan *plan, const dpcr_array *a, const dpcr_array *z0, const dpcr_array *z,
                            const dpcr_array *da, const dpcr_array *db, const dpcr_array *dz0, const dpcr_array *dz,
                            void *workspace, size_t workspace_bytes, dpcr_error *error) {
@@ -82,7 +125,6 @@ dpcr_status dpcr_chain_jvp(const dpcr_chain_plan *plan, const dpcr_array *a, con
     DPCR_TRY(dpcri_plan_ready(plan, function, workspace, workspace_bytes, error));
     DPCR_TRY(check_plan(plan, function, error));
     const int64_t length = plan->shape.length, w = plan->shape.transition.rows, rows = plan->shape.batch;
-    const dpcr_structure form = dpcri_kernel_form(&plan->shape.transition);
     dpcri_wanted wanted = dpcri_plan_wants(plan, function, "a", length, plan->values);
     wanted.shareable = true;
     if (plan->values > 0) DPCR_TRY(dpcri_view_of(a, &wanted, &va, error));
@@ -105,38 +147,8 @@ dpcr_status dpcr_chain_jvp(const dpcr_chain_plan *plan, const dpcr_array *a, con
     if (length == 0 || rows == 0) return DPCR_OK;
     dpcri_watch watch, *const watching = dpcri_plan_watch(plan, &watch);
 
-    // dz <- db, or zero: 0 x + db with the zero transition; then dz_l += da_l z_{l-1}.
-    dpcri_span span = {.n = length,
-                       .rows = rows,
-                       .r = vdb.data,
-                       .r_step = vdb.step,
-                       .r_row = vdb.row,
-                       .y = vdz.data,
-                       .y_step = vdz.step,
-                       .y_row = vdz.row};
-    run_sweep(plan, DPCRI_APPLY, DPCR_ZERO, &span, watching);
-    if (vda.data) {
-        const size_t size = dpcr_dtype_size(plan->shape.dtype);
-        span.r = span.y;
-        span.r_step = span.y_step;
-        span.r_row = span.y_row;
-        span.a = vda.data;
-        span.a_step = vda.step;
-        span.a_row = vda.row;
-        dpcri_span head = span;
-        head.n = v0.data ? 1 : 0;
-        head.x = v0.data;
-        head.x_row = v0.row;
-        run_sweep(plan, DPCRI_APPLY, form, &head, watching);
-        span.n = length - 1;
-        span.a = at(span.a, span.a_step, size);
-        span.x = vz.data;
-        span.x_step = vz.step;
-        span.x_row = vz.row;
-        span.y = (char *)vdz.data + vdz.step * (int64_t)size;
-        span.r = span.y;
-        run_sweep(plan, DPCRI_APPLY, form, &span, watching);
-    }
+    const tangent t = {.plan = plan, .v0 = v0, .z = vz, .da = vda, .db = vdb, .dz = vdz, .watch = watching};
+    right_hand_side(&t);
     dpcri_linear chain = dpcri_plan_linear(plan, &va, 0);
     chain.b = chain.z = vdz.data;
     chain.b_step = chain.z_step = vdz.step;
@@ -144,8 +156,15 @@ dpcr_status dpcr_chain_jvp(const dpcr_chain_plan *plan, const dpcr_array *a, con
     chain.z0 = vd0.data;
     chain.z0_row = vd0.row;
     chain.watch = watching;
-    const dpcr_chain_options options = dpcri_plan_options(plan, &chain);
+    bool lost = false;
+    chain.lost = &lost;
+    dpcr_chain_options options = dpcri_plan_options(plan, &chain);
     dpcri_linear_solve(plan->context, &chain, &options, workspace, NULL);
+    if (lost) {
+        right_hand_side(&t);
+        options.scheme = DPCR_SCHEME_SEQUENTIAL;
+        dpcri_linear_solve(plan->context, &chain, &options, workspace, NULL);
+    }
     status = dpcri_plan_finished(watching, function, error);
 done:
     return status;
@@ -228,8 +247,11 @@ dpcr_status dpcr_chain_vjp(const dpcr_chain_plan *plan, const dpcr_array *a, con
     chain.z_step = vdb.step;
     chain.z_row = vdb.row;
     chain.watch = watching;
+    bool lost = false;
+    chain.lost = chain.z == chain.b ? &lost : NULL;
     const dpcr_chain_options options = dpcri_plan_options(plan, &chain);
     dpcri_linear_solve(plan->context, &chain, &options, workspace, NULL);
+    if (lost) DPCR_TRY(dpcri_fail_lost(function, "db", "g", error));
     if (vda.data) outer_products(plan, &vdb, &v0, &vz, &vda, watching);
     if (vd0.data) {
         const dpcri_span span = {.n = 1,

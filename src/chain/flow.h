@@ -30,6 +30,7 @@ typedef struct dpcri_flow {
     void *z;
     int64_t z_step, z_row;
     dpcri_watch *watch;
+    bool *lost;  // as of dpcri_linear
 } dpcri_flow;
 
 // A scheme: `carve` takes its pieces from the arena (or counts them, with a base of NULL; never less for a shorter

@@ -48,7 +48,7 @@ NEAR(double, int64_t, near_f64, fabs)
 #undef NEAR
 
 bool dpcri_joins_at_once(const dpcri_flow *f, const dpcri_joint *j) {
-    if (f->z == f->b || (f->dtype != DPCR_F32 && f->dtype != DPCR_F64)) return true;
+    if ((f->z == f->b && !f->lost) || (f->dtype != DPCR_F32 && f->dtype != DPCR_F64)) return true;
     const bool near = f->dtype == DPCR_F64 ? near_f64(j, f->w) : near_f32(j, f->w);
     return near || dpcri_watch_stopped(f->watch);  // to ask takes a clock
 }
@@ -147,7 +147,7 @@ bool dpcri_joins(const dpcri_flow *f, const dpcri_joint *j, int64_t c) {
         double terms;
         sum_of(f, j, j->first + (c + 1) * j->chunk - 1, first, k, i - first, NULL, &terms);
         if (off <= bound * terms) continue;
-        if (k > MOST_BLOCK) return false;
+        if (k > MOST_BLOCK) return f->z == f->b;  // in place, where nothing can be done again, in doubt it joins
         if (first != block) disturb(f, j, c, first, k, disturbed);
         block = first;
         if (!(off <= products * disturbed[i - first])) return false;

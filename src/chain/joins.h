@@ -25,8 +25,8 @@ typedef struct dpcri_joint {
 dpcri_chunk_states dpcri_joint_ends(const dpcri_flow *flow, const dpcri_joint *joint);
 
 // Whether all of them end as near as DPCRI_JOINS of each component of the start after them: what nearly all do. Also
-// true where they are not to be asked: of the ring, which has no rounding, and of chains that are solved in place,
-// whose b is gone.
+// true where they are not to be asked: of the ring, which has no rounding, and of chains that are solved in place, whose
+// b is gone, where nobody wants to know (flow->lost). Their z stands in for b: |b| <= |z| + |A| |z before|.
 bool dpcri_joins_at_once(const dpcri_flow *flow, const dpcri_joint *joint);
 
 // Whether chunk number c of them ends near enough to the start after it for the difference to be rounding; else the

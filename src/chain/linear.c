@@ -76,6 +76,7 @@ dpcri_flow dpcri_flow_of(dpcr_context *context, const dpcri_linear *p) {
         .z_step = p->z_step,
         .z_row = p->z_row,
         .watch = p->watch,
+        .lost = p->lost,
     };
     if (f.values == 0) f.a = NULL;
     if (!f.a) f.a_step = f.a_row = 0;

@@ -278,6 +278,13 @@ dpcr_status dpcri_plan_finished(dpcri_watch *watch, const char *function, dpcr_e
     return dpcri_fail_stopped(error, function);
 }
 
+dpcr_status dpcri_fail_lost(const char *function, const char *z, const char *b, dpcr_error *error) {
+    return dpcri_fail(error, DPCR_ERROR_UNSUPPORTED,
+                      "%s: products of this chain's transitions lose what its states keep, and %s has taken %s's place; "
+                      "wanted scheme sequential, or an array of its own",
+                      function, z, b);
+}
+
 static dpcr_status check_report(const dpcr_chain_report *report, dpcr_error *error) {
     if (report && report->size < offsetof(dpcr_chain_report, scheme) + sizeof report->scheme)
         return dpcri_fail(error, DPCR_ERROR_ARGUMENT,
@@ -334,8 +341,11 @@ dpcr_status dpcr_chain_execute(const dpcr_chain_plan *plan, const dpcr_array *a,
     dpcri_watch watch;
     chain.watch = dpcri_plan_watch(plan, &watch);
     if (plan->may_overlap) dpcri_chain_forgets(plan->context, &plan->shape, &plan->place, &chain, workspace, &options);
+    bool lost = false;
+    chain.lost = chain.z == chain.b ? &lost : NULL;
     dpcri_linear_solve(plan->context, &chain, &options, workspace, &counts);
     DPCR_TRY(dpcri_plan_finished(chain.watch, function, error));
+    if (lost) DPCR_TRY(dpcri_fail_lost(function, "z", "b", error));
     if (report) {
         counts.seconds = dpcri_seconds() - start;
         dpcri_copy_out(report, &counts, sizeof counts);

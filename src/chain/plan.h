@@ -52,6 +52,9 @@ dpcri_wanted dpcri_plan_wants(const dpcr_chain_plan *plan, const char *function,
 dpcri_watch *dpcri_plan_watch(const dpcr_chain_plan *plan, dpcri_watch *watch);
 dpcr_status dpcri_plan_finished(dpcri_watch *watch, const char *function, dpcr_error *error);
 
+// Says that a chain in place, states z where the right-hand side b was, has lost states (dpcri_linear.lost).
+dpcr_status dpcri_fail_lost(const char *function, const char *z, const char *b, dpcr_error *error);
+
 // The chain of the plan with transitions `a` and no other array.
 dpcri_linear dpcri_plan_linear(const dpcr_chain_plan *plan, const dpcri_view *a, int transposed);
 

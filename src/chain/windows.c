@@ -482,6 +482,10 @@ static void run_row(job *j) {
     dpcri_parallel(f->context, j->tasks, run_slot, j);
     const int64_t past = j->start_step + j->full * j->chunk;
     const int64_t apart = j->apart_at, from = j->broken ? j->broken_at : past;
+    if (apart < f->n && apart <= from && f->z == f->b) {
+        *f->lost = true;
+        return;
+    }
     if (apart < f->n && apart <= from) {
         dpcri_flow_loop(f, apart, f->n - apart, j->row, dpcri_at(f, f->z, (apart - 1) * f->z_step + j->row * f->z_row));
         j->finished = apart < j->finished ? apart : j->finished;

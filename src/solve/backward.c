@@ -305,27 +305,35 @@ static void gradient_of_window(dpcri_backward *b) {
     }
 }
 
-// The window's linear solve: lambda starts as the direct part plus what comes from the right.
-static dpcr_status solve_window(dpcri_backward *b, dpcr_error *error) {
-    const dpcr_steps *steps = &b->plan->steps;
-    const dpcri_row_ops *ops = dpcri_row_ops_of(steps->dtype);
-    const int64_t tasks = (b->hi - b->lo + b->plan->piece - 1) / b->plan->piece;
-    for_tasks(b, tasks, linearise_piece);
-    if (b->code != 0 || b->stopped) return DPCR_OK;  // the caller tells
+// lambda: the direct part of the window plus what comes from the right.
+static void right_hand_side(const dpcri_backward *b) {
+    const dpcri_row_ops *ops = dpcri_row_ops_of(b->plan->steps.dtype);
+    const int64_t batch = b->plan->steps.batch;
     if (b->direct) {
-        const dpcr_array direct = dpcri_slice(b->direct, b->lo, b->hi - b->lo, 0, steps->batch);
+        const dpcr_array direct = dpcri_slice(b->direct, b->lo, b->hi - b->lo, 0, batch);
         ops->copy(&direct, &b->lambda);
     } else {
         ops->fill(&b->lambda, 0);
     }
-    const dpcr_array last = dpcri_slice(&b->lambda, b->hi - b->lo - 1, 1, 0, steps->batch);
+    const dpcr_array last = dpcri_slice(&b->lambda, b->hi - b->lo - 1, 1, 0, batch);
     ops->add(&b->carry, &last);
+}
+
+// The window's linear solve, in place.
+static dpcr_status solve_window(dpcri_backward *b, dpcr_error *error) {
+    const dpcr_steps *steps = &b->plan->steps;
+    const int64_t tasks = (b->hi - b->lo + b->plan->piece - 1) / b->plan->piece;
+    for_tasks(b, tasks, linearise_piece);
+    if (b->code != 0 || b->stopped) return DPCR_OK;  // the caller tells
+    right_hand_side(b);
     const int64_t values = dpcr_transition_values(&steps->jacobian);
     dpcri_watch watch;
+    bool lost = false;
     const dpcri_linear linear = {
         .transition = steps->jacobian,
         .dtype = steps->dtype,
         .transposed = 1,
+        .lost = &lost,
         .watch = dpcri_linear_watch(&watch, b->plan->context, &steps->jacobian,
                                     (double)(b->hi - b->lo) * (double)steps->batch),
         .length = b->hi - b->lo,
@@ -343,7 +351,13 @@ static dpcr_status solve_window(dpcri_backward *b, dpcr_error *error) {
     };
     dpcr_chain_report report = {.size = sizeof report, .finished_from = linear.length};
     dpcri_linear_solve(b->plan->context, &linear, &b->plan->transposed, b->space.linear, &report);
-    b->in_order = b->in_order || report.finished_from < linear.length;
+    b->in_order = b->in_order || lost || report.finished_from < linear.length;
+    if (lost) {
+        dpcr_chain_options loop = b->plan->transposed;
+        loop.scheme = DPCR_SCHEME_SEQUENTIAL;
+        right_hand_side(b);
+        dpcri_linear_solve(b->plan->context, &linear, &loop, b->space.linear, NULL);
+    }
     b->stopped = dpcri_watch_stopped(linear.watch);
     if (b->stopped) return DPCR_OK;  // the caller tells
     const dpcr_array a = jacobians(b, b->lo, 1), first = dpcri_slice(&b->lambda, 0, 1, 0, steps->batch);

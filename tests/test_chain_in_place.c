@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: MIT
+// Chains that are solved where their right-hand side lies, and whose products of transitions lose what the states keep:
+// what a caller chose is refused afterwards, what the library chose (forward derivatives, the way back through a chain
+// of steps) is done again by the loop.
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <math.h>
+#include <stdbool.h>
+
+#include "deeppcr/chain.h"
+#include "solving.h"
+
+enum { LENGTH = 1000, CHUNK = 64, ROWS = 2 };
+
+// Step m of a recurrence of which whole chunks shrink and others grow by 10^48, while states stay in the range.
+static double factor_of(int64_t m) { return m < CHUNK ? 1 : m / CHUNK % 2 ? pow(10, -48.0 / 64) : pow(10, 48.0 / 64); }
+
+typedef struct problem {
+    float a[LENGTH * ROWS * 4], b[LENGTH * ROWS * 2], z[LENGTH * ROWS * 2], da[LENGTH * ROWS * 4], start[ROWS * 2];
+    dpcr_chain_plan *plan;
+    void *workspace;
+    size_t bytes;
+    dpcr_array va, vb, vz, vda, v0;
+} problem;
+
+static void set_factors(problem *p, int64_t w, bool back) {
+    for (int64_t m = 0; m < LENGTH; m++)
+        for (int64_t row = 0; row < ROWS; row++)
+            for (int64_t i = 0; i < w; i++)
+                p->a[(m * ROWS + row) * w * w + i * w + i] = row == 1 ? (float)factor_of(back ? LENGTH - m : m) : 1;
+}
+
+static problem *make(dpcr_context *context, int64_t w, int64_t chunk, dpcr_scheme scheme) {
+    problem *p = calloc(1, sizeof *p);
+    const dpcr_chain_shape shape = {.size = sizeof shape,
+                                    .length = LENGTH,
+                                    .batch = ROWS,
+                                    .transition = dpcr_transition_square(DPCR_DENSE, w, 0),
+                                    .dtype = DPCR_F32};
+    const dpcr_chain_options options = {.size = sizeof options, .scheme = scheme, .chunk = chunk};
+    const int64_t maps[3] = {LENGTH, ROWS, w * w}, states[3] = {LENGTH, ROWS, w};
+    set_factors(p, w, false);
+    for (int64_t i = 0; i < ROWS * w; i++) p->start[i] = 1e20f;
+    p->va = dpcr_array_make(p->a, DPCR_F32, 3, maps), p->vda = dpcr_array_make(p->da, DPCR_F32, 3, maps);
+    p->vb = dpcr_array_make(p->b, DPCR_F32, 3, states), p->vz = dpcr_array_make(p->z, DPCR_F32, 3, states);
+    p->v0 = dpcr_array_make(p->start, DPCR_F32, 2, states + 1);
+    assert_int_equal(dpcr_chain_plan_create(context, &shape, &options, &p->plan, NULL), DPCR_OK);
+    p->bytes = dpcr_chain_plan_workspace(p->plan);
+    p->workspace = aligned_alloc(64, (p->bytes + 127) / 64 * 64);
+    return p;
+}
+
+static void drop(problem *p) {
+    dpcr_chain_plan_destroy(p->plan);
+    free(p->workspace), free(p);
+}
+
+static void a_caller_is_told(void **state) {
+    (void)state;
+    for (int form = 0; form < 8; form++) {
+        dpcr_context *context = solving_context(1 + form / 4);
+        const int64_t w = 1 + form % 2,
+                      chunk = form & 2 ? CHUNK + 1 : CHUNK;  // other chunks than the kernels' go in spans
+        problem *p = make(context, w, chunk, DPCR_SCHEME_CHUNKED), *loop = make(context, w, 0, DPCR_SCHEME_SEQUENTIAL);
+        dpcr_error error = {0};
+        assert_int_equal(
+            dpcr_chain_execute(loop->plan, &loop->va, &loop->vb, &loop->v0, &loop->vb, NULL, 0, NULL, NULL), DPCR_OK);
+        assert_int_equal(
+            dpcr_chain_execute(p->plan, &p->va, &p->vb, &p->v0, &p->vz, p->workspace, p->bytes, NULL, &error), DPCR_OK);
+        for (int64_t i = 0; i < LENGTH * ROWS * w; i++) assert_true(fabsf(p->z[i] / loop->b[i] - 1) <= 1e-4f);
+        assert_int_equal(
+            dpcr_chain_execute(p->plan, &p->va, &p->vb, &p->v0, &p->vb, p->workspace, p->bytes, NULL, &error),
+            DPCR_ERROR_UNSUPPORTED);
+        assert_non_null(strstr(error.text, "place"));
+        // Going back; and where nothing is lost nothing is refused.
+        set_factors(p, w, true);
+        for (int64_t i = 0; i < LENGTH * ROWS * w; i++) p->b[i] = i / w == LENGTH * ROWS - 1 ? 1e20f : 0;
+        assert_int_equal(
+            dpcr_chain_vjp(p->plan, &p->va, &p->v0, &p->vz, &p->vb, NULL, &p->vb, NULL, p->workspace, p->bytes, &error),
+            DPCR_ERROR_UNSUPPORTED);
+        for (int64_t i = 0; i < LENGTH * ROWS * w * w; i++) p->a[i] *= p->a[i] == 1 ? 0.9f : 0;
+        for (int64_t i = 0; i < LENGTH * ROWS * w; i++) p->b[i] = (float)chain_noise(i, 1, 2);
+        assert_int_equal(
+            dpcr_chain_execute(p->plan, &p->va, &p->vb, &p->v0, &p->vb, p->workspace, p->bytes, NULL, &error), DPCR_OK);
+        drop(p), drop(loop);
+        dpcr_context_destroy(context);
+    }
+}
+
+// Along z0, with a da that is small beside it; z is what z0 leads to.
+static void forward_derivatives_are_the_loops(void **state) {
+    (void)state;
+    for (int form = 0; form < 8; form++) {
+        dpcr_context *context = solving_context(1 + form / 4);
+        const int64_t w = 1 + form % 2, chunk = form & 2 ? CHUNK + 1 : CHUNK;
+        problem *p = make(context, w, chunk, DPCR_SCHEME_CHUNKED), *loop = make(context, w, 0, DPCR_SCHEME_SEQUENTIAL);
+        float *const got = calloc(LENGTH * ROWS * 2, sizeof *got), *const want =
+                                                                       calloc(LENGTH * ROWS * 2, sizeof *want);
+        dpcr_array vgot = p->vz, vwant = p->vz;
+        vgot.data = got, vwant.data = want;
+        assert_int_equal(
+            dpcr_chain_execute(p->plan, &p->va, &p->vb, &p->v0, &p->vz, p->workspace, p->bytes, NULL, NULL), DPCR_OK);
+        for (int64_t i = 0; i < LENGTH * ROWS * w * w; i++) p->da[i] = 1e-3f * p->a[i];
+        const dpcr_array *const da = form & 2 ? &p->vda : NULL;
+        assert_int_equal(
+            dpcr_chain_jvp(p->plan, &p->va, &p->v0, &p->vz, da, NULL, &p->v0, &vgot, p->workspace, p->bytes, NULL),
+            DPCR_OK);
+        assert_int_equal(dpcr_chain_jvp(loop->plan, &p->va, &p->v0, &p->vz, da, NULL, &p->v0, &vwant, NULL, 0, NULL),
+                         DPCR_OK);
+        for (int64_t i = 0; i < LENGTH * ROWS * w; i++) assert_true(fabsf(got[i] / want[i] - 1) <= 1e-4f);
+        free(got), free(want);
+        drop(p), drop(loop);
+        dpcr_context_destroy(context);
+    }
+}
+
+// The factors go back from the last step, which alone has a gradient.
+static void step_factors(const chain *c, int64_t l, int64_t b, const double *in, double *out, double *j) {
+    const double factor = b == 1 ? factor_of(c->length - l) : 1;
+    out[0] = factor * in[0];
+    if (j) j[0] = factor;
+}
+
+static void going_back_is_the_loops(void **state) {
+    (void)state;
+    enum { COUNT = LENGTH * ROWS };
+    static float z[COUNT], direct[COUNT], lambda[2][COUNT];
+    for (int threads = 1; threads <= 2; threads++) {
+        dpcr_context *context = solving_context(threads);
+        chain c = {.step = step_factors, .length = LENGTH, .batch = ROWS, .width = 1, .dtype = DPCR_F32};
+        const dpcr_steps steps = chain_steps(&c);
+        float start[ROWS] = {0}, dz0[2][ROWS];
+        const int64_t shape[3] = {LENGTH, ROWS, 1};
+        const dpcr_array vz = dpcr_array_make(z, DPCR_F32, 3, shape),
+                         v0 = dpcr_array_make(start, DPCR_F32, 2, shape + 1),
+                         vd = dpcr_array_make(direct, DPCR_F32, 3, shape);
+        direct[COUNT - 1] = direct[COUNT - 2] = 1e20f;
+        for (int turn = 0; turn < 2; turn++) {
+            const dpcr_solve_options options = {.size = sizeof options,
+                                                .method = DPCR_METHOD_SEQUENTIAL,
+                                                .backward = turn ? DPCR_SCHEME_CHUNKED : DPCR_SCHEME_SEQUENTIAL};
+            dpcr_solve_plan *plan = NULL;
+            assert_int_equal(dpcr_solve_plan_create(context, &steps, &options, &plan, NULL), DPCR_OK);
+            const size_t bytes = dpcr_solve_plan_workspace(plan);
+            void *workspace = solving_workspace(bytes);
+            const dpcr_array out = dpcr_array_make(lambda[turn], DPCR_F32, 3, shape),
+                             first = dpcr_array_make(dz0[turn], DPCR_F32, 2, shape + 1);
+            dpcr_solve_report report = {.size = sizeof report};
+            assert_int_equal(dpcr_solve_execute(plan, &v0, &vz, NULL, workspace, bytes, NULL, NULL), DPCR_OK);
+            assert_int_equal(
+                dpcr_solve_backward(plan, &v0, &vz, NULL, &vd, NULL, &out, &first, workspace, bytes, &report, NULL),
+                DPCR_OK);
+            if (turn) assert_int_equal(report.reason, DPCR_REASON_FALLBACK);
+            free(workspace);
+            dpcr_solve_plan_destroy(plan);
+        }
+        for (int i = 0; i < COUNT; i++) assert_true(fabsf(lambda[1][i] / lambda[0][i] - 1) <= 1e-4f);
+        for (int i = 0; i < ROWS; i++) assert_true(fabsf(dz0[1][i] / dz0[0][i] - 1) <= 1e-4f);
+        dpcr_context_destroy(context);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(a_caller_is_told),
+                                       cmocka_unit_test(forward_derivatives_are_the_loops),
+                                       cmocka_unit_test(going_back_is_the_loops)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
