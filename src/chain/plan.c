@@ -279,10 +279,11 @@ dpcr_status dpcri_plan_finished(dpcri_watch *watch, const char *function, dpcr_e
 }
 
 dpcr_status dpcri_fail_lost(const char *function, const char *z, const char *b, dpcr_error *error) {
-    return dpcri_fail(error, DPCR_ERROR_UNSUPPORTED,
-                      "%s: products of this chain's transitions lose what its states keep, and %s has taken %s's place; "
-                      "wanted scheme sequential, or an array of its own",
-                      function, z, b);
+    return dpcri_fail(
+        error, DPCR_ERROR_UNSUPPORTED,
+        "%s: products of this chain's transitions lose what its states keep, and %s has taken %s's place; "
+        "wanted scheme sequential, or an array of its own",
+        function, z, b);
 }
 
 static dpcr_status check_report(const dpcr_chain_report *report, dpcr_error *error) {
