@@ -428,6 +428,28 @@ static void gradients_are_differences(void **state) {
         }
 }
 
+// A filter whose zeros lie on its poles but for 1e-5: what comes back through the poles alone is 1e10 times what comes
+// back through all of it, and right beside that alone.
+static void gradients_of_poles_beside_zeros(void **state) {
+    (void)state;
+    enum { LENGTH = 20000 };
+    const double r = 1 - 1e-5, b[] = {1, -2, 1}, a[] = {1, -2 * r, r * r};
+    dpcr_filter *filter = NULL;
+    double *const memory = calloc(4 * LENGTH, sizeof *memory), gb[3] = {0}, ga[3] = {0};
+    const int64_t shape[2] = {1, LENGTH};
+    const dpcr_array x = dpcr_array_make(memory, DPCR_F64, 2, shape),
+                     g = dpcr_array_make(memory + LENGTH, DPCR_F64, 2, shape),
+                     gx = dpcr_array_make(memory + 2 * LENGTH, DPCR_F64, 2, shape),
+                     adjoint = dpcr_array_make(memory + 3 * LENGTH, DPCR_F64, 2, shape);
+    assert_int_equal(dpcr_filter_create_ba(context, 3, b, 3, a, &filter, NULL), DPCR_OK);
+    for (int64_t l = 0; l < LENGTH; l++) memory[LENGTH + l] = 1;
+    assert_int_equal(dpcr_filter_gradient(filter, &x, NULL, &g, NULL, gb, ga, &gx, NULL, NULL), DPCR_OK);
+    assert_int_equal(dpcr_filter_adjoint(filter, &g, NULL, &adjoint, NULL, NULL), DPCR_OK);
+    assert_memory_equal(gx.data, adjoint.data, LENGTH * sizeof *memory);
+    dpcr_filter_destroy(filter);
+    free(memory);
+}
+
 // In pieces too short to be cut: the loop of the kernel itself.
 static void run_in_order(const design *d, const sound *s) {
     memcpy(s->zf.data, s->zi.data, (size_t)(s->channels * s->states) * 8);
@@ -660,6 +682,7 @@ int main(void) {
         cmocka_unit_test(bits_are_a_channels_own),
         cmocka_unit_test(adjoint_identity),
         cmocka_unit_test(gradients_are_differences),
+        cmocka_unit_test(gradients_of_poles_beside_zeros),
         cmocka_unit_test(streaming_goes_on),
         cmocka_unit_test(unstable_filters_have_the_loops_bits),
         cmocka_unit_test(slow_growth_is_right),

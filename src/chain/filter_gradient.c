@@ -2,8 +2,10 @@
 // Gradients of a filter's coefficients. Section by section, u_0 = x, u_{s+1} = section s of u_s, all kept in double;
 // then back from the last. With w = g / (1 + a_1 z^-1 ..) from the last sample down (the adjoint of the section with b
 // = 1), and past the last sample w_{L+i} = the gradient of state i that goes out:
-//   gb_k += sum_l w_{l+k} u_s[l];   ga_k -= sum_l w_{l+k} u_{s+1}[l];   g_l <- sum_k b_k w_{l+k}
-// Work 3 filters and 2 (p + 1) sums a section; memory sections + 2 signals. Derivation: docs/math/filter.md.
+//   gb_k += sum_l w_{l+k} u_s[l];   ga_k -= sum_l w_{l+k} u_{s+1}[l]
+// and g <- the section's adjoint of g. That is sum_k b_k w_{l+k} too, which cancels where zeros lie near poles: w has
+// the poles' whole gain, and is right beside its largest alone. Work 3 filters and 2 (p + 1) sums a section; memory
+// sections + 3 signals. Derivation: docs/math/filter.md.
 #include <inttypes.h>
 #include <string.h>
 
@@ -15,7 +17,7 @@ enum { PARTS = 8 };  // partial sums of a correlation
 typedef struct gradient {
     const dpcr_filter *filter;
     int64_t length;
-    double *signals;  // [sections + 1][length]
+    double *signals;  // [sections + 1][length]; u_{s+1} of a section that is done holds its next g
     double *g, *w;    // [length], [length + order]
     double *states;   // [2][order]: of one section, in and out
 } gradient;
@@ -83,29 +85,28 @@ static dpcr_status forward(const gradient *d, const dpcr_array *x, const dpcr_ar
     return status;
 }
 
-// g becomes the gradient of what went into section s; gb, ga its coefficients', from [order + 1] on.
-static dpcr_status back(const gradient *d, const dpcr_array *gzf, const dpcr_array *gzi, int64_t b, int64_t s,
-                        double *gb, double *ga, dpcr_error *error) {
+// gb, ga: section s's coefficients', from [order + 1] on. u_{s+1} becomes the gradient of what went into it.
+static dpcr_status back(const gradient *d, double *from, const dpcr_array *gzf, const dpcr_array *gzi, int64_t b,
+                        int64_t s, double *gb, double *ga, dpcr_error *error) {
     const int64_t n = d->length, p = d->filter->order;
-    const double *taps = d->filter->b + s * (p + 1);
-    const dpcr_array g = signal_of(d->g, n), w = signal_of(d->w, n), in = states_of(d, d->states),
-                     out = states_of(d, d->states + p);
-    dpcr_filter *poles = NULL;
+    const dpcr_array g = signal_of(from, n), w = signal_of(d->w, n), in = states_of(d, d->states),
+                     next = signal_of(d->signals + (s + 1) * n, n), out = states_of(d, d->states + p);
+    dpcr_filter *poles = NULL, *section = NULL;
     dpcr_status status;
     take_states(d, gzf, b, s, d->states);
     DPCR_TRY(section_of(d->filter, s, true, &poles, error));
-    DPCR_TRY(dpcr_filter_adjoint(poles, &g, &in, &w, &out, error));
+    DPCR_TRY(section_of(d->filter, s, false, &section, error));
+    DPCR_TRY(dpcr_filter_adjoint(poles, &g, &in, &w, NULL, error));
     memcpy(d->w + n, d->states, (size_t)p * sizeof *d->w);
     for (int64_t k = 0; k <= p; k++) {
         gb[k] += correlate(d->w + k, d->signals + s * n, n);
         if (k) ga[k] -= correlate(d->w + k, d->signals + (s + 1) * n, n);
     }
-    memset(d->g, 0, (size_t)n * sizeof *d->g);
-    for (int64_t k = 0; k <= p; k++)
-        for (int64_t l = 0; l < n; l++) d->g[l] += taps[k] * d->w[l + k];
+    DPCR_TRY(dpcr_filter_adjoint(section, &g, &in, &next, &out, error));
     if (gzi) memcpy((double *)gzi->data + b * gzi->strides[0] + s * p, out.data, (size_t)p * sizeof *d->w);
 done:
     dpcr_filter_destroy(poles);
+    dpcr_filter_destroy(section);
     return status;
 }
 
@@ -114,9 +115,12 @@ static dpcr_status channel(const gradient *d, const dpcr_array *x, const dpcr_ar
                            int64_t b, dpcr_error *error) {
     dpcr_status status = forward(d, x, zi, b, error);
     for (int64_t l = 0; l < d->length; l++) d->g[l] = get(gy, b, l);
-    for (int64_t s = d->filter->sections - 1; s >= 0 && status == DPCR_OK; s--)
-        status = back(d, gzf, gzi, b, s, gb + s * (d->filter->order + 1), ga + s * (d->filter->order + 1), error);
-    for (int64_t l = 0; l < d->length && gx && status == DPCR_OK; l++) put(gx, b, l, d->g[l]);
+    double *g = d->g;
+    for (int64_t s = d->filter->sections - 1; s >= 0 && status == DPCR_OK; s--) {
+        status = back(d, g, gzf, gzi, b, s, gb + s * (d->filter->order + 1), ga + s * (d->filter->order + 1), error);
+        g = d->signals + (s + 1) * d->length;
+    }
+    for (int64_t l = 0; l < d->length && gx && status == DPCR_OK; l++) put(gx, b, l, g[l]);
     return status;
 }
 
