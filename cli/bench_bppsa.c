@@ -237,9 +237,7 @@ static json_t *way_object(const race *r, int which) {
     cli_set_int(&o, "workspace_bytes", (int64_t)c->workspace_bytes);
     cli_set_real(&o, "planning_seconds", w->planning_seconds);
     cli_set_real(&o, "max_error", r->difference[which]);
-    json_t *object = o.failed ? NULL : json_incref(o.object);
-    cli_result_destroy(&o);
-    return object;
+    return cli_result_take(&o);
 }
 
 static json_t *level_objects(const dpcr_bppsa_plan *plan) {
@@ -247,10 +245,10 @@ static json_t *level_objects(const dpcr_bppsa_plan *plan) {
     json_t *all = json_array();
     for (int64_t i = 0; i < dpcr_bppsa_plan_levels(plan); i++) {
         const dpcr_bppsa_level *level = dpcr_bppsa_plan_level(plan, i);
-        json_array_append_new(all, json_pack("{s:s, s:i, s:I, s:I, s:f, s:f}", "phase", phases[level->phase], "level",
-                                             level->level, "compositions", (json_int_t)level->compositions,
-                                             "applications", (json_int_t)level->applications, "flops", level->flops,
-                                             "critical_flops", level->critical_flops));
+        cli_append(&all, json_pack("{s:s, s:i, s:I, s:I, s:f, s:f}", "phase", phases[level->phase], "level",
+                                   level->level, "compositions", (json_int_t)level->compositions, "applications",
+                                   (json_int_t)level->applications, "flops", level->flops, "critical_flops",
+                                   level->critical_flops));
     }
     return all;
 }
@@ -287,7 +285,7 @@ static int tell(const bppsa_asked *a, const race *r) {
     cli_set_real(&o, "max_error", error);
     cli_set_bool(&o, "agree", agree);
     json_t *ways = json_array();
-    for (int i = 0; i < WAYS; i++) json_array_append_new(ways, way_object(r, i));
+    for (int i = 0; i < WAYS; i++) cli_append(&ways, way_object(r, i));
     cli_set(&o, "ways", ways);
     cli_set(&o, "scan_levels", level_objects(r->ways[SCAN].plan));
     cli_say(&a->common, "%s, %lld steps, batch %lld, %lld of %lld weights\n", bppsa_networks[a->network],

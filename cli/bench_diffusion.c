@@ -320,8 +320,7 @@ static int tell(const diffusion_bench *b, const points *all) {
         cli_set_text(&one, "chosen", p->chosen);
         cli_set_text(&one, "reason", p->reason);
         for (int i = 0; i < POINT_NUMBERS; i++) cli_set_real(&one, cli_point_name((point_number)i), p->number[i]);
-        json_array_append_new(list, one.failed ? NULL : json_incref(one.object));
-        cli_result_destroy(&one);
+        cli_append(&list, cli_result_take(&one));
     }
     cli_set(&r, "points", list);
     const int status = cli_print_json(&r);

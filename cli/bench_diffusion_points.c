@@ -52,9 +52,8 @@ static void join_names(char *text, size_t bytes) {
 }
 
 int cli_points_write(const points *all, const char *path) {
-    char *text = NULL;
-    size_t bytes = 0;
-    FILE *out = open_memstream(&text, &bytes);
+    cli_buffer text;
+    FILE *out = cli_buffer_open(&text);
     if (!out) return cli_fail_memory("the CSV file");
     char line[NAMES_BYTES];
     join_names(line, sizeof line);
@@ -72,9 +71,7 @@ int cli_points_write(const points *all, const char *path) {
             fprintf(out, ",%s", i < RUN_SEEDS ? all->run[i] : p->judged[i - RUN_SEEDS]);
         fputc('\n', out);
     }
-    const int status = fclose(out) ? cli_fail_memory("the CSV file") : cli_write_file(path, text, bytes);
-    free(text);
-    return status;
+    return cli_buffer_save(&text, "the CSV file", path);
 }
 
 static bool copy_text(char *to, size_t size, const char *from) { return snprintf(to, size, "%s", from) < (int)size; }

@@ -26,7 +26,7 @@ static json_t *entrant_json(const bench_race *race, const bench_entrant *e) {
     cli_set_text(&r, "name", e->name);
     if (e->skipped[0]) {
         cli_set_text(&r, "skipped", e->skipped);
-        return r.object;
+        return cli_result_take(&r);
     }
     cli_set_text(&r, "ran", e->chosen);
     cli_set(&r, "scheme", text_or_null(e->scheme));
@@ -44,7 +44,7 @@ static json_t *entrant_json(const bench_race *race, const bench_entrant *e) {
     if (e->depth >= 0) cli_set_int(&r, "depth", e->depth);
     if (e->flops >= 0) cli_set_real(&r, "flops", e->flops);
     cli_set_int(&r, "workspace_bytes", (json_int_t)e->workspace);
-    return r.object;
+    return cli_result_take(&r);
 }
 
 static json_t *race_json(const bench_race *race) {
@@ -65,9 +65,9 @@ static json_t *race_json(const bench_race *race) {
     cli_set(&r, "reason", text_or_null(best ? best->reason : NULL));
     if (race->bytes > 0) cli_set_real(&r, "bytes", race->bytes);
     json_t *list = json_array();
-    for (int i = 0; list && i < race->count; i++) json_array_append_new(list, entrant_json(race, &race->entrants[i]));
+    for (int i = 0; list && i < race->count; i++) cli_append(&list, entrant_json(race, &race->entrants[i]));
     cli_set(&r, "candidates", list);
-    return r.object;
+    return cli_result_take(&r);
 }
 
 static void set_point(cli_result *r, const bench_point *p) {
@@ -122,7 +122,7 @@ static int print_json(const bench *b, const bench_point *points, int count, cons
     for (int i = 0; list && i < count; i++) {
         cli_result one = cli_result_create();
         set_point(&one, &points[i]);
-        json_array_append_new(list, one.object);
+        cli_append(&list, cli_result_take(&one));
     }
     if (listed) cli_set(&r, "points", list);
     const int status = cli_print_json(&r);
@@ -204,16 +204,13 @@ static void csv_row(FILE *out, const bench *b, const bench_point *p, bool back, 
 }
 
 static int write_csv(const bench *b, const bench_point *points, int count, const bench_limits *limits, int threads) {
-    char *text = NULL;
-    size_t bytes = 0;
-    FILE *out = open_memstream(&text, &bytes);
+    cli_buffer text;
+    FILE *out = cli_buffer_open(&text);
     if (!out) return cli_fail_memory("the CSV table");
     csv_head(out);
     for (int i = 0; i < count; i++)
         for (int back = 0; back < 2; back++) csv_row(out, b, &points[i], back, limits, threads);
-    const int status = fclose(out) == 0 ? cli_write_file(b->common.csv, text, bytes) : cli_fail_memory("the CSV table");
-    free(text);
-    return status;
+    return cli_buffer_save(&text, "the CSV table", b->common.csv);
 }
 
 // ---- text ----

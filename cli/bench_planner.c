@@ -265,18 +265,18 @@ static json_t *case_of(const outcome *o) {
                      o->parallel_gain, "planning_seconds", o->planning_seconds, "sentence", o->sentence);
 }
 
-static void tell(const asked *a, const outcome *o, int count, double calibration, double seconds, cli_result *r) {
+static int tell(const asked *a, const outcome *o, int count, double calibration, double seconds, cli_result *r) {
     double *values = calloc(3 * (size_t)count + 1, sizeof *values);
-    json_t *wrong_choices = json_array(), *all = json_array();
     int wins = 0, loses = 0;
-    if (!values) return;
+    if (!values) return cli_fail_memory("the figures");
+    json_t *wrong_choices = json_array(), *all = json_array();
     double *sequential = values + count, *planning = sequential + count, total = 0;
     for (int i = 0; i < count; i++) {
         values[i] = o[i].regret, sequential[i] = o[i].sequential_regret, planning[i] = o[i].planning_seconds;
         total += o[i].planning_seconds;
         wins += o[i].parallel_gain >= 1.5, loses += o[i].parallel_gain < 1;
-        json_array_append_new(all, case_of(&o[i]));
-        if (o[i].regret > wrong) json_array_append_new(wrong_choices, case_of(&o[i]));
+        cli_append(&all, case_of(&o[i]));
+        if (o[i].regret > wrong) cli_append(&wrong_choices, case_of(&o[i]));
     }
     cli_set_int(r, "cases", count);
     cli_set_text(r, "mode", dpcr_planning_name(a->mode));
@@ -303,6 +303,7 @@ static void tell(const asked *a, const outcome *o, int count, double calibration
     cli_set(r, "wrong_choices", wrong_choices);
     cli_set(r, "all", all);
     free(values);
+    return CLI_DONE;
 }
 
 static int run(const asked *a) {
@@ -316,7 +317,7 @@ static int run(const asked *a) {
         const double calibration = cli_now() - start;
         cli_result r = cli_result_create();
         status = run_cases(context, a, outcomes, &count);
-        if (!status) tell(a, outcomes, count, calibration, cli_now() - start, &r);
+        if (!status) status = tell(a, outcomes, count, calibration, cli_now() - start, &r);
         if (!status) status = cli_finish(&a->common, &r, CLI_DONE);
         cli_result_destroy(&r);
     }

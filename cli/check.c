@@ -202,16 +202,13 @@ static void set_report(cli_result *r, const check *c, const verdict *v, const cl
 }
 
 static int write_csv(const cli_common *common, const cli_solution *s) {
-    char *text = NULL;
-    size_t bytes = 0;
-    FILE *out = open_memstream(&text, &bytes);
+    cli_buffer text;
+    FILE *out = cli_buffer_open(&text);
     if (!out) return cli_fail_memory("the CSV table");
     fprintf(out, "sweep,residual,locked\n");
     for (int64_t k = 0; k < history_length(s); k++)
         fprintf(out, "%lld,%.17g,%lld\n", (long long)k, s->residuals[k], (long long)s->locked[k]);
-    const int status = fclose(out) == 0 ? cli_write_file(common->csv, text, bytes) : cli_fail_memory("the CSV table");
-    free(text);
-    return status;
+    return cli_buffer_save(&text, "the CSV table", common->csv);
 }
 
 static int tell(const check *c, const verdict *v, const cli_solution *s) {

@@ -287,16 +287,33 @@ typedef struct cli_result {
 } cli_result;
 cli_result cli_result_create(void);
 void cli_result_destroy(cli_result *result);
+json_t *cli_result_take(cli_result *result);                           // its object; NULL where it failed; destroys it
 void cli_set(cli_result *result, const char *key, json_t *value);      // takes the value over
 void cli_set_real(cli_result *result, const char *key, double value);  // null unless finite
 void cli_set_int(cli_result *result, const char *key, int64_t value);
 void cli_set_text(cli_result *result, const char *key, const char *text);
 void cli_set_bool(cli_result *result, const char *key, bool value);
 json_t *cli_json_real(double value);
+// Both take the value over. An object or a list that lacks one, for want of memory, is none: NULL.
+void cli_put(json_t **object, const char *key, json_t *value);
+void cli_append(json_t **list, json_t *value);
 json_t *cli_json_reals(const double *values, int64_t count);
 json_t *cli_json_ints(const int64_t *values, int64_t count);
+// Its text and a line feed, of malloc; NULL: no memory.
+char *cli_json_line(const json_t *object, size_t flags);
 // With --json the object on stdout. Returns the exit code.
 int cli_print_json(const cli_result *result);
+// A file in memory. open_memstream's says nothing of what it had no memory for.
+typedef struct cli_buffer {
+    FILE *out;
+    char *text;  // once closed: of malloc, with a 0 behind its bytes
+    size_t bytes, room;
+    bool failed;
+} cli_buffer;
+FILE *cli_buffer_open(cli_buffer *text);  // its `out`; NULL: no memory
+bool cli_buffer_close(cli_buffer *text);  // false: no memory, and no text
+// Closes it and writes the file at `path`. Returns the exit code.
+int cli_buffer_save(cli_buffer *text, const char *what, const char *path);
 // A text in quotes, whatever it holds, on one line.
 void cli_csv_text(FILE *out, const char *text);
 // --csv FILE of the object's single values: a line of names, a line of values.

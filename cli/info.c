@@ -8,7 +8,7 @@
 
 static json_t *names(const char *(*name)(int), int first, int count) {
     json_t *list = json_array();
-    for (int i = first; list && i < count; i++) json_array_append_new(list, json_string(name(i)));
+    for (int i = first; list && i < count; i++) cli_append(&list, json_string(name(i)));
     return list;
 }
 
@@ -24,31 +24,28 @@ static void set_caches(cli_result *result) {
         const char *key;
         int name;
     } caches[] = {{"l1_data", _SC_LEVEL1_DCACHE_SIZE}, {"l2", _SC_LEVEL2_CACHE_SIZE}};
-    json_t *object = json_object();
-    for (int i = 0; object && i < 2; i++) {
+    cli_result r = cli_result_create();
+    for (int i = 0; i < 2; i++) {
         const long bytes = sysconf(caches[i].name);
-        if (bytes > 0) json_object_set_new(object, caches[i].key, json_integer(bytes));
+        if (bytes > 0) cli_set_int(&r, caches[i].key, bytes);
     }
     dpcr_device_info host = {.size = sizeof host};
-    if (object && dpcr_device_describe((dpcr_device){.type = DPCR_HOST}, &host, NULL) == DPCR_OK &&
-        host.cache_bytes > 0)
-        json_object_set_new(object, "l3", json_integer((json_int_t)host.cache_bytes));
-    cli_set(result, "cache_bytes", object);
+    if (dpcr_device_describe((dpcr_device){.type = DPCR_HOST}, &host, NULL) == DPCR_OK && host.cache_bytes > 0)
+        cli_set_int(&r, "l3", (json_int_t)host.cache_bytes);
+    cli_set(result, "cache_bytes", cli_result_take(&r));
 }
 
 static void set_data(cli_result *result) {
     json_t *list = json_array();
-    if (list && cli_data_present(CLI_FASHION_MNIST_FOLDER)) json_array_append_new(list, json_string(CLI_FASHION_MNIST));
+    if (list && cli_data_present(CLI_FASHION_MNIST_FOLDER)) cli_append(&list, json_string(CLI_FASHION_MNIST));
     cli_set(result, "data_sets", list);
 }
 
 static void set_tolerances(cli_result *result) {
-    json_t *object = json_object();
-    if (object) {
-        json_object_set_new(object, dpcr_dtype_name(DPCR_F32), json_real(DPCR_TOLERANCE_F32));
-        json_object_set_new(object, dpcr_dtype_name(DPCR_F64), json_real(DPCR_TOLERANCE_F64));
-    }
-    cli_set(result, "tolerances", object);
+    cli_result r = cli_result_create();
+    cli_set_real(&r, dpcr_dtype_name(DPCR_F32), DPCR_TOLERANCE_F32);
+    cli_set_real(&r, dpcr_dtype_name(DPCR_F64), DPCR_TOLERANCE_F64);
+    cli_set(result, "tolerances", cli_result_take(&r));
 }
 
 // Two versions in one number, as CUDA counts them.
@@ -89,9 +86,7 @@ static json_t *describe_device(int id) {
     } else {
         cli_set_text(&r, "why_not", error.text);
     }
-    if (!r.failed) return r.object;
-    cli_result_destroy(&r);
-    return NULL;
+    return cli_result_take(&r);
 }
 
 // "cuda": null where it is there, else why it is not.
@@ -100,7 +95,7 @@ static void set_devices(cli_result *result) {
     dpcr_error error = {0};
     const dpcr_status status = dpcr_device_count(DPCR_CUDA, &count, &error);
     json_t *list = json_array();
-    for (int i = 0; list && i < count; i++) json_array_append_new(list, describe_device(i));
+    for (int i = 0; list && i < count; i++) cli_append(&list, describe_device(i));
     cli_set(result, "devices", list);
     if (status == DPCR_OK)
         cli_set(result, "devices_absent", json_null());
@@ -111,8 +106,7 @@ static void set_devices(cli_result *result) {
 // Those that DEEPPCR_ISA may name here.
 static json_t *isa_levels(void) {
     json_t *list = json_array();
-    for (int i = 0; list && dpcr_isa_level_name(i); i++)
-        json_array_append_new(list, json_string(dpcr_isa_level_name(i)));
+    for (int i = 0; list && dpcr_isa_level_name(i); i++) cli_append(&list, json_string(dpcr_isa_level_name(i)));
     return list;
 }
 
@@ -197,8 +191,12 @@ int cli_verb_info(int argc, char **argv) {
     if (!context) return status;
     cli_result result = cli_result_create();
     fill(&result, context);
-    say_all(&common, &result);
-    status = cli_finish(&common, &result, CLI_DONE);
+    if (result.failed) {
+        status = cli_fail_memory("what there is to tell");
+    } else {
+        say_all(&common, &result);
+        status = cli_finish(&common, &result, CLI_DONE);
+    }
     cli_result_destroy(&result);
     dpcr_context_destroy(context);
     return status;

@@ -24,6 +24,12 @@ void cli_result_destroy(cli_result *result) {
     result->object = NULL;
 }
 
+json_t *cli_result_take(cli_result *result) {
+    json_t *object = result->failed ? NULL : json_incref(result->object);
+    cli_result_destroy(result);
+    return object;
+}
+
 void cli_set(cli_result *result, const char *key, json_t *value) {
     if (!value || json_object_set_new(result->object, key, value) != 0) result->failed = true;
 }
@@ -31,15 +37,27 @@ void cli_set(cli_result *result, const char *key, json_t *value) {
 // JSON has no NaN and no infinity.
 json_t *cli_json_real(double value) { return isfinite(value) ? json_real(value) : json_null(); }
 
+void cli_put(json_t **object, const char *key, json_t *value) {
+    if (json_object_set_new(*object, key, value) == 0) return;
+    json_decref(*object);
+    *object = NULL;
+}
+
+void cli_append(json_t **list, json_t *value) {
+    if (json_array_append_new(*list, value) == 0) return;
+    json_decref(*list);
+    *list = NULL;
+}
+
 json_t *cli_json_reals(const double *values, int64_t count) {
     json_t *list = json_array();
-    for (int64_t i = 0; list && i < count; i++) json_array_append_new(list, cli_json_real(values[i]));
+    for (int64_t i = 0; list && i < count; i++) cli_append(&list, cli_json_real(values[i]));
     return list;
 }
 
 json_t *cli_json_ints(const int64_t *values, int64_t count) {
     json_t *list = json_array();
-    for (int64_t i = 0; list && i < count; i++) json_array_append_new(list, json_integer(values[i]));
+    for (int64_t i = 0; list && i < count; i++) cli_append(&list, json_integer(values[i]));
     return list;
 }
 
@@ -57,14 +75,63 @@ void cli_set_text(cli_result *result, const char *key, const char *text) {
     free(copy);
 }
 
+// json_dumps would go on past a growth of its buffer that fails; this one has all the room before.
+char *cli_json_line(const json_t *object, size_t flags) {
+    const size_t bytes = json_dumpb(object, NULL, 0, flags);
+    char *text = bytes > 0 ? malloc(bytes + 2) : NULL;
+    if (!text) return NULL;
+    memcpy(text + bytes, "\n", 2);
+    if (json_dumpb(object, text, bytes, flags) == bytes) return text;
+    free(text);
+    return NULL;
+}
+
 int cli_print_json(const cli_result *result) {
     cli_result whole = *result;
     if (cli_device_sentence()) cli_set_text(&whole, "device", cli_device_sentence());
-    char *text = whole.failed ? NULL : json_dumps(whole.object, 0);
+    char *text = whole.failed ? NULL : cli_json_line(whole.object, 0);
     if (!text) return cli_fail_memory("the JSON result");
-    printf("%s\n", text);
+    fputs(text, stdout);
     free(text);
     return CLI_DONE;
+}
+
+// ---- text in memory ----
+
+static ssize_t text_take(void *cookie, const char *piece, size_t bytes) {
+    cli_buffer *t = cookie;
+    const size_t wanted = t->bytes + bytes + 1;
+    if (!t->failed && wanted > t->room) {
+        char *grown = realloc(t->text, 2 * wanted);
+        t->failed = !grown;
+        if (grown) t->text = grown, t->room = 2 * wanted;
+    }
+    if (t->failed) return 0;
+    memcpy(t->text + t->bytes, piece, bytes);
+    t->bytes += bytes;
+    t->text[t->bytes] = 0;
+    return (ssize_t)bytes;
+}
+
+FILE *cli_buffer_open(cli_buffer *text) {
+    *text = (cli_buffer){0};
+    text->out = fopencookie(text, "w", (cookie_io_functions_t){.write = text_take});
+    return text->out;
+}
+
+bool cli_buffer_close(cli_buffer *text) {
+    const bool whole = !ferror(text->out);
+    if (fclose(text->out) == 0 && whole && !text->failed && text->text) return true;
+    free(text->text);
+    text->text = NULL;
+    return false;
+}
+
+int cli_buffer_save(cli_buffer *text, const char *what, const char *path) {
+    if (!cli_buffer_close(text)) return cli_fail_memory(what);
+    const int status = cli_write_file(path, text->text, text->bytes);
+    free(text->text);
+    return status;
 }
 
 // ---- CSV ----
@@ -91,9 +158,8 @@ static void csv_value(FILE *out, const json_t *value) {
 }
 
 int cli_csv_result(const cli_common *common, const cli_result *result) {
-    char *text = NULL;
-    size_t bytes = 0;
-    FILE *out = open_memstream(&text, &bytes);
+    cli_buffer text;
+    FILE *out = result->failed ? NULL : cli_buffer_open(&text);
     if (!out) return cli_fail_memory("the CSV table");
     for (int line = 0; line < 2; line++) {
         const char *comma = "";
@@ -110,9 +176,7 @@ int cli_csv_result(const cli_common *common, const cli_result *result) {
         }
         fputc('\n', out);
     }
-    const int status = fclose(out) == 0 ? cli_write_file(common->csv, text, bytes) : cli_fail_memory("the CSV table");
-    free(text);
-    return status;
+    return cli_buffer_save(&text, "the CSV table", common->csv);
 }
 
 // ---- files ----

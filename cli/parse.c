@@ -89,7 +89,8 @@ bool cli_parse(const cli_syntax *syntax, int argc, char **argv, const char *posi
     snprintf(p.name, sizeof p.name, "deeppcr %s%s%s", verb, *kind ? " " : "", kind);
     for (int i = 0; i < CLI_MAX_POSITIONAL; i++) positional[i] = NULL;
     const error_t code = argp_parse(&argp, argc, argv, ARGP_NO_ERRS | ARGP_NO_HELP | ARGP_NO_EXIT, NULL, &p);
-    *status = p.helped ? CLI_DONE : cli_failed() ? cli_failed() : code == ENOMEM ? CLI_RESOURCES : CLI_USAGE;
+    if (code == ENOMEM && !cli_failed()) cli_fail_memory("the options");  // argp's own is told by nobody
+    *status = p.helped ? CLI_DONE : cli_failed() ? cli_failed() : CLI_USAGE;
     return code == 0 && !p.helped;
 }
 

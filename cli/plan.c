@@ -212,8 +212,7 @@ static void set_machine(cli_result *r, dpcr_context *context, const cli_plan *p)
     if (dpcr_context_machine(context, &m, NULL) != DPCR_OK) return;
     json_t *caches = json_array();
     for (int i = 0; caches && i < 3; i++)
-        json_array_append_new(caches,
-                              json_pack("{sfsf}", "bytes", m.cache_bytes[i], "bytes_per_second", m.cache_bandwidth[i]));
+        cli_append(&caches, json_pack("{sfsf}", "bytes", m.cache_bytes[i], "bytes_per_second", m.cache_bandwidth[i]));
     cli_set(
         r, "machine",
         json_pack("{sb sf sf sf sf sf sf sf so}", "described", cli_plan_is_elsewhere(p), "cores", m.threads,
@@ -255,7 +254,7 @@ static void tell_candidates(cli_result *r, const cli_plan *p, const dpcr_solve_p
             "scheme", c.scheme ? dpcr_scheme_name(c.scheme) : "auto", "chunk", (json_int_t)c.chunk, "run_up",
             (json_int_t)c.warm_up, "sweeps", c.sweeps, "seconds", cli_json_real(c.seconds), "measured_seconds",
             c.measured > 0 ? cli_json_real(c.measured) : json_null(), "workspace_bytes", (json_int_t)c.workspace);
-        if (list && item) json_array_append_new(list, item);
+        cli_append(&list, item);
     }
     cli_set(r, "candidates", list);
 }

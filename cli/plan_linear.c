@@ -62,7 +62,7 @@ static int tell_ranks(dpcr_context *context, const cli_plan *p, const dpcr_chain
                       m.reduce, "scan", m.scan, "apply", m.apply, "speed_up", times(m.loop, m.distributed),
                       "overlap_seconds", m.overlap, "overlap_speed_up", times(m.loop, m.overlap), "weak_seconds",
                       weak.distributed, "weak_efficiency", times(one, weak.distributed));
-        if (list && item) json_array_append_new(list, item);
+        cli_append(&list, item);
         cli_say(&p->common, "  %8lld %9.4g us %9.3g %9.4g us %9.3g %9.4g us %12.3g\n", (long long)ranks,
                 1e6 * m.distributed, times(m.loop, m.distributed), 1e6 * m.overlap, times(m.loop, m.overlap),
                 1e6 * weak.distributed, times(one, weak.distributed));
@@ -143,7 +143,7 @@ static void tell_schemes(dpcr_context *context, const cli_plan *p, const dpcr_ch
     cli_say(&p->common, "  %-11s %15s %15s\n", "", "predicted", "measured");
     for (int64_t i = 0; measured ? dpcr_chain_plan_candidate(made, i, &timed) : i < count; i++) {
         json_t *item = tell_candidate(p, measured ? &timed : &found[i]);
-        if (list && item) json_array_append_new(list, item);
+        cli_append(&list, item);
     }
     cli_set(r, "candidates", list);
 }

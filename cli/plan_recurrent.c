@@ -137,9 +137,7 @@ static void tell_chains(const cli_plan *p, const dpcr_recurrent_options *o, cons
         cli_set_text(&one, "direction", c % directions || o->reverse ? "reverse" : "forward");
         cli_plan_tell_choice(p, chain, &one);
         for (int back = 0; back < 2; back++) add_seconds(chain, back, &taken[back], &loop[back]);
-        r->failed = r->failed || one.failed;
-        if (list && !one.failed) json_array_append(list, one.object);
-        cli_result_destroy(&one);
+        cli_append(&list, cli_result_take(&one));
     }
     cli_set(r, "chains", list);
     tell_seconds(p, "forward", "", taken[0], loop[0], r);

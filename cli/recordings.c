@@ -484,13 +484,11 @@ static bool split_numbers(const char *text, double *values, int64_t count) {
 }
 
 static char *join_names(const cli_recordings *r) {
-    char *text = NULL;
-    size_t bytes = 0;
-    FILE *file = open_memstream(&text, &bytes);
+    cli_buffer text;
+    FILE *file = cli_buffer_open(&text);
     if (!file) return NULL;
     for (int c = 0; c < r->classes; c++) fprintf(file, c ? "\n%s" : "%s", r->names[c]);
-    fclose(file);
-    return text;
+    return cli_buffer_close(&text) ? text.text : NULL;
 }
 
 int cli_recordings_note(const cli_recordings *r, dpcr_sequence *model) {

@@ -426,10 +426,10 @@ static void set_rows(const cli_schedule *s, const char *text, cli_result *r) {
         json_t *row = json_array();
         while (*text && *text != '\n') {
             const size_t n = strcspn(text, ",\n");
-            if (n) json_array_append_new(row, json_stringn(text, n));
+            if (n) cli_append(&row, json_stringn(text, n));
             text += n + (text[n] == ',');
         }
-        json_array_append_new(rows, row);
+        cli_append(&rows, row);
         text += *text == '\n';
     }
     cli_set(r, "rows", rows);

@@ -36,8 +36,8 @@ int cli_schedule_partition(cli_schedule *s, cli_result *r) {
         for (int64_t l = first; l <= last; l++)
             time += s->profile.forward[l] + s->profile.input[l] + s->profile.weight[l];
         all += time;
-        json_array_append_new(stages, json_pack("{s:I,s:I,s:I,s:f}", "first", (json_int_t)first, "last",
-                                                (json_int_t)last, "replicas", (json_int_t)p.replicas[k], "time", time));
+        cli_append(&stages, json_pack("{s:I,s:I,s:I,s:f}", "first", (json_int_t)first, "last", (json_int_t)last,
+                                      "replicas", (json_int_t)p.replicas[k], "time", time));
         cli_say(&s->common, "%5lld %8lld %12.6g  %lld to %lld (%s to %s)\n", (long long)k, (long long)p.replicas[k],
                 time, (long long)first, (long long)last, s->profile.names[first], s->profile.names[last]);
     }
@@ -234,15 +234,13 @@ int cli_schedule_compare(cli_schedule *s, cli_result *r) {
     static const char *const models[] = {"vgg16", "resnet18", "resnet50", "alexnet", "equal-8", "equal-16"};
     const char *given = s->profile_name;
     gains g = {0};
-    char *text = NULL;
-    size_t bytes = 0;
+    cli_buffer text;
     json_t *rows = json_array(), *by_model = json_object();
-    FILE *csv = open_memstream(&text, &bytes);
+    FILE *csv = cli_buffer_open(&text);
     if (!rows || !by_model || !csv) {
         json_decref(rows);
         json_decref(by_model);
-        if (csv) fclose(csv);
-        free(text);
+        if (csv && cli_buffer_close(&text)) free(text.text);
         return cli_fail_memory("the comparison");
     }
     if (s->rank_low == 0) s->rank_low = 2, s->rank_high = 16;
@@ -254,15 +252,15 @@ int cli_schedule_compare(cli_schedule *s, cli_result *r) {
     const int count = given ? 1 : (int)(sizeof models / sizeof models[0]);
     for (int k = 0; k < count && !status; k++)
         status = compare_model(s, given ? given : models[k], rows, by_model, &g, csv);
-    if (fclose(csv) != 0 && !status) status = cli_fail_memory("the comparison");
+    if (!cli_buffer_close(&text) && !status) status = cli_fail_memory("the comparison");
     if (status) {
         json_decref(rows);
         json_decref(by_model);
     } else {
         set_gains(s, &g, rows, by_model, r);
     }
-    if (!status && s->common.csv) status = cli_write_file(s->common.csv, text, bytes);
+    if (!status && s->common.csv) status = cli_write_file(s->common.csv, text.text, text.bytes);
     if (!status && s->common.json) status = cli_print_json(r);
-    free(text);
+    free(text.text);
     return status;
 }

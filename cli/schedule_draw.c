@@ -170,35 +170,38 @@ static void write_plot(FILE *out, const chart *c, const char *title) {
     fprintf(out, "e\n");
 }
 
-// What the plot's script, an open file, makes gnuplot say; false where it fails, or says what is no whole PNG.
-static bool run_plot(int script, char **png, size_t *bytes) {
+// What the plot's script, an open file, makes gnuplot say; false where it fails, or says what is no whole PNG, or for
+// want of memory.
+static bool run_plot(int script, cli_buffer *png) {
     static const char end[] = {'I', 'E', 'N', 'D', '\xae', '\x42', '\x60', '\x82'};
     char command[64], piece[4096];
-    FILE *made = open_memstream(png, bytes);
     snprintf(command, sizeof command, "exec gnuplot /proc/self/fd/%d 2>/dev/null", script);
-    FILE *in = made ? popen(command, "r") : NULL;
-    for (size_t n; in && (n = fread(piece, 1, sizeof piece, in)) > 0;) fwrite(piece, 1, n, made);
+    FILE *in = popen(command, "r");
+    for (size_t n; in && (n = fread(piece, 1, sizeof piece, in)) > 0;) fwrite(piece, 1, n, png->out);
     const bool ran = in && pclose(in) == 0;
-    const bool kept = made && fclose(made) == 0;
-    return ran && kept && *bytes > sizeof end && memcmp(*png + *bytes - sizeof end, end, sizeof end) == 0;
+    return cli_buffer_close(png) && ran && png->bytes > sizeof end &&
+           memcmp(png->text + png->bytes - sizeof end, end, sizeof end) == 0;
 }
 
 // Written by us, not by gnuplot, which is silent about a full disk.
 static int write_png(const chart *c, const char *title, const char *path) {
-    char *png = NULL;
-    size_t bytes = 0;
+    cli_buffer png = {0};
     FILE *script = tmpfile();  // not closed on exec: gnuplot reads it
     if (!script) return cli_fail(CLI_RESOURCES, "cannot write a temporary file: %s", strerror(errno));
     write_plot(script, c, title);
     int status = CLI_DONE;
     if (fflush(script) != 0)
         status = cli_fail(CLI_RESOURCES, "cannot write a temporary file: %s", strerror(errno));
-    else if (!run_plot(fileno(script), &png, &bytes))
-        status = cli_fail(CLI_RESOURCES, "cannot draw '%s': gnuplot (Debian package gnuplot-nox) is missing or failed",
-                          path);
+    else if (!cli_buffer_open(&png))
+        status = cli_fail_memory("the picture");
+    else if (!run_plot(fileno(script), &png))
+        status = png.failed
+                     ? cli_fail_memory("the picture")
+                     : cli_fail(CLI_RESOURCES,
+                                "cannot draw '%s': gnuplot (Debian package gnuplot-nox) is missing or failed", path);
     fclose(script);
-    if (!status) status = cli_write_file(path, png, bytes);
-    free(png);
+    if (!status) status = cli_write_file(path, png.text, png.bytes);
+    free(png.text);
     return status;
 }
 
@@ -227,29 +230,21 @@ static void write_trace(FILE *out, const dpcr_schedule *schedule, const double *
     fprintf(out, "\n]}\n");
 }
 
-static int write_all(FILE *out, char **text, const size_t *bytes, const char *path) {
-    const int status = fclose(out) == 0 ? cli_write_file(path, *text, *bytes) : cli_fail_memory("the picture");
-    free(*text);
-    return status;
-}
-
 static int write_picture(const chart *c, const char *title, const char *path) {
-    char *text = NULL;
-    size_t bytes = 0;
-    FILE *out = open_memstream(&text, &bytes);
+    cli_buffer text;
+    FILE *out = cli_buffer_open(&text);
     if (!out) return cli_fail_memory("the picture");
     write_svg(out, c, title);
-    return write_all(out, &text, &bytes, path);
+    return cli_buffer_save(&text, "the picture", path);
 }
 
 int cli_schedule_trace(const dpcr_schedule *schedule, const double *start, const double *end, double unit,
                        const char *path) {
-    char *text = NULL;
-    size_t bytes = 0;
-    FILE *out = open_memstream(&text, &bytes);
+    cli_buffer text;
+    FILE *out = cli_buffer_open(&text);
     if (!out) return cli_fail_memory("the trace");
     write_trace(out, schedule, start, end, unit);
-    return write_all(out, &text, &bytes, path);
+    return cli_buffer_save(&text, "the trace", path);
 }
 
 bool cli_schedule_drawable(const cli_schedule *s) {

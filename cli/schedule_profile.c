@@ -43,36 +43,30 @@ static const struct argp profile_argp = {profile_options, parse_profile, NULL, N
 static json_t *layers_of(const dpcr_profile *profile) {
     json_t *layers = json_array();
     for (int64_t l = 0; layers && l < profile->layers; l++)
-        json_array_append_new(
-            layers, json_pack("{ss sf sf sf sf sf}", "name", profile->names[l], "forward", profile->forward[l], "input",
-                              profile->input[l], "weight", profile->weight[l], "activation_bytes",
-                              profile->activation_bytes[l], "parameter_bytes", profile->parameter_bytes[l]));
+        cli_append(&layers, json_pack("{ss sf sf sf sf sf}", "name", profile->names[l], "forward", profile->forward[l],
+                                      "input", profile->input[l], "weight", profile->weight[l], "activation_bytes",
+                                      profile->activation_bytes[l], "parameter_bytes", profile->parameter_bytes[l]));
     return layers;
 }
 
 static int write_profile(const profiling *p, const cli_result *r) {
-    char *text = json_dumps(r->object, JSON_INDENT(2));
-    if (!text || r->failed) return cli_fail_memory("the profile");
-    const size_t length = strlen(text);
-    text[length] = '\n';  // json_dumps' 0 makes room for it
-    const int status = cli_write_file(p->out, text, length + 1);
+    char *text = r->failed ? NULL : cli_json_line(r->object, JSON_INDENT(2));
+    if (!text) return cli_fail_memory("the profile");
+    const int status = cli_write_file(p->out, text, strlen(text));
     free(text);
     return status;
 }
 
 // A line a layer.
 static int write_csv(const cli_common *common, const dpcr_profile *x) {
-    char *text = NULL;
-    size_t bytes = 0;
-    FILE *out = open_memstream(&text, &bytes);
+    cli_buffer text;
+    FILE *out = cli_buffer_open(&text);
     if (!out) return cli_fail_memory("the CSV table");
     fputs("layer,forward,input,weight,activation_bytes,parameter_bytes\n", out);
     for (int64_t l = 0; l < x->layers; l++)
         fprintf(out, "%s,%.17g,%.17g,%.17g,%.17g,%.17g\n", x->names[l], x->forward[l], x->input[l], x->weight[l],
                 x->activation_bytes[l], x->parameter_bytes[l]);
-    const int status = fclose(out) == 0 ? cli_write_file(common->csv, text, bytes) : cli_fail_memory("the CSV table");
-    free(text);
-    return status;
+    return cli_buffer_save(&text, "the CSV table", common->csv);
 }
 
 static void say_profile(const cli_common *common, const dpcr_profile *x) {

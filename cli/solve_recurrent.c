@@ -395,15 +395,15 @@ static json_t *chains_json(const work *w) {
                                  c % D ? "reverse" : "forward", "method", dpcr_method_name(w->reports[c].method),
                                  "reason", dpcr_reason_name(w->reports[c].reason), "sweeps", w->reports[c].sweeps,
                                  "sentence", sentence_of(w, c));
-        if (item && (!w->plan || w->times.solve > 0)) {  // over ranks, on a device
-            json_object_set_new(item, "residual", cli_json_real(w->reports[c].residual));
-            json_object_set_new(item, "error_estimate", cli_json_real(w->reports[c].error_estimate));
+        if (!w->plan || w->times.solve > 0) {  // over ranks, on a device
+            cli_put(&item, "residual", cli_json_real(w->reports[c].residual));
+            cli_put(&item, "error_estimate", cli_json_real(w->reports[c].error_estimate));
             if (w->back_reports[c].sweeps || w->times.back > 0) {
-                json_object_set_new(item, "backward_reason", json_string(dpcr_reason_name(w->back_reports[c].reason)));
-                json_object_set_new(item, "backward_sweeps", json_integer(w->back_reports[c].sweeps));
+                cli_put(&item, "backward_reason", json_string(dpcr_reason_name(w->back_reports[c].reason)));
+                cli_put(&item, "backward_sweeps", json_integer(w->back_reports[c].sweeps));
             }
         }
-        json_array_append_new(list, item);
+        cli_append(&list, item);
     }
     return list;
 }

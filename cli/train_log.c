@@ -187,16 +187,15 @@ static int log_write(cli_log *log, json_t *object) {
         json_decref(object);
         return log->fd < 0 ? CLI_DONE : cli_fail_memory("a line of the log");
     }
-    char *text = json_dumps(object, 0), *line = NULL;
+    char *line = cli_json_line(object, 0);
     json_decref(object);
-    const int bytes = text ? asprintf(&line, "%s\n", text) : -1;
-    free(text);
-    if (bytes < 0) return cli_fail_memory("a line of the log");
+    if (!line) return cli_fail_memory("a line of the log");
+    const size_t bytes = strlen(line);
     bool room = true;
-    const size_t done = write_all(log->fd, line, (size_t)bytes, &room);
+    const size_t done = write_all(log->fd, line, bytes, &room);
     const int code = errno;
     free(line);
-    if (done == (size_t)bytes) return CLI_DONE;
+    if (done == bytes) return CLI_DONE;
     log->missed |= !room;  // who stopped the run is told so by what stops it
     if (!take_back(log, done)) return fail(log);
     errno = code;
@@ -227,20 +226,17 @@ static json_t *make_line(const char *event, const dpcr_train_state *s, const cha
 static int log_step(cli_log *log, int64_t every, int64_t before, const dpcr_train_state *s, const char *unit) {
     if (log->fd < 0 || s->step / every == before / every) return CLI_DONE;
     json_t *line = make_line("step", s, unit);
-    if (line) {
-        json_object_set_new(line, "method", json_string(dpcr_method_name(s->method)));
-        json_object_set_new(line, "sweeps", json_integer(s->sweeps));
-        json_object_set_new(line, "reason", json_string(dpcr_reason_name(s->reason)));
-    }
+    cli_put(&line, "method", json_string(dpcr_method_name(s->method)));
+    cli_put(&line, "sweeps", json_integer(s->sweeps));
+    cli_put(&line, "reason", json_string(dpcr_reason_name(s->reason)));
     return log_write(log, line);
 }
 
 static int write_table(const char *path, const json_t *epochs) {
     static const char *const columns[] = {"epoch", "step", "loss", "accuracy", "test_loss", "test_accuracy", "seconds"};
     enum { COLUMNS = sizeof columns / sizeof columns[0] };
-    char *text = NULL;
-    size_t bytes = 0;
-    FILE *out = open_memstream(&text, &bytes);
+    cli_buffer text;
+    FILE *out = cli_buffer_open(&text);
     if (!out) return cli_fail_memory("the CSV table");
     for (int c = 0; c < COLUMNS; c++) fprintf(out, "%s%s", c ? "," : "", columns[c]);
     for (size_t i = 0; i < json_array_size(epochs); i++)
@@ -250,9 +246,7 @@ static int write_table(const char *path, const json_t *epochs) {
             if (json_is_number(value)) fprintf(out, "%.9g", json_number_value(value));
         }
     fputc('\n', out);
-    const int status = fclose(out) == 0 ? cli_write_file(path, text, bytes) : cli_fail_memory("the CSV table");
-    free(text);
-    return status;
+    return cli_buffer_save(&text, "the CSV table", path);
 }
 
 // The step that a checkpoint stands at; -1: not told, as of a file that is none, which the training refuses.
@@ -270,7 +264,8 @@ static int64_t step_of_checkpoint(dpcr_context *context, const char *path) {
 int cli_report_open(cli_report *r, dpcr_context *context) {
     r->epochs = json_array();
     r->from = r->resuming ? step_of_checkpoint(context, r->train->resume) : 0;
-    return log_open(&r->log, r->log_path);
+    const int status = log_open(&r->log, r->log_path);
+    return status || r->epochs ? status : cli_fail_memory("the epochs' figures");
 }
 
 void cli_report_close(cli_report *r) {
@@ -322,11 +317,14 @@ static int end_epoch(cli_report *r, const dpcr_train_state *s) {
         tested = status == DPCR_OK;
     }
     json_t *line = make_line("epoch", s, r->unit);
-    if (line && tested) {
-        json_object_set_new(line, "test_loss", cli_json_real(r->test_loss));
-        json_object_set_new(line, "test_accuracy", cli_json_real(r->test_accuracy));
+    if (tested) {
+        cli_put(&line, "test_loss", cli_json_real(r->test_loss));
+        cli_put(&line, "test_accuracy", cli_json_real(r->test_accuracy));
     }
-    if (line && r->epochs) json_array_append(r->epochs, line);
+    if (json_array_append(r->epochs, line) != 0) {
+        json_decref(line);
+        return r->test_status ? r->test_status : cli_fail_memory("the epoch's figures");
+    }
     cli_progress_clear(&r->progress);
     cli_say(r->common, "epoch %lld/%lld  loss %.4f  accuracy %.2f %%", (long long)s->epoch, (long long)s->epochs,
             s->loss, 100 * s->accuracy);
@@ -403,9 +401,13 @@ void cli_report_say_sentence(const cli_report *r) {
 }
 
 int cli_report_end(cli_report *r, const dpcr_train_state *final, cli_result *result) {
-    json_t *line = json_deep_copy(result->object);
-    if (line) json_object_set_new(line, "event", json_string("end"));
-    if (line) json_object_set_new(line, "step", json_integer(final->step));
+    json_t *line = NULL;
+    if (!result->failed && (line = json_object()) && json_object_update(line, result->object) != 0) {
+        json_decref(line);
+        line = NULL;
+    }
+    cli_put(&line, "event", json_string("end"));
+    cli_put(&line, "step", json_integer(final->step));
     // Resumed where it was complete already: its end takes the place of the one that is there.
     int status = r->resuming && !r->begun ? log_rewind(&r->log, INT64_MAX) : CLI_DONE;
     if (!status)

@@ -362,9 +362,9 @@ static bool stopped(int status) { return cli_signal() && status == 128 + cli_sig
 
 static void tell_step(training *t, int part, double loss, int64_t correct) {
     const int64_t done = step_within(t, part);
-    if (t->log)
-        json_array_append_new(t->log, json_pack("{ss sI sf sI}", "part", part_names[part], "step", (json_int_t)done,
-                                                "loss", loss, "correct", (json_int_t)correct));
+    if (t->common.json)
+        cli_append(&t->log, json_pack("{ss sI sf sI}", "part", part_names[part], "step", (json_int_t)done, "loss", loss,
+                                      "correct", (json_int_t)correct));
     if (done % 20 == 0)
         cli_say(&t->common, "%s: step %lld/%lld  loss %.4f  accuracy so far %.2f %%\n", part_names[part],
                 (long long)done, (long long)t->part_steps[part], loss,
@@ -576,10 +576,10 @@ static int tell(training *t) {
     cli_set_int(&r, "compared", t->compared_count);
     cli_set_real(&r, "max_error", worst);
     json_t *ways = json_array();
-    for (int w = 0; w < CONVNET_WAYS; w++) json_array_append_new(ways, way_object(t, w));
+    for (int w = 0; w < CONVNET_WAYS; w++) cli_append(&ways, way_object(t, w));
     cli_set(&r, "ways", ways);
     if (t->save) cli_set_text(&r, "model", t->save);
-    if (t->log) cli_set(&r, "log", json_incref(t->log));
+    if (t->common.json) cli_set(&r, "log", json_incref(t->log));
     cli_say(&t->common,
             "test loss %.4f, test accuracy %.2f %% of %lld; %.1f s: forward %.2f, activations' gradients %.2f, "
             "parameters' %.2f, update %.2f\n",

@@ -126,7 +126,7 @@ static int on_moment(void *user, dpcr_swap_moment moment, int64_t worker, dpcr_m
     w->status = w->test(w->test_user, model, &a);
     if (moment == DPCR_SWAP_TOGETHER) w->together = a;
     if (moment == DPCR_SWAP_AVERAGED) w->averaged = a;
-    if (moment == DPCR_SWAP_APART && w->apart) json_array_append_new(w->apart, cli_json_real(a.accuracy));
+    if (moment == DPCR_SWAP_APART) cli_append(&w->apart, cli_json_real(a.accuracy));
     return w->status;
 }
 
@@ -151,7 +151,7 @@ dpcr_status cli_workers_train(cli_workers *w, dpcr_context *context, dpcr_model 
 static void set_swap(const cli_workers *w, cli_result *x) {
     cli_set_int(x, "together_epochs", w->figures.together);
     cli_set_real(x, "together_accuracy", w->together.accuracy);
-    if (w->apart) cli_set(x, "apart_accuracies", json_deep_copy(w->apart));
+    cli_set(x, "apart_accuracies", json_incref(w->apart));
     cli_set_real(x, "averaged_accuracy", w->averaged.accuracy);
     cli_set_int(x, "apart_epochs", w->swap.epochs);
     cli_set_int(x, "apart_batch", w->swap.batch);

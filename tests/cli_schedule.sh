@@ -252,5 +252,49 @@ refused 5 "cannot read the profile" simulate --profile "$folder/none.json"
 echo '{"layers": [{"forward": 0, "input": 0, "weight": 0}]}' >"$folder/zero.json"
 for action in simulate partition compare; do refused 5 "wanted a time above 0" $action --ranks 1 --profile "$folder/zero.json"; done
 refused 5 "line 1" simulate --profile "$folder/bad.csv"
+# ---- whatever allocation fails: what is written is whole, or what was there ----
+if command -v cc >/dev/null && ! grep -qE '__[at]san_init' "$program" && cc -shared -fPIC -x c -o "$folder/fails.so" - 2>/dev/null <<'END'; then
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <stdlib.h>
+static int fails(void) {
+    static long calls;
+    return ++calls == atol(getenv("FAIL_AT"));
+}
+void *malloc(size_t bytes) {
+    static void *(*real)(size_t);
+    if (!real) *(void **)&real = dlsym(RTLD_NEXT, "malloc");
+    return fails() ? NULL : real(bytes);
+}
+void *realloc(void *old, size_t bytes) {
+    static void *(*real)(void *, size_t);
+    if (!real) *(void **)&real = dlsym(RTLD_NEXT, "realloc");
+    return fails() ? NULL : real(old, bytes);
+}
+END
+    written=(json svg trace csv)
+    # failing N: the run whose Nth allocation fails, among files that are there; 0: none
+    failing() {
+        for name in "${written[@]}"; do echo old >"$folder/written.$name"; done
+        FAIL_AT=$1 LD_PRELOAD=$folder/fails.so "$program" schedule draw --schedule 1f1b --ranks 2 --json --svg "$folder/written.svg" \
+            --trace "$folder/written.trace" --csv "$folder/written.csv" >"$folder/written.json" 2>"$folder/stderr"
+    }
+    failing 0 || complain "a run without a failing allocation: $(cat "$folder/stderr")"
+    for name in "${written[@]}"; do mv "$folder/written.$name" "$folder/whole.$name"; done
+    refusals=0
+    for n in {1..100}; do
+        failing "$n"
+        status=$?
+        [ $status -le 128 ] || continue  # a library's own end
+        [ $status -eq 0 ] || refusals=$((refusals + 1))
+        [ $status -eq 0 ] || { [ $status -eq 4 ] && grep -q '^deeppcr schedule: ' "$folder/stderr"; } || complain "allocation $n: exit status $status: $(cat "$folder/stderr")"
+        for name in "${written[@]}"; do
+            cmp -s "$folder/written.$name" "$folder/whole.$name" ||
+                { [ $status -eq 4 ] && { [ ! -s "$folder/written.$name" ] || [ "$(cat "$folder/written.$name")" = old ]; }; } ||
+                complain "allocation $n: $name is neither whole nor as it was, exit status $status"
+        done
+    done
+    [ $refusals -gt 20 ] || complain "$refusals refusals of 100 allocations that failed"
+fi
 [ $failed -ne 0 ] || echo "cli_schedule: all as it should be"
 exit $failed

@@ -6,6 +6,7 @@
 #include <signal.h>
 #include <sys/resource.h>
 
+#include "data/tensors.h"
 #include "data_testing.h"
 
 static void reads_the_python_package(void **state) {
@@ -522,6 +523,49 @@ static void the_parsers_memory_runs_out(void **state) {
     dpcr_tensors_free(s->context, &t);
 }
 
+// A text that is cut, or lacks a piece, is refused: the old file stays.
+static void the_headers_memory_runs_out(void **state) {
+    scratch *s = *state;
+    sample m;
+    make_sample(&m);
+    m.values[1] = "a text that is longer than the others are, so that it makes a dump's buffer grow once more or twice";
+    dpcr_tensors t;
+    assert_int_equal(dpcr_safetensors_write_summed(scratch_path(s, "m"), &m.tensors, &s->error), DPCR_OK);
+    m.weight[0] = 99;
+    dpcr_status status = DPCR_ERROR_MEMORY;
+    int n = 0;
+    for (; status != DPCR_OK; n++) {
+        parser_calls = n;
+        json_set_alloc_funcs(parser_allocate, free);
+        status = dpcr_safetensors_write_summed(s->path, &m.tensors, &s->error);
+        json_set_alloc_funcs(malloc, free);
+        if (status != DPCR_OK) assert_refused(s, status, DPCR_ERROR_MEMORY, "no memory");
+        assert_int_equal(dpcr_safetensors_read(s->context, s->path, &t, &s->error), DPCR_OK);
+        assert_int_equal(dpcr_tensors_sum_agrees(&t, s->path, &s->error), DPCR_OK);
+        assert_string_equal(dpcr_tensors_metadata(&t, "options"), m.values[1]);
+        assert_true(element(&dpcr_tensors_find(&t, "w")->array, 0) == (status == DPCR_OK ? 99 : 0.5));
+        dpcr_tensors_free(s->context, &t);
+        assert_int_equal(scratch_files(s, 0), 1);
+        assert_true(n < 1000);
+    }
+    assert_true(n > 20);
+}
+
+// Every text of up to four bytes that lie at the edges of their classes.
+static void keys_are_utf8_as_the_parser_has_it(void **state) {
+    (void)state;
+    static const unsigned char bytes[] = {0,    0x41, 0x7F, 0x80, 0x8F, 0x90, 0x9F, 0xA0, 0xBF, 0xC0, 0xC1, 0xC2, 0xDF,
+                                          0xE0, 0xE1, 0xEC, 0xED, 0xEE, 0xEF, 0xF0, 0xF1, 0xF3, 0xF4, 0xF5, 0xF8, 0xFF};
+    enum { N = sizeof bytes };
+    for (int i = 0; i < N * N * N * N; i++) {
+        const char text[] = {(char)bytes[i / (N * N * N)], (char)bytes[i / (N * N) % N], (char)bytes[i / N % N],
+                             (char)bytes[i % N], 0};
+        json_t *const made = json_string(text);
+        assert_int_equal(dpcri_metadata_check("", text, text, NULL) == DPCR_OK, made != NULL);
+        json_decref(made);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         scratch_test(reads_the_python_package),
@@ -539,6 +583,8 @@ int main(void) {
         scratch_test(full_disk_leaves_the_old_file),
         scratch_test(out_of_memory),
         scratch_test(the_parsers_memory_runs_out),
+        scratch_test(the_headers_memory_runs_out),
+        scratch_test(keys_are_utf8_as_the_parser_has_it),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -303,7 +303,8 @@ DPCR_API dpcr_status dpcr_guess_find(const char *name, dpcr_guess *guess, dpcr_e
 // Positive: the result is the sequential chain's. Negative: it is not, and the call has said so.
 typedef enum dpcr_reason {
     DPCR_REASON_CONVERGED = 1,       // residuals below the tolerance and the error estimate, which is relative to
-                                     // max(1, |z|), at most atol + rtol
+                                     // max(1, |z|), at most atol + rtol; it passes on no more than J does, so nothing
+                                     // where ReLUs are at or below their kink, within the tolerance of being open
     DPCR_REASON_RESIDUAL_ONLY = 2,   // residuals below the tolerance; no error estimate could confirm it
     DPCR_REASON_EXACT = 3,           // the loop's result by construction: equal numbers, the sign of a zero aside (so
                                      // of a step to which 0 and -0 are the same)

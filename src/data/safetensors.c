@@ -345,10 +345,20 @@ static int compare_tensors(const void *a, const void *b) {
     return strcmp(p->name, q->name);
 }
 
+// As json_string has it, whose NULL may tell of a lack of memory too: no surrogates, no code longer than it need be.
 static bool is_utf8(const char *text) {
-    json_t *const made = json_string(text);
-    json_decref(made);
-    return made != NULL;
+    static const uint32_t least[] = {0, 0x80, 0x800, 0x10000};
+    for (const unsigned char *c = (const unsigned char *)text; *c;) {
+        const int more = *c < 0x80 ? 0 : *c < 0xC0 ? -1 : *c < 0xE0 ? 1 : *c < 0xF0 ? 2 : *c < 0xF8 ? 3 : -1;
+        if (more < 0) return false;
+        uint32_t code = *c++ & (more ? 0x3FU >> more : 0x7FU);
+        for (int i = 0; i < more; i++, c++) {
+            if ((*c & 0xC0) != 0x80) return false;
+            code = code << 6 | (*c & 0x3FU);
+        }
+        if (code < least[more] || code > 0x10FFFF || (code >= 0xD800 && code < 0xE000)) return false;
+    }
+    return true;
 }
 
 dpcr_status dpcri_metadata_check(const char *call, const char *key, const char *value, dpcr_error *error) {
@@ -393,6 +403,9 @@ static dpcr_status add_entry(json_t *header, const dpcr_tensor *tensor, int64_t 
     if (strcmp(tensor->name, METADATA) == 0 || json_object_get(header, tensor->name))
         return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "safetensors_write: tensor name '%s' stands twice or is reserved",
                           dpcri_quote(tensor->name, &quoted));
+    if (!is_utf8(tensor->name))
+        return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "safetensors_write: tensor name '%s' is not UTF-8",
+                          dpcri_quote(tensor->name, &quoted));
     json_t *shape = json_array();
     for (int32_t d = 0; d < array->ndim; d++) json_array_append_new(shape, json_integer(array->shape[d]));
     if (json_array_size(shape) != (size_t)array->ndim) {
@@ -402,11 +415,20 @@ static dpcr_status add_entry(json_t *header, const dpcr_tensor *tensor, int64_t 
     json_t *value = json_pack("{s:s, s:o, s:[I,I]}", "dtype", dtype_name(array->dtype), "shape", shape, "data_offsets",
                               (json_int_t)*offset, (json_int_t)end);
     if (!value) return no_memory(error, "the header");
-    if (json_object_set_new(header, tensor->name, value) != 0)
-        return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "safetensors_write: tensor name '%s' is not UTF-8",
-                          dpcri_quote(tensor->name, &quoted));
+    if (json_object_set_new(header, tensor->name, value) != 0) return no_memory(error, "the header");
     *offset = end;
     return DPCR_OK;
+}
+
+// json_dumps would go on past a growth of its buffer that fails; this one has all the room before. NULL: no memory.
+static char *header_text(const json_t *header) {
+    const size_t bytes = json_dumpb(header, NULL, 0, JSON_COMPACT);
+    char *text = bytes > 0 ? malloc(bytes + 1) : NULL;
+    if (!text) return NULL;
+    text[bytes] = 0;
+    if (json_dumpb(header, text, bytes, JSON_COMPACT) == bytes) return text;
+    free(text);
+    return NULL;
 }
 
 static dpcr_status make_header(const dpcr_tensors *tensors, bool summed, const dpcr_tensor **sorted, char **text,
@@ -417,7 +439,7 @@ static dpcr_status make_header(const dpcr_tensors *tensors, bool summed, const d
     if (!header) return no_memory(error, "the header");
     DPCR_TRY(add_metadata(header, tensors, summed, error));
     for (int64_t i = 0; i < tensors->count; i++) DPCR_TRY(add_entry(header, sorted[i], &offset, error));
-    *text = json_dumps(header, JSON_COMPACT);
+    *text = header_text(header);
     if (!*text) DPCR_TRY(no_memory(error, "the header"));
 done:
     json_decref(header);
