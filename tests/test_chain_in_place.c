@@ -92,6 +92,80 @@ static void a_caller_is_told(void **state) {
     }
 }
 
+// What dies away to the smallest numbers and below is nothing that chunks lose, in place or not.
+static void what_dies_away_is_not_lost(void **state) {
+    (void)state;
+    for (int form = 0; form < 16; form++) {
+        dpcr_context *context = solving_context(1 + form / 8);
+        const int before = dpcr_flush_denormals(form >> 2 & 1);
+        const int64_t w = 1 + form % 2;
+        problem *p = make(context, w, 0, form & 2 ? DPCR_SCHEME_PCR : DPCR_SCHEME_CHUNKED);
+        dpcr_chain_report report = {.size = sizeof report};
+        for (int64_t i = 0; i < LENGTH * ROWS * w * w; i++) p->a[i] = p->a[i] > 0 ? (i & 1 ? 0.8f : 0.85f) : 0.01f;
+        for (int64_t i = 0; i < ROWS * w; i++) p->start[i] = 1;
+        assert_int_equal(
+            dpcr_chain_execute(p->plan, &p->va, &p->vb, &p->v0, &p->vz, p->workspace, p->bytes, &report, NULL),
+            DPCR_OK);
+        assert_int_equal(report.finished_from, LENGTH);
+        assert_int_equal(
+            dpcr_chain_execute(p->plan, &p->va, &p->vb, &p->v0, &p->vb, p->workspace, p->bytes, &report, NULL),
+            DPCR_OK);
+        assert_int_equal(report.finished_from, LENGTH);
+        assert_memory_equal(p->b, p->z, sizeof(float) * (size_t)(LENGTH * ROWS * w));
+        dpcr_flush_denormals(before);
+        drop(p);
+        dpcr_context_destroy(context);
+    }
+}
+
+// pcr has b until it has looked.
+static void pcr_goes_on_in_place(void **state) {
+    (void)state;
+    dpcr_context *context = solving_context(2);
+    problem *p = make(context, 1, 0, DPCR_SCHEME_PCR), *loop = make(context, 1, 0, DPCR_SCHEME_SEQUENTIAL);
+    dpcr_chain_report report = {.size = sizeof report};
+    assert_int_equal(dpcr_chain_execute(loop->plan, &loop->va, &loop->vb, &loop->v0, &loop->vb, NULL, 0, NULL, NULL),
+                     DPCR_OK);
+    assert_int_equal(dpcr_chain_execute(p->plan, &p->va, &p->vb, &p->v0, &p->vb, p->workspace, p->bytes, &report, NULL),
+                     DPCR_OK);
+    assert_true(report.finished_from < LENGTH);
+    for (int64_t i = 0; i < LENGTH * ROWS; i++) assert_true(fabsf(p->b[i] / loop->b[i] - 1) <= 2e-3f);
+    drop(p), drop(loop);
+    dpcr_context_destroy(context);
+}
+
+// A sequence among others has the bits that it has alone, where sums are of rounding too.
+static void pcr_does_not_mix_sequences(void **state) {
+    (void)state;
+    enum { MANY = 40 };
+    static float a[LENGTH * MANY], b[LENGTH * MANY], z[LENGTH * MANY], one_a[LENGTH], one_b[LENGTH], one[LENGTH];
+    dpcr_context *context = solving_context(2);
+    for (int i = 0; i < LENGTH * MANY; i++)
+        a[i] = i % MANY < 20 ? 1 : 1.013f, b[i] = i / MANY % 40 < 20 ? (float)chain_noise(i, 3, 4) : 0;
+    for (int64_t row = -1; row < MANY; row++) {
+        const int64_t rows = row < 0 ? MANY : 1, shape3[3] = {LENGTH, rows, 1};
+        for (int64_t l = 0; row >= 0 && l < LENGTH; l++) one_a[l] = a[l * MANY + row], one_b[l] = b[l * MANY + row];
+        const dpcr_chain_shape shape = {.size = sizeof shape,
+                                        .length = LENGTH,
+                                        .batch = rows,
+                                        .transition = dpcr_transition_square(DPCR_DIAGONAL, 1, 0),
+                                        .dtype = DPCR_F32};
+        const dpcr_chain_options options = {.size = sizeof options, .scheme = DPCR_SCHEME_PCR};
+        dpcr_chain_plan *plan = NULL;
+        assert_int_equal(dpcr_chain_plan_create(context, &shape, &options, &plan, NULL), DPCR_OK);
+        const size_t bytes = dpcr_chain_plan_workspace(plan);
+        void *workspace = solving_workspace(bytes);
+        const dpcr_array va = dpcr_array_make(row < 0 ? a : one_a, DPCR_F32, 3, shape3),
+                         vb = dpcr_array_make(row < 0 ? b : one_b, DPCR_F32, 3, shape3),
+                         vz = dpcr_array_make(row < 0 ? z : one, DPCR_F32, 3, shape3);
+        assert_int_equal(dpcr_chain_execute(plan, &va, &vb, NULL, &vz, workspace, bytes, NULL, NULL), DPCR_OK);
+        for (int64_t l = 0; row >= 0 && l < LENGTH; l++) assert_true(one[l] == z[l * MANY + row]);
+        free(workspace);
+        dpcr_chain_plan_destroy(plan);
+    }
+    dpcr_context_destroy(context);
+}
+
 // Along z0, with a da that is small beside it; z is what z0 leads to.
 static void forward_derivatives_are_the_loops(void **state) {
     (void)state;
@@ -167,6 +241,9 @@ static void going_back_is_the_loops(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(a_caller_is_told),
+                                       cmocka_unit_test(what_dies_away_is_not_lost),
+                                       cmocka_unit_test(pcr_goes_on_in_place),
+                                       cmocka_unit_test(pcr_does_not_mix_sequences),
                                        cmocka_unit_test(forward_derivatives_are_the_loops),
                                        cmocka_unit_test(going_back_is_the_loops)};
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT
 // Linear chains: z_l = A_l z_{l-1} + b_l, l = 0..L-1, and the transposed chain, by several schemes with the same
 // result: where a product of transitions loses what the states keep, such as of A = diag(0.9, 5) whose second component
-// is never driven, the loop goes on from there. Where z is b, which is gone by then, chunked refuses what it lost.
+// is never driven, the loop goes on from there. Where z is b, which chunked then no longer has, it refuses instead, and
+// blelloch does not look.
 //
 // Indices count from 0: step l maps z_{l-1} to z_l, and z_{-1} is the initial state z0. So arrays hold the L states
 // that come out, [L][B][w], and z0 is [B][w].
@@ -84,7 +85,7 @@ typedef struct dpcr_chain_report {
     int sweeps;             // overlap: sweeps over the chunks, else 1
     int64_t finished_from;  // step, counted along the recurrence, from which it was finished in order: overlap, whose
                             // chunks did not join, or chunked, pcr and blelloch, whose products overflowed,
-                            // underflowed or missed what the states did (seen where z is not b); else L
+                            // underflowed or missed what the states did; else L
     int64_t compositions;   // transition products formed, over all sequences
     int64_t applications;   // transition-vector products formed
     int64_t depth;          // dependent steps on the longest path
@@ -141,10 +142,10 @@ DPCR_API int dpcr_chain_plan_candidate(const dpcr_chain_plan *plan, int64_t inde
 //   zero and identity b   [L][B][w], read only        z0  [B][w] or NULL: zero        z  [L][B][w], written; may be b
 //   itself, wholly
 // Where products lose what the states keep and z is b, chunked ends in DPCR_ERROR_UNSUPPORTED, z is not to be used, and
-// pcr and blelloch do not look. z overlaps neither a nor z0 (refused where z0 lies on a row of z). Without z0 the first state is b of that step, and
-// its transition is not read (it may be NaN). Row strides are free, the last dimension is contiguous. NaN stays in its
-// own sequence. `workspace` may be NULL when 0 bytes are needed; one workspace serves one execute at a time. `report`
-// may be NULL. Allocates nothing.
+// blelloch does not look. z overlaps neither a nor z0 (refused where z0 lies on a row of z). Without z0 the first
+// state is b of that step, and its transition is not read (it may be NaN). Row strides are free, the last dimension is
+// contiguous. NaN stays in its own sequence. `workspace` may be NULL when 0 bytes are needed; one workspace serves one
+// execute at a time. `report` may be NULL. Allocates nothing.
 DPCR_API dpcr_status dpcr_chain_execute(const dpcr_chain_plan *plan, const dpcr_array *a, const dpcr_array *b,
                                         const dpcr_array *z0, const dpcr_array *z, void *workspace,
                                         size_t workspace_bytes, dpcr_chain_report *report, dpcr_error *error);
@@ -171,7 +172,7 @@ DPCR_API dpcr_status dpcr_chain_jvp(const dpcr_chain_plan *plan, const dpcr_arra
 //   lambda_l = g_l + A_{l+1}^T lambda_{l+1};   db_l = lambda_l;   da_l = lambda_l z_{l-1}^T in A's structure;   dz0 =
 //   A_0^T lambda_0
 // da [L][B][values] (one value array a step and sequence even where A is shared: the caller sums), db [L][B][w], dz0
-// [B][w]; da and dz0 may be NULL, db may not (it holds lambda) and may be g itself, as z may be b.
+// [B][w]; da and dz0 may be NULL, db may not (it holds lambda) and may be g itself, with the same refusal.
 DPCR_API dpcr_status dpcr_chain_vjp(const dpcr_chain_plan *plan, const dpcr_array *a, const dpcr_array *z0,
                                     const dpcr_array *z, const dpcr_array *g, const dpcr_array *da,
                                     const dpcr_array *db, const dpcr_array *dz0, void *workspace,

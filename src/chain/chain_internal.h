@@ -28,8 +28,8 @@ typedef struct dpcri_linear {
     void *z;  // may be b, with the same strides
     int64_t z_step, z_row;
     dpcri_watch *watch;  // stopped, the rest is left out; NULL: runs to its end
-    // Of a chain that is solved in place: set where chunks do not join, whose states are then wrong and whose b is gone.
-    // NULL: nobody looks.
+    // Of a chain that is solved in place: set where chunks do not join, whose states are then wrong, and whose b is
+    // gone; blelloch never sets it. NULL: nobody looks.
     bool *lost;
 } dpcri_linear;
 

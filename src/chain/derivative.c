@@ -251,6 +251,7 @@ dpcr_status dpcr_chain_vjp(const dpcr_chain_plan *plan, const dpcr_array *a, con
     chain.lost = chain.z == chain.b ? &lost : NULL;
     const dpcr_chain_options options = dpcri_plan_options(plan, &chain);
     dpcri_linear_solve(plan->context, &chain, &options, workspace, NULL);
+    DPCR_TRY(dpcri_plan_finished(watching, function, error));
     if (lost) DPCR_TRY(dpcri_fail_lost(function, "db", "g", error));
     if (vda.data) outer_products(plan, &vdb, &v0, &vz, &vda, watching);
     if (vd0.data) {

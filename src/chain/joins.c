@@ -53,9 +53,11 @@ bool dpcri_joins_at_once(const dpcri_flow *f, const dpcri_joint *j) {
     return near || dpcri_watch_stopped(f->watch);  // to ask takes a clock
 }
 
-// Components that mix.
-static int64_t block_of(const dpcri_flow *f) {
-    return f->form == DPCR_DENSE ? f->w : f->form == DPCR_BLOCK ? f->block : 1;
+double dpcri_joins_least(const dpcri_flow *f) {
+    volatile float half = FLT_MIN;
+    half *= 0.5f;
+    const double normal = f->size == 8 ? DBL_MIN : (double)FLT_MIN;
+    return half == 0 ? normal : normal * (f->size == 8 ? DBL_EPSILON : (double)FLT_EPSILON);
 }
 
 // The transitions' values that make component i of op(A) x, of which x's block has k from `first` on.
@@ -88,7 +90,7 @@ static double sum_of(const dpcri_flow *f, const dpcri_joint *j, int64_t m, int64
 }
 
 double dpcri_joins_terms(const dpcri_flow *f, int64_t m, int64_t row, int64_t i) {
-    const int64_t k = block_of(f);
+    const int64_t k = dpcri_joins_block(f);
     const dpcri_joint joint = {.row = row};
     double terms;
     sum_of(f, &joint, m, i / k * k, k, i % k, NULL, &terms);
@@ -96,11 +98,11 @@ double dpcri_joins_terms(const dpcri_flow *f, int64_t m, int64_t row, int64_t i)
 }
 
 // How far rounding leads each component of a block's end in chunk c from where it would be: disturbances of eps times
-// the terms of each sum, of either sign, carried on by the chunk's own transitions. A state that shrinks with all that
-// it came from has one that is small beside it; a sum that comes near zero has that of its terms. Of two, the larger:
-// one alone may come near zero.
+// the terms of each sum, and of the smallest number, of either sign, carried on by the chunk's own transitions. A state
+// that shrinks with all that it came from has one that is small beside it; a sum that comes near zero has that of its
+// terms. Of two, the larger: one alone may come near zero.
 static void disturb(const dpcri_flow *f, const dpcri_joint *j, int64_t c, int64_t first, int64_t k, double *size) {
-    const double eps = f->size == 8 ? DBL_EPSILON : (double)FLT_EPSILON;
+    const double eps = f->size == 8 ? DBL_EPSILON : (double)FLT_EPSILON, least = dpcri_joins_least(f);
     memset(size, 0, (size_t)k * sizeof *size);
     for (uint32_t sign = 1; sign <= 2; sign++) {
         double d[MOST_BLOCK] = {0}, next[MOST_BLOCK];
@@ -110,7 +112,7 @@ static void disturb(const dpcri_flow *f, const dpcri_joint *j, int64_t c, int64_
                 double terms;
                 const double sum = sum_of(f, j, m, first, k, l, d, &terms);
                 draw = draw * 1664525u + 1013904223u;
-                next[l] = sum + (draw >> 31 ? -eps : eps) * terms;
+                next[l] = sum + (draw >> 31 ? -1 : 1) * (eps * terms + least);
             }
             memcpy(d, next, (size_t)k * sizeof *d);
         }
@@ -119,7 +121,7 @@ static void disturb(const dpcri_flow *f, const dpcri_joint *j, int64_t c, int64_
 }
 
 double dpcri_joins_disturbed(const dpcri_flow *f, int64_t m, int64_t n, int64_t row, int64_t i) {
-    const int64_t k = block_of(f);
+    const int64_t k = dpcri_joins_block(f);
     const dpcri_joint joint = {.first = m - n + 1, .chunk = n, .row = row};
     double size[MOST_BLOCK];
     if (k > MOST_BLOCK) return 0;
@@ -130,7 +132,7 @@ double dpcri_joins_disturbed(const dpcri_flow *f, int64_t m, int64_t n, int64_t 
 bool dpcri_joins(const dpcri_flow *f, const dpcri_joint *j, int64_t c) {
     const double products = 4096;  // round by so many times as much as the loop
     const double bound = DPCRI_JOINS(f->size);
-    const int64_t k = block_of(f);
+    const int64_t k = dpcri_joins_block(f);
     dpcri_joint one = *j;
     one.first += c * j->chunk, one.count = 1;
     one.end.x = dpcri_at(f, j->end.x, c * j->end.step);
@@ -147,6 +149,7 @@ bool dpcri_joins(const dpcri_flow *f, const dpcri_joint *j, int64_t c) {
         double terms;
         sum_of(f, j, j->first + (c + 1) * j->chunk - 1, first, k, i - first, NULL, &terms);
         if (off <= bound * terms) continue;
+        if (off <= products * dpcri_joins_least(f)) continue;
         if (k > MOST_BLOCK) return f->z == f->b;  // in place, where nothing can be done again, in doubt it joins
         if (first != block) disturb(f, j, c, first, k, disturbed);
         block = first;

@@ -25,19 +25,27 @@ typedef struct dpcri_joint {
 dpcri_chunk_states dpcri_joint_ends(const dpcri_flow *flow, const dpcri_joint *joint);
 
 // Whether all of them end as near as DPCRI_JOINS of each component of the start after them: what nearly all do. Also
-// true where they are not to be asked: of the ring, which has no rounding, and of chains that are solved in place, whose
-// b is gone, where nobody wants to know (flow->lost). Their z stands in for b: |b| <= |z| + |A| |z before|.
+// true where they are not to be asked: of the ring, which has no rounding, and of chains that are solved in place,
+// whose b is gone, where nobody wants to know (flow->lost). Their z stands in for b: |b| <= |z| + |A| |z before|.
 bool dpcri_joins_at_once(const dpcri_flow *flow, const dpcri_joint *joint);
 
 // Whether chunk number c of them ends near enough to the start after it for the difference to be rounding; else the
 // chunks after it are to be done again.
 bool dpcri_joins(const dpcri_flow *flow, const dpcri_joint *joint, int64_t c);
 
+// Components that mix.
+static inline int64_t dpcri_joins_block(const dpcri_flow *flow) {
+    return flow->form == DPCR_DENSE ? flow->w : flow->form == DPCR_BLOCK ? flow->block : 1;
+}
+
+// The smallest number, with this thread's denormals or without: what rounding takes of small ones.
+double dpcri_joins_least(const dpcri_flow *flow);
+
 // Sizes of what component i of state m of a sequence is the sum of.
 double dpcri_joins_terms(const dpcri_flow *flow, int64_t m, int64_t row, int64_t i);
 
-// How far rounding leads that component within the last n steps up to m; 0 of blocks that are wider than that is told
-// of.
+// How far rounding leads that component within the last n steps up to m; 0 for blocks wider than 64, where rounding is
+// not followed.
 double dpcri_joins_disturbed(const dpcri_flow *flow, int64_t m, int64_t n, int64_t row, int64_t i);
 
 // *first = min(*first, m), of threads side by side: where the loop goes on.

@@ -137,13 +137,19 @@ static void run(const dpcri_flow *f, const dpcr_chain_options *options, dpcri_ar
             report->compositions += (dpcri_flow_a_steps(f) > 1 ? f->n - 2 * v.s : 1) * dpcri_flow_a_rows(f);
         report->depth++;
     }
+    if (f->z != f->b || f->lost) {
+        dpcri_flow made = *f;  // before z takes b's place
+        made.z = b.r[now];
+        made.z_step = b.r_step;
+        made.z_row = f->w;
+        report->finished_from = dpcri_recheck(&made, space);
+    }
     dpcri_flow last = *f;
     last.b = b.r[now];
     last.b_step = b.r_step;
     last.b_row = f->w;
     last.z0 = NULL;
     dpcri_flow_start(&last);
-    report->finished_from = dpcri_recheck(f, space);
 }
 
 const dpcri_scheme_row dpcri_pcr = {"pcr", carve, run};

@@ -6,7 +6,8 @@
 //
 // A component holds within 1e-4 of itself (double: 1e-9), which is far more than products round by; or of the terms of
 // its sum, or 256 times what rounding made of it in the last steps, since sums that come near zero keep the rounding of
-// what they are made of (joins.h). Where many hold by the last alone, the loop is quicker than to ask.
+// what they are made of (joins.h). Where many of a sequence hold by the last alone, the loop is quicker than to ask.
+// What becomes of a sequence hangs on its own numbers alone, and on those of its steps before.
 #include "chain/recheck.h"
 
 #include <float.h>
@@ -17,9 +18,9 @@
 
 enum {
     MOST_TASKS = 16,
-    ROWS = 64,         // of a buffer: steps times sequences
-    LAST_STEPS = 256,  // through which rounding is followed
-    MOST_FOLLOWED = 64
+    ROWS = 64,          // of a buffer: steps times sequences
+    LAST_STEPS = 256,   // through which rounding is followed
+    MOST_FOLLOWED = 64  // components
 };
 
 static int64_t steps_of(const dpcri_flow *f) { return f->rows < ROWS ? ROWS / f->rows : 1; }
@@ -34,7 +35,7 @@ typedef struct job {
     const dpcri_flow *flow;
     void *space;
     int64_t tasks;
-    _Atomic bool apart;  // some step does not hold
+    _Atomic bool apart;  // some step is to be asked for
 } job;
 
 static double at(const dpcri_flow *f, const void *x, int64_t i) {
@@ -58,21 +59,22 @@ NEAR(float, int32_t, near_f32, fabsf, FLT_MAX)
 NEAR(double, int64_t, near_f64, fabs, DBL_MAX)
 #undef NEAR
 
-// *followed: components that rounding had to be followed for.
+// *followed: components that rounding had to be followed for; NULL: it is not.
 static bool component_holds(const dpcri_flow *f, int64_t m, int64_t row, int64_t i, double z, double made,
-                            int *followed) {
+                            int64_t *followed) {
     const double rounds = 256, off = fabs(z - made);
     if (z == made || (isnan(z) && isnan(made))) return true;
     if (!isfinite(off)) return false;
     if (off <= bound_of(f) * fabs(made) || off <= bound_of(f) * dpcri_joins_terms(f, m, row, i)) return true;
-    if (++*followed > MOST_FOLLOWED) return false;
+    if (off <= rounds * dpcri_joins_least(f)) return true;
+    if (!followed || (*followed += dpcri_joins_block(f)) > MOST_FOLLOWED) return false;
     return off <= rounds * dpcri_joins_disturbed(f, m, m < LAST_STEPS ? m + 1 : LAST_STEPS, row, i);
 }
 
 // The first of `n` steps from m on that does not hold in sequence `row`, against what they make, one `step` elements
 // from the next; m + n: none.
 static int64_t first_off(const dpcri_flow *f, int64_t m, int64_t n, int64_t row, const void *made, int64_t step,
-                         int *followed) {
+                         int64_t *followed) {
     const void *const z = dpcri_at(f, f->z, m * f->z_step + row * f->z_row);
     if (f->size == 8 ? near_f64(z, f->z_step, made, step, n, f->w, bound_of(f))
                      : near_f32(z, f->z_step, made, step, n, f->w, (float)bound_of(f)))
@@ -107,23 +109,23 @@ static void look(void *argument, int64_t i) {
     const dpcri_flow *f = j->flow;
     void *const made = dpcri_at_out(f, j->space, i * most_states(f) * f->w);
     int64_t lo = 0, hi = 0;
-    int followed = 0;
     dpcri_task_range(f->n - 1, j->tasks, i, &lo, &hi);  // step 0 has no state before it
     for (int64_t m = lo + 1; m <= hi && !j->apart; m += steps_of(f)) {
         const int64_t n = hi + 1 - m < steps_of(f) ? hi + 1 - m : steps_of(f);
         make(f, m, n, 0, f->rows, made);
+        if (dpcri_watch_stopped(f->watch)) return;  // and made nothing
         for (int64_t row = 0; row < f->rows; row++)
-            if (first_off(f, m, n, row, dpcri_at(f, made, row * f->w), f->rows * f->w, &followed) < m + n)
-                j->apart = true;
+            if (first_off(f, m, n, row, dpcri_at(f, made, row * f->w), f->rows * f->w, NULL) < m + n) j->apart = true;
     }
 }
 
 // Sequence `row` by the loop from the first step that does not hold, which it returns; n: none.
 static int64_t mend(const dpcri_flow *f, int64_t row, void *made) {
-    int followed = 0;
-    for (int64_t m = 1; m < f->n && !dpcri_watch_stopped(f->watch); m += steps_of(f)) {
+    int64_t followed = 0;
+    for (int64_t m = 1; m < f->n; m += steps_of(f)) {
         const int64_t n = f->n - m < steps_of(f) ? f->n - m : steps_of(f);
         make(f, m, n, row, 1, made);
+        if (dpcri_watch_stopped(f->watch)) break;
         const int64_t off = first_off(f, m, n, row, made, f->w, &followed);
         if (off == m + n) continue;
         dpcri_flow_loop(f, off, f->n - off, row, dpcri_at(f, f->z, (off - 1) * f->z_step + row * f->z_row));

@@ -9,8 +9,8 @@
 // What the check takes from the arena.
 void *dpcri_recheck_take(const dpcri_flow *flow, dpcri_arena *arena);
 
-// Looks at flow->z, and returns the first step that the loop had to finish; n: none. Chains that are solved in place,
-// whose b is gone, and the ring, which has no rounding, are not looked at.
+// Looks at flow->z, and returns the first step that the loop had to finish; n: none. Chains whose z is b, which is gone
+// then, and the ring, which has no rounding, are not looked at.
 int64_t dpcri_recheck(const dpcri_flow *flow, void *space);
 
 #endif

@@ -482,7 +482,7 @@ static void run_row(job *j) {
     dpcri_parallel(f->context, j->tasks, run_slot, j);
     const int64_t past = j->start_step + j->full * j->chunk;
     const int64_t apart = j->apart_at, from = j->broken ? j->broken_at : past;
-    if (apart < f->n && apart <= from && f->z == f->b) {
+    if (apart < from && f->z == f->b) {
         *f->lost = true;
         return;
     }
