@@ -87,7 +87,7 @@ typedef struct dpcr_chain_report {
                             // chunks did not join, or chunked, pcr and blelloch, whose products overflowed,
                             // underflowed or missed what the states did; else L
     int64_t compositions;   // transition products formed, over all sequences
-    int64_t applications;   // transition-vector products formed
+    int64_t applications;   // transition-vector products formed; what is looked at and finished in order not counted
     int64_t depth;          // dependent steps on the longest path
     double seconds;
 } dpcr_chain_report;
@@ -162,7 +162,8 @@ DPCR_API dpcr_status dpcr_chain_enqueue(const dpcr_chain_plan *plan, const dpcr_
 
 // Forward derivative of an untransposed chain along (da, db, dz0), at its solution z:
 //   dz_l = A_l dz_{l-1} + da_l z_{l-1} + db_l. Any of da, db, dz0 may be NULL (zero). dz [L][B][w] must not overlap
-//   inputs. Here and in vjp: csr plans, and transposed ones, are DPCR_ERROR_UNSUPPORTED.
+//   inputs. Solved in dz, by the loop where chunks lose states, which blelloch does not see. Here and in vjp: csr
+//   plans, and transposed ones, are DPCR_ERROR_UNSUPPORTED.
 DPCR_API dpcr_status dpcr_chain_jvp(const dpcr_chain_plan *plan, const dpcr_array *a, const dpcr_array *z0,
                                     const dpcr_array *z, const dpcr_array *da, const dpcr_array *db,
                                     const dpcr_array *dz0, const dpcr_array *dz, void *workspace,

@@ -12,9 +12,9 @@
 // the pairs that compose carry a vector too.
 // D = 0 is the loop; without a limit D = log2 n. Where all steps share one A, a level needs one product.
 //
-// Depth 2 log2 n (levels), memory n values. Wins over pcr on many workers where compositions are dear.
-// Source: Blelloch (1990), Brent & Kung (10.1109/TC.1982.1675982), BPPSA (arXiv 1907.10134).
-// Derivation: docs/math/blelloch.md.
+// Then n applications to look (recheck.h), but in place. Depth 2 log2 n (levels), memory n values. Wins over pcr on
+// many workers where compositions are dear. Source: Blelloch (1990), Brent & Kung (10.1109/TC.1982.1675982), BPPSA
+// (arXiv 1907.10134). Derivation: docs/math/blelloch.md.
 #include "chain/flow.h"
 #include "chain/recheck.h"
 

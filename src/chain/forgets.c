@@ -111,17 +111,13 @@ static void run_places(const dpcri_flow *f, int64_t apart, int64_t at, int64_t l
     dpcri_flow_copy(f, &keep);
 }
 
-static double value_at(const dpcri_flow *f, const void *values, int64_t i) {
-    return f->size == sizeof(double) ? ((const double *)values)[i] : (double)((const float *)values)[i];
-}
-
 // The largest right-hand side of the first steps of each place; 1 where all are 0 or one is not finite.
 static double probe_of(const dpcri_flow *f, int64_t apart) {
     double most = 0;
     for (int64_t p = 0; p < PLACES; p++)
         for (int64_t l = 0; l < PROBED; l++)
             for (int64_t i = 0; i < f->w; i++)
-                most = fmax(most, fabs(value_at(f, f->b, (p * apart + 1 + l) * f->b_step + i)));
+                most = fmax(most, fabs(dpcri_number(f, f->b, (p * apart + 1 + l) * f->b_step + i)));
     return most > 0 && isfinite(most) ? most : 1;
 }
 
@@ -135,7 +131,7 @@ static distance compare(const dpcri_flow *f, const void *x, const void *other) {
     for (int64_t p = 0; p < PLACES; p++) {
         double apart = 0, size = 0;
         for (int64_t i = p * f->w; i < (p + 1) * f->w; i++) {
-            const double a = value_at(f, x, i), b = value_at(f, other, i);
+            const double a = dpcri_number(f, x, i), b = dpcri_number(f, other, i);
             apart = fmax(apart, fabs(a - b));
             size = fmax(size, fmax(fabs(a), fabs(b)));
         }

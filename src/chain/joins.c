@@ -16,41 +16,40 @@
 
 enum { MOST_BLOCK = 64 };
 
-static double at(const dpcri_flow *f, const void *x, int64_t i) {
-    return f->dtype == DPCR_F64 ? ((const double *)x)[i] : (double)((const float *)x)[i];
-}
-
 dpcri_chunk_states dpcri_joint_ends(const dpcri_flow *f, const dpcri_joint *j) {
     const int64_t last = (j->first + j->chunk - 1) * f->z_step + j->row * f->z_row;
     return (dpcri_chunk_states){dpcri_at(f, f->z, last), j->chunk * f->z_step, 1};
 }
 
-// I: an integer of T's size, so that what lies side by side is compared in vectors.
-#define NEAR(T, I, name, absolute)                                                                                     \
-    static inline bool name##_by(const T *z, int64_t z_step, int64_t z_each, const T *s, int64_t s_step,               \
-                                 int64_t s_each, int64_t count, int64_t w) {                                           \
-        I near = -1;                                                                                                   \
-        for (int64_t i = 0; i < w; i++)                                                                                \
-            for (int64_t c = 0; c < count; c++) {                                                                      \
-                const T want = s[c * s_step + i * s_each];                                                             \
-                near &= absolute(z[c * z_step + i * z_each] - want) <= (T)DPCRI_JOINS(sizeof(T)) * absolute(want) ? -1 \
-                                                                                                                  : 0; \
-            }                                                                                                          \
-        return near != 0;                                                                                              \
-    }                                                                                                                  \
-    static bool name(const dpcri_joint *j, int64_t w) {                                                                \
-        const dpcri_chunk_states *z = &j->end, *s = &j->next;                                                          \
-        if (z->step == 1 && s->step == 1) return name##_by(z->x, 1, z->each, s->x, 1, s->each, j->count, w);           \
-        return name##_by(z->x, z->step, z->each, s->x, s->step, s->each, j->count, w);                                 \
+// I: an integer of T's size, so that what lies side by side is compared in vectors. Nothing is near what is not finite.
+#define NEAR(T, I, name, absolute, most)                                                                            \
+    static inline bool name##_by(const T *z, int64_t z_step, int64_t z_each, const T *s, int64_t s_step,            \
+                                 int64_t s_each, int64_t count, int64_t w, T bound) {                               \
+        I near = -1;                                                                                                \
+        for (int64_t i = 0; i < w; i++)                                                                             \
+            for (int64_t c = 0; c < count; c++) {                                                                   \
+                const T want = s[c * s_step + i * s_each], size = absolute(want) < most ? absolute(want) : most;    \
+                near &= absolute(z[c * z_step + i * z_each] - want) <= bound * size ? -1 : 0;                       \
+            }                                                                                                       \
+        return near != 0;                                                                                           \
+    }                                                                                                               \
+    static bool name(const dpcri_chunk_states *z, const dpcri_chunk_states *s, int64_t count, int64_t w, T bound) { \
+        if (z->step == 1 && s->step == 1) return name##_by(z->x, 1, z->each, s->x, 1, s->each, count, w, bound);    \
+        return name##_by(z->x, z->step, z->each, s->x, s->step, s->each, count, w, bound);                          \
     }
-NEAR(float, int32_t, near_f32, fabsf)
-NEAR(double, int64_t, near_f64, fabs)
+NEAR(float, int32_t, near_f32, fabsf, FLT_MAX)
+NEAR(double, int64_t, near_f64, fabs, DBL_MAX)
 #undef NEAR
+
+bool dpcri_states_near(const dpcri_flow *f, const dpcri_chunk_states *z, const dpcri_chunk_states *want, int64_t count,
+                       double bound) {
+    return f->dtype == DPCR_F64 ? near_f64(z, want, count, f->w, bound) : near_f32(z, want, count, f->w, (float)bound);
+}
 
 bool dpcri_joins_at_once(const dpcri_flow *f, const dpcri_joint *j) {
     if ((f->z == f->b && !f->lost) || (f->dtype != DPCR_F32 && f->dtype != DPCR_F64)) return true;
-    const bool near = f->dtype == DPCR_F64 ? near_f64(j, f->w) : near_f32(j, f->w);
-    return near || dpcri_watch_stopped(f->watch);  // to ask takes a clock
+    return dpcri_states_near(f, &j->end, &j->next, j->count, DPCRI_JOINS(f->size)) ||
+           dpcri_watch_stopped(f->watch);  // to ask takes a clock
 }
 
 double dpcri_joins_least(const dpcri_flow *f) {
@@ -65,9 +64,9 @@ static double entry(const dpcri_flow *f, const void *a, int64_t first, int64_t k
     switch (f->form) {
         case DPCR_ZERO: return 0;
         case DPCR_IDENTITY: return 1;
-        case DPCR_SCALAR: return at(f, a, 0);
-        case DPCR_DIAGONAL: return at(f, a, first);
-        default: return at(f, a, first * k + (f->transposed ? l * k + i : i * k + l));
+        case DPCR_SCALAR: return dpcri_number(f, a, 0);
+        case DPCR_DIAGONAL: return dpcri_number(f, a, first);
+        default: return dpcri_number(f, a, first * k + (f->transposed ? l * k + i : i * k + l));
     }
 }
 
@@ -80,10 +79,10 @@ static double sum_of(const dpcri_flow *f, const dpcri_joint *j, int64_t m, int64
     const void *const x = j->goes_out ? z : m > 0 ? dpcri_at(f, z, -f->z_step) : z0;
     const void *const a = dpcri_at(f, f->a, (m + j->goes_out) * f->a_step + j->row * f->a_row);
     double sum = 0;
-    *terms = j->goes_out ? 0 : fabs(at(f, f->b, m * f->b_step + j->row * f->b_row + first + l));
+    *terms = j->goes_out ? 0 : fabs(dpcri_number(f, f->b, m * f->b_step + j->row * f->b_row + first + l));
     for (int64_t q = 0; x && q < k; q++) {
         const double value = entry(f, a, first, k, l, q);
-        *terms += fabs(value) * fabs(at(f, x, first + q));
+        *terms += fabs(value) * fabs(dpcri_number(f, x, first + q));
         if (d) sum += value * d[q];
     }
     return sum;
@@ -141,7 +140,8 @@ bool dpcri_joins(const dpcri_flow *f, const dpcri_joint *j, int64_t c) {
     int64_t block = -1;  // whose disturbances are known
     double disturbed[MOST_BLOCK];
     for (int64_t i = 0; i < f->w; i++) {
-        const double want = at(f, one.next.x, i * j->next.each), z = at(f, one.end.x, i * j->end.each);
+        const double want = dpcri_number(f, one.next.x, i * j->next.each),
+                     z = dpcri_number(f, one.end.x, i * j->end.each);
         const double off = fabs(z - want);
         if (off <= bound * fabs(want)) continue;
         if (!isfinite(z)) return false;

@@ -24,6 +24,10 @@ typedef struct dpcri_joint {
 // joint->end as they lie in flow->z.
 dpcri_chunk_states dpcri_joint_ends(const dpcri_flow *flow, const dpcri_joint *joint);
 
+// Whether `count` states are all, component by component, within `bound` of those wanted, which are finite.
+bool dpcri_states_near(const dpcri_flow *flow, const dpcri_chunk_states *states, const dpcri_chunk_states *wanted,
+                       int64_t count, double bound);
+
 // Whether all of them end as near as DPCRI_JOINS of each component of the start after them: what nearly all do. Also
 // true where they are not to be asked: of the ring, which has no rounding, and of chains that are solved in place,
 // whose b is gone, where nobody wants to know (flow->lost). Their z stands in for b: |b| <= |z| + |A| |z before|.

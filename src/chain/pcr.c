@@ -7,7 +7,8 @@
 // asked for again: they are not formed. Every element combines at fixed distances, so the bits of z_m depend on the
 // steps before it alone. Where all steps share one A, a level needs one product: A^(2s).
 //
-// Work n log2 n applications and about n (log2 n - 1) compositions, depth ceil(log2 n) levels, memory 2 n (w + values).
+// Work n log2 n applications and about n (log2 n - 1) compositions, and n applications to look (recheck.h), depth
+// ceil(log2 n) levels, memory 2 n (w + values).
 // Wins where workers are many and states narrow. Source: Hockney (1965), Hillis & Steele (1986, 10.1145/7902.7903),
 // DeepPCR (arXiv 2309.16318). Derivation: docs/math/pcr.md.
 #include "chain/flow.h"

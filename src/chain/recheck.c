@@ -10,7 +10,6 @@
 // What becomes of a sequence hangs on its own numbers alone, and on those of its steps before.
 #include "chain/recheck.h"
 
-#include <float.h>
 #include <math.h>
 #include <stdatomic.h>
 
@@ -35,29 +34,11 @@ typedef struct job {
     const dpcri_flow *flow;
     void *space;
     int64_t tasks;
-    _Atomic bool apart;  // some step is to be asked for
+    _Atomic bool apart;        // some step is to be asked for
+    _Atomic int64_t finished;  // the first step that the loop had to finish; n: none
 } job;
 
-static double at(const dpcri_flow *f, const void *x, int64_t i) {
-    return f->size == 8 ? ((const double *)x)[i] : (double)((const float *)x)[i];
-}
-
 static double bound_of(const dpcri_flow *f) { return f->size == 8 ? 1e-9 : 1e-4; }
-
-// I: an integer of T's size, so that what lies side by side is compared in vectors. What is not finite is not near.
-#define NEAR(T, I, name, absolute, most)                                                                       \
-    static bool name(const T *z, int64_t z_step, const T *made, int64_t step, int64_t n, int64_t w, T bound) { \
-        I near = -1;                                                                                           \
-        for (int64_t k = 0; k < n; k++)                                                                        \
-            for (int64_t i = 0; i < w; i++) {                                                                  \
-                const T want = made[k * step + i], size = absolute(want) < most ? absolute(want) : most;       \
-                near &= absolute(z[k * z_step + i] - want) <= bound * size ? -1 : 0;                           \
-            }                                                                                                  \
-        return near != 0;                                                                                      \
-    }
-NEAR(float, int32_t, near_f32, fabsf, FLT_MAX)
-NEAR(double, int64_t, near_f64, fabs, DBL_MAX)
-#undef NEAR
 
 // *followed: components that rounding had to be followed for; NULL: it is not.
 static bool component_holds(const dpcri_flow *f, int64_t m, int64_t row, int64_t i, double z, double made,
@@ -76,12 +57,13 @@ static bool component_holds(const dpcri_flow *f, int64_t m, int64_t row, int64_t
 static int64_t first_off(const dpcri_flow *f, int64_t m, int64_t n, int64_t row, const void *made, int64_t step,
                          int64_t *followed) {
     const void *const z = dpcri_at(f, f->z, m * f->z_step + row * f->z_row);
-    if (f->size == 8 ? near_f64(z, f->z_step, made, step, n, f->w, bound_of(f))
-                     : near_f32(z, f->z_step, made, step, n, f->w, (float)bound_of(f)))
+    if (dpcri_states_near(f, &(dpcri_chunk_states){z, f->z_step, 1}, &(dpcri_chunk_states){made, step, 1}, n,
+                          bound_of(f)))
         return m + n;
     for (int64_t k = 0; k < n; k++)
         for (int64_t i = 0; i < f->w; i++)
-            if (!component_holds(f, m + k, row, i, at(f, z, k * f->z_step + i), at(f, made, k * step + i), followed))
+            if (!component_holds(f, m + k, row, i, dpcri_number(f, z, k * f->z_step + i),
+                                 dpcri_number(f, made, k * step + i), followed))
                 return m + k;
     return m + n;
 }
@@ -134,16 +116,21 @@ static int64_t mend(const dpcri_flow *f, int64_t row, void *made) {
     return f->n;
 }
 
+static void mend_rows(void *argument, int64_t i) {
+    job *j = argument;
+    const dpcri_flow *f = j->flow;
+    void *const made = dpcri_at_out(f, j->space, i * most_states(f) * f->w);
+    int64_t lo = 0, hi = 0;
+    dpcri_task_range(f->rows, j->tasks, i, &lo, &hi);
+    for (int64_t row = lo; row < hi; row++) dpcri_joint_first(&j->finished, mend(f, row, made));
+}
+
 int64_t dpcri_recheck(const dpcri_flow *f, void *space) {
-    job j = {.flow = f, .space = space};
-    int64_t finished = f->n;
+    job j = {.flow = f, .space = space, .finished = f->n};
     if (f->z == f->b || (f->dtype != DPCR_F32 && f->dtype != DPCR_F64) || dpcri_watch_stopped(f->watch)) return f->n;
     j.tasks = dpcri_task_count(f->n, (double)f->rows * f->flops);
     if (j.tasks > tasks_of(f)) j.tasks = tasks_of(f);
     dpcri_parallel(f->context, j.tasks, look, &j);
-    for (int64_t row = 0; row < f->rows && j.apart; row++) {
-        const int64_t from = mend(f, row, space);
-        if (from < finished) finished = from;
-    }
-    return finished;
+    if (j.apart) dpcri_parallel(f->context, j.tasks, mend_rows, &j);
+    return j.finished;
 }

@@ -308,14 +308,14 @@ def linear_chain(
     transposed : bool
         Solves z_l = A_{l+1}^T z_{l+1} + b_l from the last step instead (z0 is then refused): the adjoint of the chain.
     scheme : str
-        "auto", "sequential", "pcr", "blelloch", "chunked" or "overlap": the way, not the result. But "pcr" and "blelloch", where named,
-        multiply the transitions of ever longer spans, which may overflow to NaN where the loop stays finite.
+        "auto", "sequential", "pcr", "blelloch", "chunked" or "overlap": the way, not the result.
     structure : str, optional
         "dense", "diagonal", "scalar", "block" (values [w/k][k][k]) or "identity" where the shapes do not tell.
     chunk : int
         Steps a chunk, for the schemes that have some; 0 for the default.
     out : ndarray, optional
-        Where the result goes: shape and dtype of the result, its last dimension contiguous. May be `b`.
+        Where the result goes: shape and dtype of the result, its last dimension contiguous. May be `b`; where
+        products of the transitions lose what the states keep, "chunked" then raises `UnsupportedError`, and "blelloch" does not look.
     report : bool
         Also return a `ChainReport`.
 
