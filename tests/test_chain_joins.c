@@ -260,20 +260,20 @@ static void pairs_of_every_length(void **state) {
             chain c = make(&f, DPCR_F32, transposed, 2);
             dpcr_chain_report report;
             for (int64_t m = 0; m < length; m++) {
-                const int64_t l = transposed ? length - m : m, phase = m / 50;
-                const double value = overflows ? (m == 70 || m == 71   ? 1e8
-                                                  : m == 73 || m == 74 ? 1e-8
-                                                                       : 1)
+                const int64_t l = transposed ? length - m : m, phase = m / 50, at = 40 + length % 33;
+                const double value = overflows ? (m == at || m == at + 1       ? 1e8
+                                                  : m == at + 3 || m == at + 4 ? 1e-8
+                                                                               : 1)
                                                : (phase == 1   ? 0.2
                                                   : phase == 2 ? 5
                                                                : 1);
                 for (int row = 0; row < 2 && l < length; row++) put(c.dtype, c.a, 2 * l + row, row ? 1 : value);
             }
-            const int64_t at = 2 * (transposed ? length - 2 : 1);
-            put(c.dtype, c.b, at, overflows ? 1e30 : 1e20), put(c.dtype, c.b, at + 1, 1);
+            const int64_t first = 2 * (transposed ? length - 2 : 1);
+            put(c.dtype, c.b, first, overflows ? 1e30 : 1e20), put(c.dtype, c.b, first + 1, 1);
             expect_the_loop(&c, &f, scheme, length);
             free(solve(&c, scheme, 0, 2, &report));
-            if (overflows && length > 130) assert_in_range(report.finished_from, 71, 130);
+            if (overflows && scheme == DPCR_SCHEME_PCR && length > 130) assert_in_range(report.finished_from, 41, 130);
             drop(&c);
         }
     length = before;
