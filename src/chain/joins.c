@@ -97,11 +97,11 @@ double dpcri_joins_terms(const dpcri_flow *f, int64_t m, int64_t row, int64_t i)
 }
 
 // How far rounding leads each component of a block's end in chunk c from where it would be: disturbances of eps times
-// the terms of each sum, and of the smallest number, of either sign, carried on by the chunk's own transitions. A state
+// the terms of each sum, of either sign, carried on by the chunk's own transitions. A state
 // that shrinks with all that it came from has one that is small beside it; a sum that comes near zero has that of its
 // terms. Of two, the larger: one alone may come near zero.
 static void disturb(const dpcri_flow *f, const dpcri_joint *j, int64_t c, int64_t first, int64_t k, double *size) {
-    const double eps = f->size == 8 ? DBL_EPSILON : (double)FLT_EPSILON, least = dpcri_joins_least(f);
+    const double eps = f->size == 8 ? DBL_EPSILON : (double)FLT_EPSILON;
     memset(size, 0, (size_t)k * sizeof *size);
     for (uint32_t sign = 1; sign <= 2; sign++) {
         double d[MOST_BLOCK] = {0}, next[MOST_BLOCK];
@@ -111,7 +111,7 @@ static void disturb(const dpcri_flow *f, const dpcri_joint *j, int64_t c, int64_
                 double terms;
                 const double sum = sum_of(f, j, m, first, k, l, d, &terms);
                 draw = draw * 1664525u + 1013904223u;
-                next[l] = sum + (draw >> 31 ? -1 : 1) * (eps * terms + least);
+                next[l] = sum + (draw >> 31 ? -1 : 1) * eps * terms;
             }
             memcpy(d, next, (size_t)k * sizeof *d);
         }
