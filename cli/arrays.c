@@ -83,12 +83,12 @@ uint64_t cli_hash(uint64_t hash, const void *bytes, size_t count) {
 int cli_hash_file(const char *what, const char *path, uint64_t *hash) {
     char piece[1 << 14];
     FILE *in = fopen(path, "re");
-    if (!in) return cli_fail(CLI_INPUT, "cannot read the %s '%s': %s", what, path, strerror(errno));
+    if (!in) return cli_fail_reading(what, path, errno);
     *hash = CLI_HASH;
     for (size_t n; (n = fread(piece, 1, sizeof piece, in)) > 0;) *hash = cli_hash(*hash, piece, n);
     const int code = ferror(in) ? errno : 0;
     fclose(in);
-    return code ? cli_fail(CLI_INPUT, "cannot read the %s '%s': %s", what, path, strerror(code)) : CLI_DONE;
+    return code ? cli_fail_reading(what, path, code) : CLI_DONE;
 }
 
 uint64_t cli_random_below(uint64_t seed, uint64_t stream, uint64_t index, uint64_t n) {

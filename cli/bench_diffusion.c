@@ -425,10 +425,10 @@ static int name_file(const char *what, const char *path, run_field field, points
 }
 
 static int name_files(const diffusion_bench *b, points *all) {
-    const int status = name_file("model", b->file, RUN_MODEL, all);
+    const int status = name_file("the model", b->file, RUN_MODEL, all);
     if (status || !b->classifier) return status;
     name_hash(all, RUN_DATA, cli_data_hash(&b->held_out));
-    return name_file("classifier", b->classifier, RUN_CLASSIFIER, all);
+    return name_file("the classifier", b->classifier, RUN_CLASSIFIER, all);
 }
 
 static int run(diffusion_bench *b) {

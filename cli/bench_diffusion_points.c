@@ -118,7 +118,7 @@ int cli_points_read(points *all, const char *path) {
     size_t room = 0;
     int status = CLI_DONE;
     FILE *in = fopen(path, "re");
-    if (!in) return errno == ENOENT ? CLI_DONE : cli_fail(CLI_INPUT, "cannot read '%s': %s", path, strerror(errno));
+    if (!in) return errno == ENOENT ? CLI_DONE : cli_fail_reading("the table", path, errno);
     join_names(wanted, sizeof wanted);
     for (int64_t at = 1; !status && getline(&line, &room, in) > 0; at++) {
         line[strcspn(line, "\r\n")] = 0;
@@ -128,6 +128,7 @@ int cli_points_read(points *all, const char *path) {
             status = cli_fail(CLI_INPUT, "--resume: '%s' is no table of this 'bench diffusion', whose columns are %s",
                               path, wanted);
     }
+    if (!status && !feof(in)) status = cli_fail_reading("the table", path, errno);
     free(line);
     fclose(in);
     return status;

@@ -76,6 +76,8 @@ void cli_hold(bool on);  // told later, when all processes have agreed on it
 int cli_failed(void);    // the status of the last one told, or 0
 const char *cli_failed_text(void);
 int cli_fail_memory(const char *what);
+// Of a file that cannot be read, by errno: that there is no memory for it is no fault of the file's.
+int cli_fail_reading(const char *what, const char *path, int code);
 // What there is to say of a solve that gave up, as it was told not to fall back.
 void cli_unconverged_text(int sweeps, char *text, size_t bytes);
 int cli_fail_unconverged(int sweeps);

@@ -177,3 +177,8 @@ const char *cli_gave_up_text(bool gave_up, bool agrees) {
 }
 
 int cli_fail_memory(const char *what) { return cli_fail(CLI_RESOURCES, "not enough memory for %s", what); }
+
+int cli_fail_reading(const char *what, const char *path, int code) {
+    if (code == ENOMEM) return cli_fail(CLI_RESOURCES, "not enough memory for %s '%s'", what, path);
+    return cli_fail(CLI_INPUT, "cannot read %s '%s': %s", what, path, strerror(code));
+}

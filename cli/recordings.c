@@ -106,7 +106,7 @@ static int list(listing *l, const char *path, file_id id) {
     if (again) return CLI_DONE;
     if (cli_signal()) return cli_fail_stopped();
     const int count = scandir(path, &found, is_visible, by_bytes);
-    if (count < 0) return cli_fail(CLI_INPUT, "cannot read the folder '%s': %s", path, strerror(errno));
+    if (count < 0) return cli_fail_reading("the folder", path, errno);
     int status = CLI_DONE;
     for (int i = 0; i < count; free(found[i++])) {
         char *at = NULL;
@@ -198,7 +198,7 @@ static bool can_be_kept(const char *name) {
 static int list_classes(cli_recordings *r, const char *folder, bool speakers) {
     DIR *d = opendir(folder);
     int status = CLI_DONE;
-    if (!d) return cli_fail(CLI_INPUT, "cannot read the folder '%s'", folder);
+    if (!d) return cli_fail_reading("the folder", folder, errno);
     r->names = calloc(MOST_CLASSES, sizeof *r->names);
     if (!r->names) {
         closedir(d);

@@ -230,7 +230,7 @@ static char *read_whole(const char *what, const char *path, size_t *bytes) {
     size_t room = 0;
     *bytes = 0;
     if (!file) {
-        cli_fail(CLI_INPUT, "cannot read %s '%s': %s", what, path, strerror(errno));
+        cli_fail_reading(what, path, errno);
         return NULL;
     }
     for (size_t got = 1; got > 0; *bytes += got) {
@@ -238,14 +238,17 @@ static char *read_whole(const char *what, const char *path, size_t *bytes) {
             room = room ? 2 * room : 1 << 16;
             char *more = room <= MOST_BYTES ? realloc(text, room) : NULL;
             if (!more) {
-                cli_fail(CLI_INPUT, "%s '%s' is too long", what, path);
+                if (room <= MOST_BYTES)
+                    cli_fail_reading(what, path, ENOMEM);
+                else
+                    cli_fail(CLI_INPUT, "%s '%s' is too long", what, path);
                 break;
             }
             text = more;
         }
         got = fread(text + *bytes, 1, room - *bytes, file);
     }
-    if (ferror(file)) cli_fail(CLI_INPUT, "cannot read %s '%s': %s", what, path, strerror(errno));
+    if (ferror(file)) cli_fail_reading(what, path, errno);
     if (!is_stdin) fclose(file);
     if (!cli_failed()) {
         const bool marked = *bytes >= 3 && !memcmp(text, "\xef\xbb\xbf", 3);  // as Windows' editors have it

@@ -120,8 +120,9 @@ static int read_changelogs(dpcr_context *context, cli_text *text) {
     growing parts[2] = {0};
     seen s = {0};
     int status = CLI_DONE;
-    if (glob(pattern, 0, NULL, &found) != 0)
-        return cli_fail(CLI_INPUT, "no texts at %s; name a file with --data FILE", pattern);
+    const int none = glob(pattern, 0, NULL, &found);
+    if (none == GLOB_NOSPACE) return cli_fail_memory("the texts' names");
+    if (none) return cli_fail(CLI_INPUT, "no texts at %s; name a file with --data FILE", pattern);
     for (size_t i = 0; !status && i < found.gl_pathc; i++) {
         const char *path = found.gl_pathv[i];
         uint8_t *bytes = NULL;

@@ -33,6 +33,45 @@ int cli_sound_check(const char *path, const dpcr_array *x) {
 #if defined(DEEPPCR_SNDFILE)
 #include <sndfile.h>
 
+// Where libsndfile stands in what we keep for it.
+typedef struct place {
+    sf_count_t size, at;
+} place;
+
+static sf_count_t place_length(void *user) { return ((place *)user)->size; }
+static sf_count_t place_tell(void *user) { return ((place *)user)->at; }
+static sf_count_t place_seek(sf_count_t offset, int whence, void *user) {
+    place *p = user;
+    const sf_count_t at = offset + (whence == SEEK_CUR ? p->at : whence == SEEK_END ? p->size : 0);
+    return at < 0 ? -1 : (p->at = at);
+}
+
+// A file that is read through us: to libsndfile what cannot be read is the end. The first reason why is kept, and
+// nothing is read after it.
+typedef struct source {
+    place place;  // first: place_seek and others get it
+    int fd, code;
+} source;
+
+static sf_count_t read_from(source *s, sf_count_t at, void *to, sf_count_t count) {
+    sf_count_t got = 0;
+    while (got < count && !s->code) {
+        const ssize_t n = pread(s->fd, (char *)to + got, (size_t)(count - got), (off_t)(at + got));
+        if (n < 0 && errno == EINTR) continue;
+        if (n < 0) s->code = errno;
+        if (n <= 0) break;
+        got += n;
+    }
+    return got;
+}
+
+static sf_count_t source_read(void *to, sf_count_t count, void *user) {
+    source *s = user;
+    const sf_count_t got = read_from(s, s->place.at, to, count);
+    s->place.at += got;
+    return got;
+}
+
 enum { HEAD = 8 };  // of a chunk: a name of four letters, and how many bytes follow
 
 // Some formats of which libsndfile reads the samples that are there, however many the file says: in chunks, one of them
@@ -49,9 +88,9 @@ static const layout layouts[] = {{"RIFF", "data", false},
                                  {".snd", NULL, true},
                                  {"dns.", NULL, false}};
 
-static bool read_head(const layout *l, FILE *file, int64_t at, char name[4], uint32_t *size) {
+static bool read_head(const layout *l, source *file, int64_t at, char name[4], uint32_t *size) {
     unsigned char head[HEAD];
-    if (fseeko(file, at, SEEK_SET) != 0 || fread(head, 1, HEAD, file) != HEAD) return false;
+    if (read_from(file, at, head, HEAD) != HEAD) return false;
     memcpy(name, head, 4);
     *size = 0;
     for (int i = 0; i < 4; i++) *size |= (uint32_t)head[4 + i] << (l->big ? 24 - 8 * i : 8 * i);
@@ -59,17 +98,17 @@ static bool read_head(const layout *l, FILE *file, int64_t at, char name[4], uin
 }
 
 // Where the chunk of samples begins behind its head, and how many bytes it says; 0: there is none.
-static int64_t find_samples(const layout *l, FILE *file, uint32_t *size) {
+static int64_t find_samples(const layout *l, source *file, uint32_t *size) {
     char name[4];
     for (int64_t at = HEAD + 4; read_head(l, file, at, name, size); at += HEAD + (int64_t)*size + *size % 2)
         if (!memcmp(name, l->samples, 4)) return at + HEAD;
     return 0;
 }
 
-static bool has_all_samples(const layout *l, FILE *file, int64_t bytes) {
+static bool has_all_samples(const layout *l, source *file) {
     uint32_t size = 0;
     const int64_t at = find_samples(l, file, &size);
-    return at > 0 && at + (int64_t)size <= bytes;
+    return at > 0 && at + (int64_t)size <= file->place.size;
 }
 
 // Who writes into a pipe cannot say how long it is: 0, or about the most that 31 or 32 bits hold.
@@ -79,52 +118,48 @@ static bool is_said(uint32_t size) {
 }
 
 // Some count 8 bytes too many for the whole, or a last pad byte that is not there: the samples are what matters.
-static bool is_shorter(const layout *l, FILE *file, int64_t bytes) {
+static bool is_shorter(const layout *l, source *file) {
     char name[4];
     uint32_t said = 0, size = 0;
     if (!read_head(l, file, 0, name, &said) || memcmp(name, l->form, 4) != 0 || !is_said(said)) return false;
-    if (l->samples) return bytes - HEAD < said && !has_all_samples(l, file, bytes);
-    return read_head(l, file, 4, name, &size) && is_said(size) && (int64_t)said + size > bytes;
+    if (l->samples) return file->place.size - HEAD < said && !has_all_samples(l, file);
+    return read_head(l, file, 4, name, &size) && is_said(size) && (int64_t)said + size > file->place.size;
 }
 
 // WAV of 4 GiB and more: the size of all in 64 bits at the start of its first chunk.
-static bool is_shorter_long(FILE *file, int64_t bytes) {
+static bool is_shorter_long(source *file) {
     enum { CHUNK = HEAD + 4, SIZE = CHUNK + HEAD, END = SIZE + 8 };
     unsigned char head[END];
     uint64_t said = 0;
-    if (fseeko(file, 0, SEEK_SET) != 0 || fread(head, 1, END, file) != END) return false;
+    if (read_from(file, 0, head, END) != END) return false;
     if (memcmp(head, "RF64", 4) != 0 || memcmp(head + CHUNK, "ds64", 4) != 0) return false;
     for (int i = 0; i < 8; i++) said |= (uint64_t)head[SIZE + i] << 8 * i;
-    return said < INT64_MAX && (uint64_t)(bytes - HEAD) + 1 < said;
+    return said < INT64_MAX && (uint64_t)(file->place.size - HEAD) + 1 < said;
 }
 
 // Are there bytes behind samples that are said to be none, and beyond what the whole is said to be? Its writer was
 // stopped before he could say.
-static bool goes_on(const layout *l, FILE *file, int64_t bytes) {
+static bool goes_on(const layout *l, source *file) {
     char name[4];
     uint32_t said = 0, size = 0;
     if (!read_head(l, file, 0, name, &said) || memcmp(name, l->form, 4) != 0) return false;
-    if (!l->samples) return read_head(l, file, 4, name, &size) && size == 0 && said < bytes;  // said: where they begin
+    if (!l->samples)
+        return read_head(l, file, 4, name, &size) && size == 0 && said < file->place.size;  // said: where they begin
     const int64_t at = find_samples(l, file, &size);
-    return at > 0 && size == 0 && at < bytes && HEAD + (int64_t)said < bytes;
+    return at > 0 && size == 0 && at < file->place.size && HEAD + (int64_t)said < file->place.size;
 }
 
-// What is wrong with a sound of so many samples, NULL: nothing.
-static const char *fault_of(const char *path, int64_t samples) {
-    struct stat info;
-    if (stat(path, &info) != 0 || !S_ISREG(info.st_mode)) return NULL;  // a pipe has no second opening
-    FILE *file = fopen(path, "rb");
-    if (!file) return NULL;
-    const int64_t bytes = (int64_t)info.st_size;
-    bool cut = is_shorter_long(file, bytes), longer = false;
+// What is wrong with a sound of so many samples, NULL: nothing, or it cannot be read.
+static const char *fault_of(source *file, int64_t samples) {
+    bool cut = is_shorter_long(file), longer = false;
     for (size_t i = 0; i < sizeof layouts / sizeof layouts[0]; i++) {
-        cut = cut || is_shorter(&layouts[i], file, bytes);
-        longer = longer || (samples == 0 && goes_on(&layouts[i], file, bytes));
+        cut = cut || is_shorter(&layouts[i], file);
+        longer = longer || (samples == 0 && goes_on(&layouts[i], file));
     }
-    fclose(file);
-    return cut      ? "is cut short: it is shorter than it says"
-           : longer ? "says that it has no samples, but has some"
-                    : NULL;
+    return file->code ? NULL
+           : cut      ? "is cut short: it is shorter than it says"
+           : longer   ? "says that it has no samples, but has some"
+                      : NULL;
 }
 
 // A pipe whose writer has begun, or gone; -1: errno says why not, or a signal came first.
@@ -138,74 +173,91 @@ static int open_pipe(const char *path) {
     return -1;
 }
 
-// A pipe that nobody writes into yet is waited for, but not past a signal.
-static int open_sound(const char *path, SNDFILE **file, SF_INFO *info) {
+// A pipe that nobody writes into yet is waited for, but not past a signal; it has no places to go to, and libsndfile
+// reads it by itself.
+static SNDFILE *open_sound(const char *path, source *from, SF_INFO *info) {
+    SF_VIRTUAL_IO io = {place_length, place_seek, source_read, NULL, place_tell};
     struct stat is;
     const bool pipe = stat(path, &is) == 0 && S_ISFIFO(is.st_mode);
-    const int fd = pipe ? open_pipe(path) : -1;
-    if (pipe && fd < 0 && !cli_signal())
-        return cli_fail(CLI_INPUT, "cannot read the sound '%s': %s", path, strerror(errno));
-    *file = fd >= 0 ? sf_open_fd(fd, SFM_READ, info, 1) : pipe ? NULL : sf_open(path, SFM_READ, info);
-    if (*file) return CLI_DONE;
-    return cli_signal() ? cli_fail_stopped() : cli_fail(CLI_INPUT, "'%s' is no sound: %s", path, sf_strerror(NULL));
+    const int fd = pipe ? open_pipe(path) : open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0 || (!pipe && fstat(fd, &is) != 0)) from->code = errno;
+    if (!pipe) from->fd = fd;
+    if (fd < 0 || from->code) return NULL;  // without a code: a signal came
+    errno = 0;
+    if (pipe) return sf_open_fd(fd, SFM_READ, info, 1);
+    from->place.size = (sf_count_t)is.st_size;
+    return sf_open_virtual(&io, SFM_READ, info, from);
+}
+
+// Of a sound that libsndfile gave no more of: why, in its words or ours.
+static int fail_short(const char *path, const source *from, const SF_INFO *info, bool opened) {
+    const int code = errno;  // all that libsndfile says of a lack of memory
+    if (from->code || code == ENOMEM) return cli_fail_reading("the sound", path, from->code ? from->code : code);
+    if (!opened) return cli_fail(CLI_INPUT, "'%s' is no sound: %s", path, sf_strerror(NULL));
+    return cli_fail(CLI_INPUT, "'%s' ends before its %lld sample%s", path, (long long)info->frames,
+                    cli_s(info->frames));
+}
+
+static int check_length(const char *path, source *from, const SF_INFO *info) {
+    const char *const fault = from->fd >= 0 ? fault_of(from, info->frames) : NULL;
+    if (from->code) return cli_fail_reading("the sound", path, from->code);
+    if (info->frames < 0 || info->frames > INT64_MAX / 8 || info->channels < 1)
+        return cli_fail(CLI_INPUT, "'%s' does not say how long it is", path);
+    return fault ? cli_fail(CLI_INPUT, "'%s' %s", path, fault) : CLI_DONE;
+}
+
+static int read_samples(const char *path, SNDFILE *file, const source *from, const SF_INFO *info, dpcr_array *x) {
+    const int64_t shape[] = {info->frames, info->channels};
+    if (!cli_array_create(DPCR_F32, 2, shape, x)) return CLI_RESOURCES;
+    errno = 0;
+    if (sf_readf_float(file, x->data, info->frames) == info->frames && !from->code) return CLI_DONE;
+    const int status = fail_short(path, from, info, true);
+    cli_array_destroy(x);
+    return status;
 }
 
 int cli_sound_read(const char *path, dpcr_array *x, int *rate) {
     SF_INFO info = {0};
-    SNDFILE *file = NULL;
+    source from = {.fd = -1};
     if (!cli_readable("the sound", path)) return CLI_INPUT;
-    const int opened = open_sound(path, &file, &info);
-    if (opened) return opened;
-    const int64_t shape[] = {info.frames, info.channels};
-    const char *const fault = fault_of(path, info.frames);
-    int status = info.frames < 0 || info.frames > INT64_MAX / 8 || info.channels < 1
-                     ? cli_fail(CLI_INPUT, "'%s' does not say how long it is", path)
-                 : fault ? cli_fail(CLI_INPUT, "'%s' %s", path, fault)
-                         : CLI_DONE;
-    if (!status && !cli_array_create(DPCR_F32, 2, shape, x)) status = CLI_RESOURCES;
-    if (!status && sf_readf_float(file, x->data, info.frames) != info.frames) {
-        cli_array_destroy(x);
-        status =
-            cli_fail(CLI_INPUT, "'%s' ends before its %lld sample%s", path, (long long)info.frames, cli_s(info.frames));
-    }
-    sf_close(file);
+    SNDFILE *const file = open_sound(path, &from, &info);
+    int status = file ? CLI_DONE : cli_signal() ? cli_fail_stopped() : fail_short(path, &from, &info, false);
+    if (!status) status = check_length(path, &from, &info);
+    if (!status) status = read_samples(path, file, &from, &info, x);
+    if (file) sf_close(file);
+    if (from.fd >= 0) close(from.fd);
     *rate = info.samplerate;
     return status;
 }
 
 typedef struct memory {
+    place place;  // first, as a source's
     char *data;
-    sf_count_t size, room, at;
+    sf_count_t room;
 } memory;
 
-static sf_count_t memory_length(void *user) { return ((memory *)user)->size; }
-static sf_count_t memory_tell(void *user) { return ((memory *)user)->at; }
-static sf_count_t memory_seek(sf_count_t offset, int whence, void *user) {
-    memory *m = user;
-    m->at = offset + (whence == SEEK_CUR ? m->at : whence == SEEK_END ? m->size : 0);
-    return m->at;
-}
 static sf_count_t memory_read(void *to, sf_count_t count, void *user) {
     memory *m = user;
-    const sf_count_t left = m->size - m->at, n = count < left ? count : left;
+    const sf_count_t left = m->place.size - m->place.at, n = count < left ? count : left;
     if (n <= 0) return 0;
-    memcpy(to, m->data + m->at, (size_t)n);
-    m->at += n;
+    memcpy(to, m->data + m->place.at, (size_t)n);
+    m->place.at += n;
     return n;
 }
 static sf_count_t memory_write(const void *from, sf_count_t count, void *user) {
     memory *m = user;
-    const sf_count_t end = m->at + count;
+    place *const p = &m->place;
+    const sf_count_t end = p->at + count;
     if (end > m->room) {
         const sf_count_t room = end + end / 2 + 4096;
         char *grown = realloc(m->data, (size_t)room);
         if (!grown) return 0;
         m->data = grown, m->room = room;
     }
-    if (m->at > m->size) memset(m->data + m->size, 0, (size_t)(m->at - m->size));
-    memcpy(m->data + m->at, from, (size_t)count);
-    m->at = end;
-    if (end > m->size) m->size = end;
+    if (p->at > p->size) memset(m->data + p->size, 0, (size_t)(p->at - p->size));
+    memcpy(m->data + p->at, from, (size_t)count);
+    p->at = end;
+    if (end > p->size) p->size = end;
     return count;
 }
 
@@ -275,13 +327,13 @@ static void warn_of_clipping(const char *path, const dpcr_array *x) {
 // before the samples, behind the chunk's name, size and version.
 static void clear_time(const memory *m) {
     enum { TIME = 12, BYTES = 4, HEADER = 128 };
-    const sf_count_t header = m->size < HEADER ? m->size : HEADER;
+    const sf_count_t header = m->place.size < HEADER ? m->place.size : HEADER;
     char *const peak = memmem(m->data, (size_t)header, "PEAK", 4);
     if (peak && peak + TIME + BYTES <= m->data + header) memset(peak + TIME, 0, BYTES);
 }
 
 int cli_sound_write(const char *path, const dpcr_array *x, int rate) {
-    SF_VIRTUAL_IO io = {memory_length, memory_seek, memory_read, memory_write, memory_tell};
+    SF_VIRTUAL_IO io = {place_length, place_seek, memory_read, memory_write, place_tell};
     SF_INFO info = {.samplerate = rate, .channels = (int)x->shape[1], .format = format_of(path)};
     memory m = {0};
     const bool flac = info.format == FLAC;
@@ -295,8 +347,8 @@ int cli_sound_write(const char *path, const dpcr_array *x, int rate) {
     snprintf(why, sizeof why, "%s", ok ? "no memory" : sf_strerror(file));
     ok = sf_close(file) == 0 && ok;
     if (ok && has_chunks(info.format)) clear_time(&m);
-    const int status =
-        ok ? cli_write_file(path, m.data, (size_t)m.size) : cli_fail(CLI_RESOURCES, "cannot write '%s': %s", path, why);
+    const int status = ok ? cli_write_file(path, m.data, (size_t)m.place.size)
+                          : cli_fail(CLI_RESOURCES, "cannot write '%s': %s", path, why);
     if (!status && flac) warn_of_clipping(path, x);
     free(m.data);
     return status;

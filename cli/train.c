@@ -169,11 +169,9 @@ static int tell(train *t, const dpcr_train_state *last) {
 
 static int fail_training(train *t, const dpcr_train_state *last, const dpcr_error *error) {
     if (t->report.status) return t->report.status;  // told already
-    // Where it can be gone on from, after what the test told.
-    if (t->workers.status) {
-        cli_fail_error(error, CLI_COMPUTING);
-        return t->workers.status;
-    }
+    // So is why a test of workers failed; of one that was stopped the library tells where it can be gone on from.
+    const int tested = t->workers.status;
+    if (tested && tested != 128 + cli_signal()) return tested;
     // Processes that do alike, each by itself, fail alike: rank 0's line is enough (cli_ranks_tell_alone). A wait in
     // vain and a wish to stop are one's own.
     const bool own = error->status == DPCR_ERROR_SYSTEM || error->status == DPCR_ERROR_CANCELLED;

@@ -52,7 +52,7 @@ static void add_data(list *l, const dpcr_dataset *data) {
 static int add_start(list *l, const dpcr_train_options *o, dpcr_model *model) {
     uint64_t file = 0, parameters = 0;
     int64_t count = 0;
-    const int status = o->resume ? cli_hash_file("checkpoint", o->resume, &file) : CLI_DONE;
+    const int status = o->resume ? cli_hash_file("the checkpoint", o->resume, &file) : CLI_DONE;
     const void *vector = dpcr_model_vector(model, &count);
     if (!o->resume)
         parameters = cli_hash(CLI_HASH, vector, (size_t)count * dpcr_dtype_size(dpcr_model_get_options(model)->dtype));

@@ -143,11 +143,14 @@ static int log_rewind(cli_log *log, int64_t step) {
     size_t room = 0;
     off_t keep = 0;
     // A line without an end was cut off by a full disk; it goes too.
-    for (ssize_t n; (n = getline(&line, &room, file)) > 0 && line[n - 1] == '\n'; keep += n)
+    ssize_t n;
+    for (; (n = getline(&line, &room, file)) > 0 && line[n - 1] == '\n'; keep += n)
         if (step_of(line) >= step || is_end(line)) break;
+    const bool known = n > 0 || feof(file);  // else it cannot be read, or memory is out: no line is to go
+    const int status = known && ftruncate(log->fd, keep) == 0 ? CLI_DONE : fail(log);
     free(line);
     fclose(file);
-    return ftruncate(log->fd, keep) == 0 ? CLI_DONE : fail(log);
+    return status;
 }
 
 // A reader that is slow is waited for, but not past a signal; what finds room at once is written after one too.

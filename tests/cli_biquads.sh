@@ -4,6 +4,7 @@
 # states in and out, in pieces, standard input and output, sounds; wrong arguments, files and shapes.
 set -u
 . "$(dirname "$0")/program.bash"
+make_faults  # or no faults.so
 python3 - "$program" "$folder" <<'PYTHON'
 import math, os, signal, struct, subprocess, wave
 
@@ -170,6 +171,24 @@ else:
     put("piped.au", whole[:8] + b"\xff" * 4 + whole[12:])
     run("--sos", path("one.npy"), "--input", path("piped.au"), "--output", path("piped.npy"), "--quiet")
     assert content("piped.npy") == content("back.npy")
+    # whichever read fails, and whichever allocation: no end of a sound, and no sound that is wrong
+    for end in ("wav", "aiff", "au", "flac") if os.path.exists(path("faults.so")) else ():
+        sound = path("read." + end)
+        run("--sos", path("one.npy"), "--input", path("in.wav"), "--output", sound, "--quiet")
+        arguments = ["--sos", path("one.npy"), "--input", sound, "--output", path("y.npy"), "--quiet"]
+        run(*arguments)
+        wanted, preload = content("y.npy"), {**os.environ, "LD_PRELOAD": path("faults.so"), "FAIL_FILE": sound}
+        for at in range(1, 100):
+            done = ended((0, 5), *arguments, env={**preload, "FAIL_READ": str(at)})
+            if done.returncode == 0: break
+            assert done.stderr.decode() == "deeppcr solve: cannot read the sound '%s': Input/output error\n" % sound, (at, done.stderr)
+        assert 2 < at < 99 and content("y.npy") == wanted, (end, at)
+        without = 0
+        for at in range(1, 60) if end == "flac" else ():
+            done = ended((0, 4), *arguments, env={**preload, "FAIL_ALLOCATION": str(at)})
+            without += b"not enough memory for the sound '" in done.stderr
+            assert done.returncode == 4 or content("y.npy") == wanted, at
+        assert without > 0 or end != "flac", "no allocation of a sound failed"
     # what a format does not hold
     for count, frames in ((1, 0), (9, 2)):
         with wave.open(path("few.wav"), "wb") as w:

@@ -253,30 +253,12 @@ echo '{"layers": [{"forward": 0, "input": 0, "weight": 0}]}' >"$folder/zero.json
 for action in simulate partition compare; do refused 5 "wanted a time above 0" $action --ranks 1 --profile "$folder/zero.json"; done
 refused 5 "line 1" simulate --profile "$folder/bad.csv"
 # ---- whatever allocation fails: what is written is whole, or what was there ----
-if command -v cc >/dev/null && ! grep -qE '__[at]san_init' "$program" && cc -shared -fPIC -x c -o "$folder/fails.so" - 2>/dev/null <<'END'; then
-#define _GNU_SOURCE
-#include <dlfcn.h>
-#include <stdlib.h>
-static int fails(void) {
-    static long calls;
-    return ++calls == atol(getenv("FAIL_AT"));
-}
-void *malloc(size_t bytes) {
-    static void *(*real)(size_t);
-    if (!real) *(void **)&real = dlsym(RTLD_NEXT, "malloc");
-    return fails() ? NULL : real(bytes);
-}
-void *realloc(void *old, size_t bytes) {
-    static void *(*real)(void *, size_t);
-    if (!real) *(void **)&real = dlsym(RTLD_NEXT, "realloc");
-    return fails() ? NULL : real(old, bytes);
-}
-END
+if make_faults; then
     written=(json svg trace csv)
     # failing N: the run whose Nth allocation fails, among files that are there; 0: none
     failing() {
         for name in "${written[@]}"; do echo old >"$folder/written.$name"; done
-        FAIL_AT=$1 LD_PRELOAD=$folder/fails.so "$program" schedule draw --schedule 1f1b --ranks 2 --json --svg "$folder/written.svg" \
+        FAIL_ALLOCATION=$1 LD_PRELOAD=$folder/faults.so "$program" schedule draw --schedule 1f1b --ranks 2 --json --svg "$folder/written.svg" \
             --trace "$folder/written.trace" --csv "$folder/written.csv" >"$folder/written.json" 2>"$folder/stderr"
     }
     failing 0 || complain "a run without a failing allocation: $(cat "$folder/stderr")"
@@ -294,6 +276,20 @@ END
         done
     done
     [ $refusals -gt 20 ] || complain "$refusals refusals of 100 allocations that failed"
+    # what is read and there is no memory for is not called wrong
+    "$program" schedule generate --schedule 1f1b --ranks 2 >"$folder/table.csv" || complain "a table to read"
+    printf '{"layers": [{"name": "a name that is long", "forward": 1, "input": 1, "weight": 1}]}' >"$folder/profile.json"
+    for given in "validate --from $folder/table.csv" "simulate --ranks 1 --profile $folder/profile.json"; do
+        refusals=0
+        # shellcheck disable=SC2086 # words
+        for n in {1..60}; do
+            FAIL_ALLOCATION=$n LD_PRELOAD=$folder/faults.so "$program" schedule $given >"$folder/stdout" 2>"$folder/stderr"
+            status=$?
+            [ $status -eq 0 ] || refusals=$((refusals + 1))
+            [ $status -eq 0 ] || { [ $status -eq 4 ] && grep -qi memory "$folder/stderr"; } || complain "allocation $n, $given: exit status $status: $(cat "$folder/stderr")"
+        done
+        [ $refusals -ge 3 ] || complain "$refusals refusals of '$given' without memory"
+    done
 fi
 [ $failed -ne 0 ] || echo "cli_schedule: all as it should be"
 exit $failed

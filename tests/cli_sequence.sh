@@ -4,10 +4,11 @@
 # own; every method the same losses; killed and resumed to the same bits; bad arguments and files in one line.
 set -u
 . "$(dirname "$0")/program.bash"
+make_faults  # or no faults.so
 python3 - "$program" "$folder" <<'PYTHON'
 import fcntl, gzip, json, os, resource, signal, subprocess, termios, time
 
-from program import answer, content, is_one_line, path, put, put_safetensors, refused, run, safetensors, stopped_within, until_asleep, words
+from program import answer, content, ended, is_one_line, path, put, put_safetensors, refused, run, safetensors, stopped_within, until_asleep, words
 
 # ---- streams: they are learnt, and every method gives the same losses ----
 streams = ["--data", "bitstream", "--limit", 480, "--length", 60, "--epochs", 3, "--rate", "5e-3", "--threads", 2]
@@ -32,8 +33,8 @@ assert abs(other["train_loss"] - answer("train", "rnn", *streams, "--batch", 32)
 # Nor do tests keep more, whose batches are as large: all states of three layers would take some 50 MB.
 child = subprocess.Popen(words("train", "lstm", "--data", "bitstream", "--limit", 160, "--length", 12000, "--layers", 3, "--epochs", 1, "--method", "sequential",
                                "--backward", "sequential", "--segment", 1000, "--quiet"))
-_, ended, used = os.wait4(child.pid, 0)
-assert ended == 0 and used.ru_maxrss < 95 << 10, (ended, used.ru_maxrss)
+_, left, used = os.wait4(child.pid, 0)
+assert left == 0 and used.ru_maxrss < 95 << 10, (left, used.ru_maxrss)
 answer("train", "gru", *streams, "--save", path("none.st"))
 refused(2, "segment is 5, wanted 0, the checkpoint's", "train", "gru", *streams, "--segment", 5, "--resume", path("none.st"))
 refused(2, "", "train", "gru", *streams, "--segment", 5, "--dropout", 0.5, "--layers", 2)
@@ -125,6 +126,12 @@ assert content("words.txt").startswith(b"to be")
 refused(2, "wanted at least warm_up", "train", "gru", "--data", words_of, "--epochs", 1, "--warm-up", 99)
 refused(2, "5 sequences are less than one batch", "train", "gru", "--data", "bitstream", "--limit", 5, "--batch", 6)
 refused(5, "too short", "train", "gru", "--data", put("short.txt", b"to be " * 50))
+packed, without = put("short.txt.gz", gzip.compress(b"to be")), 0
+for at in range(1, 40) if os.path.exists(path("faults.so")) else ():  # whichever allocation fails: no text that is wrong
+    done = ended((4, 5), "train", "gru", "--data", packed, env={**os.environ, "LD_PRELOAD": path("faults.so"), "FAIL_ALLOCATION": str(at)})
+    assert (b"too short" if done.returncode == 5 else b"memory") in done.stderr, (at, done)
+    without += b"no memory to read " in done.stderr
+assert without > 1 or not os.path.exists(path("faults.so")), without
 for option, value in (("--length", 10**4), ("--batch", 10**4), ("--limit", 10)):
     refused(2, "too short", "train", "gru", "--data", words_of, "--epochs", 1, option, value)
 assert content("a.st") == kept and not os.path.exists(path("d.st"))
@@ -268,8 +275,8 @@ for arguments, status in (
 child = subprocess.Popen(words("train", "gru", "--data", "bitstream", "--length", 25000000, "--limit", 1, "--batch", 1, "--readout", "mean"), stdout=subprocess.DEVNULL,
                          stderr=subprocess.PIPE, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (3 << 30, 3 << 30)))
 told = child.stderr.read()
-_, ended, used = os.wait4(child.pid, 0)
-assert os.waitstatus_to_exitcode(ended) == 4 and b"no memory for a batch (41" in told and used.ru_maxrss < 500 << 10, (ended, told, used.ru_maxrss)
+_, left, used = os.wait4(child.pid, 0)
+assert os.waitstatus_to_exitcode(left) == 4 and b"no memory for a batch (41" in told and used.ru_maxrss < 500 << 10, (left, told, used.ru_maxrss)
 # A loss that is not finite ends the run, in words without a sign; the mean of finite ones that is not is no matter of memory.
 diverging = ["--data", "bitstream", "--length", 50, "--limit", 64, "--optimiser", "sgd", "--clip", 0]
 for dtype in ("float32", "float64"):

@@ -24,6 +24,25 @@ done
 refused 2 "--swap trains by --backward sequential, not pcr" --swap --backward pcr
 refused 2 "--swap takes no --tolerance" --swap --tolerance 0
 
+# A test that fails, whichever of a run's it is, is all that is told: after the epoch together, of the network then, after the
+# epoch apart, of a worker's network, of the mean, at the end. Its images alone are many.
+if make_faults; then
+    python3 - "$program" "$folder" <<'PYTHON'
+from program import put_images
+for split, count in (("train", 64), ("t10k", 6000)): put_images("few", split, (8, 8), [i * 37 % 256 for i in range(64 * count)], [i % 3 for i in range(count)])
+PYTHON
+    tests=0
+    for at in {1..9}; do
+        FAIL_BYTES=1000000 FAIL_LARGE=$at LD_PRELOAD=$folder/faults.so "$program" train mlp --data "$folder/few" --layers 2 --width 4 --epochs 1 --batch 6000 \
+            --swap --ranks 1 --quiet --save "$folder/tested.safetensors" 2>"$folder/err"
+        status=$?
+        [ $status -eq 0 ] || tests=$((tests + 1))
+        [ $status -eq 0 ] || { [ $status -eq 4 ] && [ "$(grep -c "no memory for a batch" "$folder/err"),$(wc -l <"$folder/err")" = 1,1 ]; } ||
+            complain "a test without memory: exit status $status: $(cat "$folder/err")"
+    done
+    [ $tests -ge 6 ] || complain "$tests tests failed, of 6"
+fi
+
 [ -d /usr/share/datasets/fashion-mnist ] || { echo "cli_workers: no data set"; exit $((failed ? 1 : 77)); }
 train() { "$program" train resnet --layers 10 --width 12 --limit 700 --batch 64 --method sequential --backward sequential --quiet "$@"; }
 train --epochs 2 --save "$folder/one.safetensors" || complain "training by one process"

@@ -40,6 +40,59 @@ joined() {
     jobs_beside=()
 }
 
+# make_faults: leaves $folder/faults.so, to be preloaded, by which one call fails: of malloc and realloc the one numbered
+# FAIL_ALLOCATION, of aligned_alloc for FAIL_BYTES or more the one numbered FAIL_LARGE, of read and pread from the file
+# $FAIL_FILE the one numbered FAIL_READ. False where that cannot be done: no compiler, or a sanitizer's allocator.
+make_faults() {
+    command -v cc >/dev/null && ! grep -qE '__[at]san_init' "$program" && cc -shared -fPIC -x c -o "$folder/faults.so" - 2>/dev/null <<'END'
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+static int is_turn(const char *name, long *calls) {
+    const char *at = getenv(name);
+    return at && ++*calls == atol(at);
+}
+static int has_fault(int fd) {
+    static long reads;
+    struct stat given, read;
+    const char *path = getenv("FAIL_FILE");
+    return path && stat(path, &given) == 0 && fstat(fd, &read) == 0 && given.st_ino == read.st_ino && is_turn("FAIL_READ", &reads);
+}
+static long allocations;
+void *malloc(size_t bytes) {
+    static void *(*real)(size_t);
+    if (!real) *(void **)&real = dlsym(RTLD_NEXT, "malloc");
+    return is_turn("FAIL_ALLOCATION", &allocations) ? errno = ENOMEM, NULL : real(bytes);
+}
+void *realloc(void *old, size_t bytes) {
+    static void *(*real)(void *, size_t);
+    if (!real) *(void **)&real = dlsym(RTLD_NEXT, "realloc");
+    return is_turn("FAIL_ALLOCATION", &allocations) ? errno = ENOMEM, NULL : real(old, bytes);
+}
+void *aligned_alloc(size_t alignment, size_t bytes) {
+    static long calls;
+    static void *(*real)(size_t, size_t);
+    if (!real) *(void **)&real = dlsym(RTLD_NEXT, "aligned_alloc");
+    const char *least = getenv("FAIL_BYTES");
+    return least && bytes >= strtoull(least, NULL, 10) && is_turn("FAIL_LARGE", &calls) ? errno = ENOMEM, NULL : real(alignment, bytes);
+}
+ssize_t read(int fd, void *to, size_t count) {
+    static ssize_t (*real)(int, void *, size_t);
+    if (!real) *(void **)&real = dlsym(RTLD_NEXT, "read");
+    return has_fault(fd) ? errno = EIO, -1 : real(fd, to, count);
+}
+ssize_t pread(int fd, void *to, size_t count, off_t at) {
+    static ssize_t (*real)(int, void *, size_t, off_t);
+    if (!real) *(void **)&real = dlsym(RTLD_NEXT, "pread");
+    return has_fault(fd) ? errno = EIO, -1 : real(fd, to, count, at);
+}
+ssize_t pread64(int fd, void *to, size_t count, off_t at) __attribute__((alias("pread")));
+END
+}
+
 # find_numpy: leaves $python, which has NumPy, or skips the test.
 find_numpy() {
     for python in python3 /usr/bin/python3; do

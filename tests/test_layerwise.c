@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT
 // Layer-wise asynchronous training: by its clock it equals, bit for bit, one loop over minibatches that shares nothing
 // with it but the layers, fed with what a machine of ticks sees that is run here tick by tick.
+#include <pthread.h>
+
 #include "deeppcr/workers.h"
 #include "pipelining.h"
 #include "train/batches.h"
@@ -357,6 +359,34 @@ static void faults_and_refusals_are_told(void **state) {
     dpcr_context_destroy(context);
 }
 
+// Stacks larger than the addresses there are: no thread can be made. The one that is there does not wait for it.
+static void a_thread_that_cannot_be_made_ends_all_at_once(void **state) {
+    (void)state;
+    dpcr_context *context = make_context(1);
+    const dpcr_model_options o = resnet_options(4, 8, DPCR_F32);
+    const dpcr_dataset *from = make_data(&data, 90, 1);
+    dpcr_model *model = make_model(context, &o);
+    const dpcr_train_options options = train_options(1, 8);
+    dpcr_layerwise_options layerwise = layerwise_options(1, 1);
+    dpcr_error told = {0};
+    pthread_attr_t before, vast;
+    assert_int_equal(pthread_getattr_default_np(&before), 0);
+    assert_int_equal(pthread_getattr_default_np(&vast), 0);
+    assert_int_equal(pthread_attr_setstacksize(&vast, (size_t)1 << 60), 0);
+    assert_int_equal(pthread_setattr_default_np(&vast), 0);
+    layerwise.deadline = 30;
+    const double began = dpcri_seconds();
+    assert_int_equal(dpcr_train_layerwise(context, model, from, &options, &layerwise, NULL, NULL, &told),
+                     DPCR_ERROR_SYSTEM);
+    assert_true(dpcri_seconds() - began < layerwise.deadline / 2);
+    assert_string_equal(told.text, "the system gave no thread for rank 1");
+    assert_int_equal(pthread_setattr_default_np(&before), 0);
+    pthread_attr_destroy(&before);
+    pthread_attr_destroy(&vast);
+    dpcr_model_destroy(model);
+    dpcr_context_destroy(context);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(by_the_clock_it_equals_one_loop),
@@ -365,6 +395,7 @@ int main(void) {
         cmocka_unit_test(a_batch_larger_than_the_data_is_all_of_it),
         cmocka_unit_test(running_free_it_learns),
         cmocka_unit_test(faults_and_refusals_are_told),
+        cmocka_unit_test(a_thread_that_cannot_be_made_ends_all_at_once),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

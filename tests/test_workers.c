@@ -321,12 +321,12 @@ static void swap_keeps_what_was_made(void **state) {
 }
 
 static int change_the_average(void *user, dpcr_swap_moment moment, int64_t worker, dpcr_model *model) {
-    (void)user, (void)worker;
-    if (moment == DPCR_SWAP_AVERAGED) *(double *)dpcr_model_vector(model, NULL) = 42;
+    (void)worker;
+    if (moment == DPCR_SWAP_AVERAGED) *(double *)dpcr_model_vector(model, NULL) = *(double *)user;
     return 0;
 }
 
-// What the caller makes of the mean is what is kept.
+// What the caller makes of the mean is what is kept; what is no number comes after all steps.
 static void swap_keeps_a_changed_average(void **state) {
     (void)state;
     dpcr_context *context = make_context(1);
@@ -337,13 +337,20 @@ static void swap_keeps_a_changed_average(void **state) {
     const dpcr_workers_options workers = workers_options(2);
     moments m;
     dpcr_swap_options swap = swap_options(&m);
+    double value = 42;
     swap.moment = change_the_average;
+    swap.moment_user = &value;
     options.save = f.file;
     dpcr_model *model = make_model(context, &o), *loaded = NULL;
     must(dpcr_train_swap(context, model, set, &options, &workers, &swap, NULL, NULL, error));
     must(dpcr_model_load(context, f.file, &loaded, error));
     assert_true(*(const double *)dpcr_model_vector(loaded, NULL) == 42);
     assert_same_parameters(loaded, model);
+    value = NAN;
+    dpcr_error told = {0};
+    assert_int_equal(dpcr_train_swap(context, model, set, &options, &workers, &swap, NULL, NULL, &told),
+                     DPCR_ERROR_UNSUPPORTED);
+    if (!strstr(told.text, "after step 21 parameter 0 ")) fail_msg("'%s'", told.text);  // 3 together, 2 times 9 apart
     dpcr_model_destroy(loaded);
     dpcr_model_destroy(model);
     remove_folder(&f);
@@ -420,7 +427,7 @@ static void a_stop_before_they_part_ends_all(void **state) {
     dpcr_context_destroy(context);
 }
 
-// A worker whose rate is beyond measure ends all, and is the one who says why.
+// A worker whose rate is beyond measure ends all, and is the one who says why, and where: it counts its own steps.
 static void swap_fails_in_words(void **state) {
     (void)state;
     dpcr_context *context = make_context(1);
@@ -436,6 +443,8 @@ static void swap_fails_in_words(void **state) {
     assert_int_equal(dpcr_train_swap(context, model, set, &options, &workers, &swap, NULL, NULL, &told),
                      DPCR_ERROR_UNSUPPORTED);
     assert_non_null(strstr(told.text, "wanted a finite number"));
+    if (strncmp(told.text, "train: worker ", 14) != 0 || !strstr(told.text, " apart, after 3 steps together: step "))
+        fail_msg("'%s'", told.text);
     free_moments(&m);
     const char *const says[] = {"apart for 0 epochs", "batches of 0", "accuracy 2", "rate", "another size"};
     for (int k = 0; k < 5; k++) {

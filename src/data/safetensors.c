@@ -3,10 +3,10 @@
 //   {"__metadata__": {"key": "value"}, "name": {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]}}
 // Source: https://github.com/huggingface/safetensors, README, "Format".
 #include <assert.h>
-#include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/json.h"
 #include "data/half.h"
 #include "data/tensors.h"
 
@@ -262,11 +262,9 @@ static dpcr_status parse_header(const dpcri_source *source, const char *text, si
     // Other readers want the object to start at once; space before it could hide from them.
     if (bytes == 0 || text[0] != '{')
         return dpcri_source_bad(source, error, "safetensors header: it does not start with '{'");
-    *header = json_loadb(text, bytes, JSON_REJECT_DUPLICATES, &json_error);
+    *header = dpcri_json_parse(text, bytes, &json_error);
     if (*header) return DPCR_OK;
-    // Out of memory, the parser says nothing.
-    if (!json_error.text[0] || json_error_code(&json_error) == json_error_out_of_memory)
-        return no_memory(error, "the header");
+    if (!json_error.text[0]) return no_memory(error, "the header");
     dpcri_quoted quoted;
     return dpcri_source_bad(source, error, "safetensors header: %s (byte %d of the JSON)",
                             dpcri_quote(json_error.text, &quoted), json_error.position);

@@ -14,7 +14,9 @@ static dpcr_status fail(gzFile file, const char *path, dpcr_error *error) {
     int code = Z_OK;
     const char *text = file ? gzerror(file, &code) : NULL;
     const bool bad = code == Z_DATA_ERROR || code == Z_BUF_ERROR;
-    const char *why = bad ? "damaged or cut short" : errno ? strerror(errno) : text ? text : "no memory";
+    if (code == Z_MEM_ERROR || (!bad && (errno == ENOMEM || (errno == 0 && !file))))
+        return dpcri_fail(error, DPCR_ERROR_MEMORY, "text_read: no memory to read %s", path);
+    const char *why = bad ? "damaged or cut short" : errno ? strerror(errno) : text;
     return dpcri_fail_code(error, bad ? DPCR_ERROR_FORMAT : DPCR_ERROR_IO, bad ? 0 : errno,
                            "text_read: cannot read %s: %s", path, why);
 }

@@ -3,10 +3,11 @@
 #include "pipe/profile.h"
 #include "pipe/pipe.h"
 
-#include <jansson.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
+
+#include "base/json.h"
 
 enum { MOST_LAYERS = 1 << 20 };
 
@@ -80,7 +81,7 @@ done:
 static dpcr_status read_json(dpcr_context *context, const char *text, size_t bytes, dpcr_profile *profile,
                              dpcr_error *error) {
     json_error_t where;
-    json_t *root = json_loadb(text, bytes, JSON_REJECT_DUPLICATES, &where);
+    json_t *root = dpcri_json_parse(text, bytes, &where);
     if (!root && !where.text[0]) return dpcri_fail(error, DPCR_ERROR_MEMORY, "profile: no memory to read it");
     if (!root) return dpcri_fail(error, DPCR_ERROR_FORMAT, "profile: line %d: %s", where.line, where.text);
     const json_t *layers = json_object_get(root, "layers");

@@ -21,7 +21,7 @@
 #include "workers/clock.h"
 #include "workers/network.h"
 
-enum { TAG_DONE, TAG_DECISION, TAG_NEVER };
+enum { TAG_DONE, TAG_DECISION };
 enum { DEFAULT_SEGMENT = 256, MOST_GROUPS = 16 };
 
 typedef struct group_state {
@@ -50,7 +50,6 @@ typedef struct layerwise {
     double *loss;           // [segment] sums over rows
     int64_t *correct;       // [segment]
     int64_t *order;         // [count]
-    atomic_bool failed;
     atomic_llong updates, stale, stalest, gap;
     double waited;
 } layerwise;
@@ -76,10 +75,8 @@ static dpcr_status wait_until(thread *th, atomic_llong *counter, int64_t wanted,
     for (int64_t turn = 0; atomic_load_explicit(counter, memory_order_acquire) < wanted; turn++) {
         dpcri_wait(turn);
         if (turn % 64) continue;
-        if (atomic_load(&th->l->failed)) {  // who failed tells why
-            const int64_t other = th->comm->rank ? 0 : th->comm->ranks - 1;
-            return dpcri_receive(th->comm, other, TAG_NEVER, NULL, 0, error);
-        }
+        const dpcr_status status = dpcri_comm_heed(th->comm, error);
+        if (status != DPCR_OK) return status;
         if (dpcri_patience_over(&patience))
             return dpcri_fail(error, DPCR_ERROR_SYSTEM, "thread %lld waited %g s for another, which did nothing",
                               (long long)th->comm->rank, th->comm->deadline);
@@ -202,7 +199,6 @@ static dpcr_status run_piece(thread *th, const piece *p, dpcr_error *error) {
     for (int64_t t = th->number; t < p->updates; t += each)
         DPCR_TRY(th->forward ? go_forward(th, p, t, error) : go_back(th, p, t, error));
 done:
-    if (status != DPCR_OK) atomic_store(&th->l->failed, true);
     return status;
 }
 
@@ -323,7 +319,6 @@ static dpcr_status run_thread(void *argument, dpcri_comm *comm, dpcr_error *erro
     }
     if (comm->rank == 0) DPCR_TRY(dpcri_ledger_end(books, error));
 done:
-    if (status != DPCR_OK) atomic_store(&l->failed, true);
     destroy_thread(&th);
     return status;
 }

@@ -39,6 +39,7 @@ typedef struct alone {
     double beat, mark;
     double met;              // processes: when they met last
     int64_t meeting, apart;  // step after which they meet, and steps between the last meeting and that
+    int64_t together;        // steps of the first phase
     dpcr_error error;        // of a message from within a step
     dpcr_train_options options;
 } alone;
@@ -222,16 +223,27 @@ static dpcr_status stopped_apart(const swapping *s, dpcr_error *error) {
                            save ? "; to go on from where they parted, resume from " : "", save ? save : "");
 }
 
+// Its own training counts from where they parted.
+static dpcr_status failed_apart(const alone *a, const dpcr_error *own, dpcr_error *error) {
+    static const char call[] = "train: ";
+    const char *text = own->text + (strncmp(own->text, call, strlen(call)) == 0 ? strlen(call) : 0);
+    return dpcri_fail_code(error, own->status, own->code, "%sworker %lld apart, after %lld step%s together: %s", call,
+                           (long long)a->member->comm->rank, (long long)a->together, a->together == 1 ? "" : "s", text);
+}
+
 static dpcr_status work_alone(alone *a, dpcr_error *error) {
     dpcr_status status;
     swapping *s = a->swap;
     dpcri_comm *comm = a->member->comm;
     int fate = RUNNING;
+    dpcr_error own = {0};
     DPCR_TRY(make_alone(a, error));
-    status = dpcr_train(a->member->context, a->model, s->crew.ledger.data, &a->options, NULL, error);
+    status = dpcr_train(a->member->context, a->model, s->crew.ledger.data, &a->options, NULL, &own);
     if (a->error.status != DPCR_OK) {
         status = a->error.status;
         if (error) *error = a->error;
+    } else if (status != DPCR_OK) {
+        failed_apart(a, &own, error);
     }
     if (status != DPCR_OK) atomic_compare_exchange_strong(&s->fate, &fate, FAILED);
     if (comm->rank == 0 && atomic_load(&s->fate) == ASKED_TO_STOP) return stopped_apart(s, error);
@@ -275,8 +287,9 @@ static dpcr_status stopped_averaged(const swapping *s, dpcr_error *error) {
 static dpcr_status save_mean(const swapping *s, dpcr_error *error) {
     const dpcr_model *model = s->crew.ledger.model;
     const char *save = s->crew.ledger.options.save;
+    const dpcri_position last = {.step = s->crew.ledger.state.step};  // told of worker 0
     const int64_t bad = dpcri_first_not_finite(model->options.dtype, model->parameters, model->count);
-    if (bad >= 0) return dpcri_refuse_not_finite(&s->crew.ledger.position, bad, error);
+    if (bad >= 0) return dpcri_refuse_not_finite(&last, bad, error);
     return save ? dpcr_model_save(model, save, error) : DPCR_OK;
 }
 
@@ -340,6 +353,7 @@ static dpcr_status run_worker(void *argument, dpcri_comm *comm, dpcr_error *erro
             DPCR_TRY(dpcri_ranks_stopped(dpcri_ledger_stopped(&s->crew.ledger, error), s->crew.stopped_by, error));
         goto done;
     }
+    a.together = position.step;
     DPCR_TRY(part(&a, error));
     if (comm->rank == 0) {
         s->epochs = position.epoch + 1;

@@ -14,7 +14,9 @@ typedef struct dpcri_comm_table {
     dpcr_status (*send)(dpcri_comm *comm, int64_t to, int64_t tag, const void *data, size_t bytes, dpcr_error *error);
     dpcr_status (*receive)(dpcri_comm *comm, int64_t from, int64_t tag, void *data, size_t bytes, dpcr_error *error);
     void (*failed)(dpcri_comm *comm, const dpcr_error *error);
-    bool hears_failures;  // a rank that fails ends the others' waiting, whatever their deadline
+    // Has a rank failed? Tells it then. NULL: failures are not heard; else one ends the others' waiting, whatever their
+    // deadline.
+    bool (*has_failed)(dpcri_comm *comm, dpcr_error *error);
 } dpcri_comm_table;
 
 struct dpcri_comm {
@@ -40,13 +42,18 @@ static inline dpcr_status dpcri_receive(dpcri_comm *comm, int64_t from, int64_t 
 static inline dpcr_status dpcri_receive_decision(dpcri_comm *comm, int64_t tag, void *data, size_t bytes,
                                                  dpcr_error *error) {
     const double deadline = comm->deadline;
-    if (comm->table->hears_failures) comm->deadline = 1e9;
+    if (comm->table->has_failed) comm->deadline = 1e9;
     const dpcr_status status = dpcri_receive(comm, 0, tag, data, bytes, error);
     comm->deadline = deadline;
     return status;
 }
 // This rank goes no further: the others' waits end.
 static inline void dpcri_comm_fail(dpcri_comm *comm, const dpcr_error *error) { comm->table->failed(comm, error); }
+
+// For those who wait for something else than a message: DPCR_ERROR_CANCELLED when another rank is known to have failed.
+static inline dpcr_status dpcri_comm_heed(dpcri_comm *comm, dpcr_error *error) {
+    return comm->table->has_failed && comm->table->has_failed(comm, error) ? DPCR_ERROR_CANCELLED : DPCR_OK;
+}
 
 // ---- patience ----
 

@@ -56,7 +56,8 @@ static group *group_of(dpcri_comm *comm) { return ((end *)comm)->group; }
 
 // ---- failing ----
 
-static bool has_failed(group *g, dpcr_error *error) {
+static bool has_failed(dpcri_comm *comm, dpcr_error *error) {
+    group *g = group_of(comm);
     pthread_mutex_lock(&g->fate);
     const bool failed = g->failed;
     if (failed) dpcri_fail(error, DPCR_ERROR_CANCELLED, "another rank failed: %.400s", g->error.text);
@@ -164,7 +165,7 @@ static dpcr_status receive(dpcri_comm *comm, int64_t from, int64_t tag, void *da
     bool late = false;
     pthread_mutex_lock(&box->lock);
     for (bool asleep = g->crowded; !(m = take(box, from, tag)); asleep = true) {
-        if (has_failed(g, error)) {
+        if (has_failed(comm, error)) {
             status = DPCR_ERROR_CANCELLED;
             break;
         }
@@ -201,7 +202,7 @@ static int64_t processors(void) {
 }
 
 static const dpcri_comm_table threads_table = {
-    .send = send, .receive = receive, .failed = fail, .hears_failures = true};
+    .send = send, .receive = receive, .failed = fail, .has_failed = has_failed};
 
 // ---- a run ----
 
