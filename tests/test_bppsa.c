@@ -346,6 +346,22 @@ static void not_finite(void **state) {
     }
 }
 
+// Gradients of the loop, in arrays of their own.
+static dpcr_array *loop_of(net *c) {
+    dpcr_array *const got = c->gradients;
+    c->gradients = calloc((size_t)c->n, sizeof *c->gradients);
+    for (int64_t l = 0; l < c->n; l++) c->gradients[l] = lines(c->dtype, c->batch, width_of(c, l));
+    run(c, 1, 1, 1);
+    dpcr_array *const loop = c->gradients;
+    c->gradients = got;
+    return loop;
+}
+
+static void drop_lines(dpcr_array *arrays, int64_t n) {
+    for (int64_t l = 0; l < n; l++) free(arrays[l].data);
+    free(arrays);
+}
+
 // Structural zeros that meet an infinity in one sequence, and products that overflow where the loop does not: the
 // loop's gradients, whole numbers.
 static void as_the_loop_beyond_the_finite(void **state) {
@@ -372,22 +388,117 @@ static void as_the_loop_beyond_the_finite(void **state) {
         }
         for (int64_t b = 0; overflows && b < BATCH; b++) put(dtype, c.last.data, b * WIDTH + 2, 0);
         if (!overflows) put(dtype, c.last.data, 4 * WIDTH + 2, INFINITY);
-        dpcr_array *const got = c.gradients;
-        c.gradients = calloc(STEPS, sizeof *c.gradients);
-        for (int64_t l = 0; l < STEPS; l++) c.gradients[l] = lines(dtype, BATCH, WIDTH);
-        run(&c, 1, 1, 1);
-        dpcr_array *const loop = c.gradients;
-        c.gradients = got;
+        dpcr_array *const loop = loop_of(&c);
         for (int lanes = 0; lanes < 2; lanes++) {
             run(&c, 1 + lanes, levels, lanes);
             for (int64_t l = 0; l < STEPS; l++)
                 for (int64_t i = 0; i < BATCH * WIDTH; i++) {
-                    const double x = get(dtype, got[l].data, i), y = get(dtype, loop[l].data, i);
+                    const double x = get(dtype, c.gradients[l].data, i), y = get(dtype, loop[l].data, i);
                     assert_true(x == y || (isnan(x) && isnan(y)));
                 }
         }
-        for (int64_t l = 0; l < STEPS; l++) free(loop[l].data);
-        free(loop);
+        drop_lines(loop, STEPS);
+        drop_net(&c);
+    }
+}
+
+// An infinity that meets an empty row of the next step's is in no product; times the 0 that comes out of there it is
+// NaN.
+static void infinities_that_products_miss(void **state) {
+    (void)state;
+    enum { STEPS = 13, WIDTH = 2 };
+    static const int64_t full[] = {0, 2, 4}, half[] = {0, 2, 2};
+    static const int32_t columns[] = {0, 1, 0, 1};
+    const dpcr_pattern square = {WIDTH, WIDTH, full, columns}, without = {WIDTH, WIDTH, half, columns};
+    for (int64_t at = 0; at + 1 < STEPS; at++) {
+        net c = make_net(STEPS, 3, DPCR_F32, WIDTH, WIDTH, false, true);
+        for (int64_t l = 0; l < STEPS; l++) {
+            c.steps[l] = dpcr_transition_csr(l == at + 1 ? &without : &square);
+            c.values[l].shape[1] = c.values[l].strides[0] = dpcr_transition_values(&c.steps[l]);
+        }
+        ((float *)c.values[at].data)[4 + 1] = INFINITY;
+        dpcr_array *const loop = loop_of(&c);
+        run(&c, 1, 0, 0);
+        assert_true(isnan(((float *)c.gradients[at].data)[WIDTH]));
+        for (int64_t l = 0; l < STEPS; l++)
+            for (int64_t i = 0; i < 3 * WIDTH; i++) {
+                const float x = ((float *)c.gradients[l].data)[i], y = ((float *)loop[l].data)[i];
+                assert_true(x == y || (isnan(x) && isnan(y)));
+            }
+        drop_lines(loop, STEPS);
+        drop_net(&c);
+    }
+}
+
+// Two steps shrink a large gradient, or one component of it, by more than the range of a product and two bring it back,
+// at every place of the tree, in every other sequence.
+static void what_products_lose(void **state) {
+    (void)state;
+    enum { STEPS = 21, BATCH = 19, WIDTH = 5 };
+    for (int k = 0; k < 3 * 2 * 2 * 5; k++) {
+        const dpcr_structure kind = operand_kinds[k % 3];
+        const dpcr_dtype dtype = all_dtypes[k / 3 % 2];
+        const bool one = k / 6 % 2;
+        const int levels = k / 12;
+        const double factor = dtype == DPCR_F32 ? 1e-25 : 1e-170, large = dtype == DPCR_F32 ? 1e30 : 1e250;
+        for (int64_t first = k % 4; first < STEPS - 4; first += 4) {
+            net c = make_net(STEPS, BATCH, dtype, WIDTH, WIDTH, false, false);
+            for (int64_t l = 0; l < STEPS; l++) {
+                drop_operand(c.operands[l]);
+                c.operands[l] = make_operand(kind, WIDTH, WIDTH, 1000);
+                c.steps[l] = c.operands[l]->t;
+                const int64_t entries = c.operands[l]->entries, at = l - first;
+                c.values[l].shape[1] = c.values[l].strides[0] = entries;
+                for (int64_t e = 0; e < BATCH * entries; e++) {
+                    const int64_t row = e % entries / (entries / WIDTH), column = e % entries % WIDTH;
+                    const bool hit = e / entries % 2 && (!one || row == 2);
+                    const double scale = at == 0 || at == 1 ? 1 / factor : at == 2 || at == 3 ? factor : 1;
+                    put(dtype, c.values[l].data, e, row == column ? hit ? scale : 1 : 0);
+                }
+            }
+            for (int64_t i = 0; i < BATCH * WIDTH; i++) put(dtype, c.last.data, i, large * (1 + (double)i));
+            dpcr_array *const loop = loop_of(&c);
+            run(&c, 1 + levels % 3, levels, k % 2);
+            for (int64_t l = 0; l < STEPS; l++)
+                for (int64_t i = 0; i < BATCH * WIDTH; i++) {
+                    const double x = get(dtype, c.gradients[l].data, i), y = get(dtype, loop[l].data, i);
+                    if (!(fabs(x - y) <= 1e-3 * fabs(y)))
+                        fail_msg("%s %s levels %d first %d: gradient %d of boundary %d is %g, the loop's %g",
+                                 dpcr_structure_name(kind), dpcr_dtype_name(dtype), levels, (int)first, (int)i, (int)l,
+                                 x, y);
+                }
+            drop_lines(loop, STEPS);
+            drop_net(&c);
+        }
+    }
+}
+
+// Diagonals behind sums that come near zero, as in networks: gradients that products made stay as they are, and are not
+// what the first step makes of those before it, to the bit.
+static void rounding_is_no_loss(void **state) {
+    (void)state;
+    enum { STEPS = 23, BATCH = 200, WIDTH = 20 };
+    for (int d = 0; d < 2; d++) {
+        net c = make_net(STEPS, BATCH, all_dtypes[d], WIDTH, WIDTH, false, false);
+        const size_t size = dpcr_dtype_size(c.dtype);
+        for (int64_t l = 0; l < STEPS; l += 2) {
+            drop_operand(c.operands[l]);
+            c.operands[l] = make_operand(DPCR_DIAGONAL, WIDTH, WIDTH, 0);
+            c.steps[l] = c.operands[l]->t;
+            c.values[l].shape[1] = c.values[l].strides[0] = WIDTH;
+            for (int64_t e = 0; e < BATCH * WIDTH; e++) put(c.dtype, c.values[l].data, e, random_below(4) ? 1.1 : 0);
+        }
+        run(&c, 2, 0, 0);
+        net first = c;
+        dpcr_array made = lines(c.dtype, BATCH, WIDTH);
+        first.n = 1, first.gradients = &made, first.last = c.gradients[1];
+        run(&first, 1, 1, 0);
+        int same = 0;
+        for (int64_t b = 0; b < BATCH; b++)
+            same += memcmp((char *)made.data + (size_t)(b * WIDTH) * size,
+                           (char *)c.gradients[0].data + (size_t)(b * WIDTH) * size, WIDTH * size) == 0;
+        assert_in_range(same, 0, 2);
+        free(made.data);
         drop_net(&c);
     }
 }
@@ -592,6 +703,9 @@ int main(void) {
                                        cmocka_unit_test(arrays_as_they_come),
                                        cmocka_unit_test(not_finite),
                                        cmocka_unit_test(as_the_loop_beyond_the_finite),
+                                       cmocka_unit_test(infinities_that_products_miss),
+                                       cmocka_unit_test(what_products_lose),
+                                       cmocka_unit_test(rounding_is_no_loss),
                                        cmocka_unit_test(counts),
                                        cmocka_unit_test(sparse_costs),
                                        cmocka_unit_test(refusals),

@@ -17,6 +17,7 @@
 
 enum { LENGTH = 1000, CHUNK = 64, ROWS = 2 };
 
+static const dpcr_scheme schemes_that_lose[] = {DPCR_SCHEME_CHUNKED, DPCR_SCHEME_PCR, DPCR_SCHEME_BLELLOCH};
 static bool overflows;  // a chunk grows by 10^48 instead
 
 // Step m of a recurrence of which a chunk shrinks by 10^48 and the two after it grow by 10^24 each, while states stay
@@ -107,7 +108,8 @@ static void a_caller_is_told(void **state) {
     }
 }
 
-// A product that overflows behind one that underflows is seen before the chunk that it is of is overwritten; by spans not.
+// A product that overflows behind one that underflows is seen before the chunk that it is of is overwritten; by spans
+// not.
 static void what_overflows_is_mended(void **state) {
     (void)state;
     overflows = true;
@@ -134,11 +136,11 @@ static void what_overflows_is_mended(void **state) {
 // What dies away to the smallest numbers and below is nothing that chunks lose, in place or not.
 static void what_dies_away_is_not_lost(void **state) {
     (void)state;
-    for (int form = 0; form < 16; form++) {
-        dpcr_context *context = solving_context(1 + form / 8);
-        const int before = dpcr_flush_denormals(form >> 2 & 1);
+    for (int form = 0; form < 24; form++) {
+        dpcr_context *context = solving_context(1 + form / 12);
+        const int before = dpcr_flush_denormals(form >> 1 & 1);
         const int64_t w = 1 + form % 2;
-        problem *p = make(context, w, 0, form & 1, form & 2 ? DPCR_SCHEME_PCR : DPCR_SCHEME_CHUNKED);
+        problem *p = make(context, w, 0, form & 1, schemes_that_lose[form / 4 % 3]);
         dpcr_chain_report report = {.size = sizeof report};
         for (int64_t i = 0; i < LENGTH * ROWS * w * w; i++) p->a[i] = p->a[i] > 0 ? (i & 1 ? 0.8f : 0.85f) : 0.01f;
         for (int64_t i = 0; i < ROWS * w; i++) p->start[i] = 1;
@@ -157,49 +159,83 @@ static void what_dies_away_is_not_lost(void **state) {
     }
 }
 
-// Nor of blocks so wide that rounding is not followed in them.
-static void wide_blocks_die_away(void **state) {
+// Blocks as wide as that are asked too, in place or not: nothing is lost of what dies away (kind 0) and of sums that
+// come back to nothing but their rounding (1), everything where a product vanishes (2), which a derivative finds by
+// itself.
+static void wide_blocks_are_looked_at(void **state) {
     (void)state;
-    enum { WIDTH = 70 };
-    static float a[WIDTH * WIDTH], b[LENGTH * WIDTH], z[LENGTH * WIDTH];
+    enum { WIDTH = 70, STEPS = 5 * CHUNK };
+    static float a[STEPS * WIDTH * WIDTH], b[STEPS * WIDTH], z[STEPS * WIDTH], dz[STEPS * WIDTH], start[WIDTH];
     dpcr_context *context = solving_context(2);
-    for (int i = 0; i < WIDTH; i++) a[i * WIDTH + i] = 0.85f, b[i] = 1;
     const dpcr_chain_shape shape = {.size = sizeof shape,
-                                    .length = LENGTH,
+                                    .length = STEPS,
                                     .batch = 1,
                                     .transition = dpcr_transition_square(DPCR_DENSE, WIDTH, 0),
                                     .dtype = DPCR_F32};
     const dpcr_chain_options options = {.size = sizeof options, .scheme = DPCR_SCHEME_CHUNKED, .chunk = CHUNK};
-    const int64_t states[3] = {LENGTH, 1, WIDTH};
-    const dpcr_array va = dpcr_array_make(a, DPCR_F32, 3, (const int64_t[]){1, 1, WIDTH * WIDTH}),
-                     vb = dpcr_array_make(b, DPCR_F32, 3, states), vz = dpcr_array_make(z, DPCR_F32, 3, states);
-    dpcr_chain_report report = {.size = sizeof report};
+    const int64_t states[3] = {STEPS, 1, WIDTH};
+    const dpcr_array va = dpcr_array_make(a, DPCR_F32, 3, (const int64_t[]){STEPS, 1, WIDTH * WIDTH}),
+                     v0 = dpcr_array_make(start, DPCR_F32, 2, (const int64_t[]){1, WIDTH}),
+                     vb = dpcr_array_make(b, DPCR_F32, 3, states), vz = dpcr_array_make(z, DPCR_F32, 3, states),
+                     vd = dpcr_array_make(dz, DPCR_F32, 3, states);
     dpcr_chain_plan *plan = NULL;
     assert_int_equal(dpcr_chain_plan_create(context, &shape, &options, &plan, NULL), DPCR_OK);
     const size_t bytes = dpcr_chain_plan_workspace(plan);
     void *workspace = solving_workspace(bytes);
-    assert_int_equal(dpcr_chain_execute(plan, &va, &vb, NULL, &vz, workspace, bytes, &report, NULL), DPCR_OK);
-    assert_int_equal(report.finished_from, LENGTH);
+    for (int kind = 0; kind < 3; kind++) {
+        for (int64_t m = 0; m < STEPS; m++)
+            for (int64_t i = 0; i < WIDTH; i++) {
+                // Each component moves on to the next.
+                a[(m * WIDTH + i) * WIDTH + (i + 1) % WIDTH] = kind == 0 ? 0.5f : kind == 1 ? 1 : (float)factor_of(m);
+                const int64_t at = m % CHUNK;  // 28 numbers, the same again taken off, and nothing
+                const float noise = (float)chain_noise(at % 28, 5, 6);
+                b[m * WIDTH + i] = kind == 1 && at < 56 ? at < 28 ? noise : -noise : 0;
+            }
+        for (int64_t i = 0; i < WIDTH; i++) start[i] = kind == 0 ? 1 : kind == 1 ? 0 : 1e20f;
+        const dpcr_array *const z0 = kind == 1 ? NULL : &v0;
+        dpcr_chain_report report = {.size = sizeof report};
+        assert_int_equal(dpcr_chain_execute(plan, &va, &vb, z0, &vz, workspace, bytes, &report, NULL), DPCR_OK);
+        assert_int_equal(report.finished_from, kind < 2 ? STEPS : 2 * CHUNK);
+        assert_int_equal(dpcr_chain_execute(plan, &va, &vb, z0, &vb, workspace, bytes, NULL, NULL),
+                         kind < 2 ? DPCR_OK : DPCR_ERROR_UNSUPPORTED);
+        if (kind < 2) assert_memory_equal(b, z, sizeof z);
+        assert_int_equal(dpcr_chain_jvp(plan, &va, z0, &vz, NULL, NULL, z0, &vd, workspace, bytes, NULL), DPCR_OK);
+        for (int64_t i = 0; kind == 2 && i < STEPS * WIDTH; i++) assert_true(fabsf(dz[i] / z[i] - 1) <= 1e-4f);
+    }
     free(workspace);
     dpcr_chain_plan_destroy(plan);
     dpcr_context_destroy(context);
 }
 
-// pcr has b until it has looked.
-static void pcr_goes_on_in_place(void **state) {
+// pcr and blelloch have b until they have looked, going back too.
+static void pairs_go_on_in_place(void **state) {
     (void)state;
-    dpcr_context *context = solving_context(2);
-    problem *p = make(context, 1, 0, false, DPCR_SCHEME_PCR),
-            *loop = make(context, 1, 0, false, DPCR_SCHEME_SEQUENTIAL);
-    dpcr_chain_report report = {.size = sizeof report};
-    assert_int_equal(dpcr_chain_execute(loop->plan, &loop->va, &loop->vb, &loop->v0, &loop->vb, NULL, 0, NULL, NULL),
-                     DPCR_OK);
-    assert_int_equal(dpcr_chain_execute(p->plan, &p->va, &p->vb, &p->v0, &p->vb, p->workspace, p->bytes, &report, NULL),
-                     DPCR_OK);
-    assert_true(report.finished_from < LENGTH);
-    for (int64_t i = 0; i < LENGTH * ROWS; i++) assert_true(fabsf(p->b[i] / loop->b[i] - 1) <= 2e-3f);
-    drop(p), drop(loop);
-    dpcr_context_destroy(context);
+    for (int form = 0; form < 8; form++) {
+        overflows = form & 1;
+        dpcr_context *context = solving_context(1 + form / 4);
+        const dpcr_scheme scheme = form & 2 ? DPCR_SCHEME_PCR : DPCR_SCHEME_BLELLOCH;
+        problem *p = make(context, 1, 0, false, scheme), *loop = make(context, 1, 0, false, DPCR_SCHEME_SEQUENTIAL);
+        dpcr_chain_report report = {.size = sizeof report};
+        assert_int_equal(
+            dpcr_chain_execute(loop->plan, &loop->va, &loop->vb, &loop->v0, &loop->vb, NULL, 0, NULL, NULL), DPCR_OK);
+        assert_int_equal(
+            dpcr_chain_execute(p->plan, &p->va, &p->vb, &p->v0, &p->vb, p->workspace, p->bytes, &report, NULL),
+            DPCR_OK);
+        assert_true(report.finished_from < LENGTH);
+        for (int64_t i = 0; i < LENGTH * ROWS; i++) assert_true(fabsf(p->b[i] / loop->b[i] - 1) <= 2e-3f);
+        set_factors(p, 1, true);
+        for (int64_t i = 0; i < LENGTH * ROWS; i++) p->b[i] = loop->b[i] = i / ROWS == LENGTH - 1 ? 1e20f : 0;
+        assert_int_equal(
+            dpcr_chain_vjp(loop->plan, &p->va, &p->v0, &loop->vz, &loop->vb, NULL, &loop->vb, NULL, NULL, 0, NULL),
+            DPCR_OK);
+        assert_int_equal(
+            dpcr_chain_vjp(p->plan, &p->va, &p->v0, &p->vz, &p->vb, NULL, &p->vb, NULL, p->workspace, p->bytes, NULL),
+            DPCR_OK);
+        for (int64_t i = 0; i < LENGTH * ROWS; i++) assert_true(fabsf(p->b[i] / loop->b[i] - 1) <= 2e-3f);
+        drop(p), drop(loop);
+        dpcr_context_destroy(context);
+    }
+    overflows = false;
 }
 
 // A sequence among others has the bits that it has alone, where sums are of rounding too.
@@ -237,10 +273,11 @@ static void pcr_does_not_mix_sequences(void **state) {
 // Along z0, with a da that is small beside it; z is what z0 leads to.
 static void forward_derivatives_are_the_loops(void **state) {
     (void)state;
-    for (int form = 0; form < 8; form++) {
-        dpcr_context *context = solving_context(1 + form / 4);
+    for (int form = 0; form < 24; form++) {
+        overflows = form >= 12 && form % 8 > 3;
+        dpcr_context *context = solving_context(1 + form / 4 % 2);
         const int64_t w = 1 + form % 2, chunk = form & 2 ? CHUNK + 1 : CHUNK;
-        problem *p = make(context, w, chunk, chunk == CHUNK, DPCR_SCHEME_CHUNKED),
+        problem *p = make(context, w, chunk, chunk == CHUNK, schemes_that_lose[form / 8]),
                 *loop = make(context, w, 0, chunk == CHUNK, DPCR_SCHEME_SEQUENTIAL);
         float *const got = calloc(LENGTH * ROWS * 2, sizeof *got), *const want =
                                                                        calloc(LENGTH * ROWS * 2, sizeof *want);
@@ -255,11 +292,13 @@ static void forward_derivatives_are_the_loops(void **state) {
             DPCR_OK);
         assert_int_equal(dpcr_chain_jvp(loop->plan, &p->va, &p->v0, &p->vz, da, NULL, &p->v0, &vwant, NULL, 0, NULL),
                          DPCR_OK);
-        for (int64_t i = 0; i < LENGTH * ROWS * w; i++) assert_true(fabsf(got[i] / want[i] - 1) <= 1e-4f);
+        for (int64_t i = 0; i < LENGTH * ROWS * w; i++)
+            assert_true(fabsf(got[i] / want[i] - 1) <= (form < 8 ? 1e-4f : 2e-3f));
         free(got), free(want);
         drop(p), drop(loop);
         dpcr_context_destroy(context);
     }
+    overflows = false;
 }
 
 // The factors go back from the last step, which alone has a gradient.
@@ -273,7 +312,9 @@ static void going_back_is_the_loops(void **state) {
     (void)state;
     enum { COUNT = LENGTH * ROWS };
     static float z[COUNT], direct[COUNT], lambda[2][COUNT];
-    for (int threads = 1; threads <= 2; threads++) {
+    for (int form = 0; form < 12; form++) {
+        const int threads = 1 + form % 2;
+        overflows = form & 2;
         dpcr_context *context = solving_context(threads);
         chain c = {.step = step_factors, .length = LENGTH, .batch = ROWS, .width = 1, .dtype = DPCR_F32};
         const dpcr_steps steps = chain_steps(&c);
@@ -284,9 +325,10 @@ static void going_back_is_the_loops(void **state) {
                          vd = dpcr_array_make(direct, DPCR_F32, 3, shape);
         direct[COUNT - 1] = direct[COUNT - 2] = 1e20f;
         for (int turn = 0; turn < 2; turn++) {
-            const dpcr_solve_options options = {.size = sizeof options,
-                                                .method = DPCR_METHOD_SEQUENTIAL,
-                                                .backward = turn ? DPCR_SCHEME_CHUNKED : DPCR_SCHEME_SEQUENTIAL};
+            const dpcr_solve_options options = {
+                .size = sizeof options,
+                .method = DPCR_METHOD_SEQUENTIAL,
+                .backward = turn ? schemes_that_lose[form / 4] : DPCR_SCHEME_SEQUENTIAL};
             dpcr_solve_plan *plan = NULL;
             assert_int_equal(dpcr_solve_plan_create(context, &steps, &options, &plan, NULL), DPCR_OK);
             const size_t bytes = dpcr_solve_plan_workspace(plan);
@@ -302,18 +344,20 @@ static void going_back_is_the_loops(void **state) {
             free(workspace);
             dpcr_solve_plan_destroy(plan);
         }
-        for (int i = 0; i < COUNT; i++) assert_true(fabsf(lambda[1][i] / lambda[0][i] - 1) <= 1e-4f);
-        for (int i = 0; i < ROWS; i++) assert_true(fabsf(dz0[1][i] / dz0[0][i] - 1) <= 1e-4f);
+        const float bound = form < 4 ? 1e-4f : 2e-3f;
+        for (int i = 0; i < COUNT; i++) assert_true(fabsf(lambda[1][i] / lambda[0][i] - 1) <= bound);
+        for (int i = 0; i < ROWS; i++) assert_true(fabsf(dz0[1][i] / dz0[0][i] - 1) <= bound);
         dpcr_context_destroy(context);
     }
+    overflows = false;
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(a_caller_is_told),
                                        cmocka_unit_test(what_overflows_is_mended),
                                        cmocka_unit_test(what_dies_away_is_not_lost),
-                                       cmocka_unit_test(wide_blocks_die_away),
-                                       cmocka_unit_test(pcr_goes_on_in_place),
+                                       cmocka_unit_test(wide_blocks_are_looked_at),
+                                       cmocka_unit_test(pairs_go_on_in_place),
                                        cmocka_unit_test(pcr_does_not_mix_sequences),
                                        cmocka_unit_test(forward_derivatives_are_the_loops),
                                        cmocka_unit_test(going_back_is_the_loops)};

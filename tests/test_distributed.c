@@ -50,6 +50,7 @@ typedef struct spread {
     int64_t first[MOST_RANKS + 1];
     int64_t chunk, odd_rank;
     dpcr_scan scan;
+    dpcr_scheme scheme;
     bool in_place, want_ends;
     int threads;
     dpcr_distributed_report report;  // rank 0's
@@ -75,8 +76,12 @@ static dpcr_status run_rank(void *user, const dpcr_transport *by, dpcr_error *er
     dpcr_chain_shape shape = shape_of(p);
     shape.length = count;
     if (r == s->odd_rank) shape.batch++;
-    const dpcr_distributed_options options = {
-        .size = sizeof options, .transport = &transport, .scan = s->scan, .chunk = s->chunk, .deadline = 20};
+    const dpcr_distributed_options options = {.size = sizeof options,
+                                              .transport = &transport,
+                                              .scan = s->scan,
+                                              .chunk = s->chunk,
+                                              .scheme = s->scheme,
+                                              .deadline = 20};
     const dpcr_array a = p->shared_steps ? p->va : part(p->va, first, count), z = part(p->vz, first, count);
     const dpcr_array b = s->in_place ? z : part(p->vb, first, count);
     const int64_t state[] = {p->batch, p->w};
@@ -407,6 +412,59 @@ static void what_products_of_ranks_lose(void **state) {
     }
 }
 
+// Twenty steps shrink a state of 1e20 by 10^50 and twenty bring it back: all where one rank has all steps, in another's
+// range, or half in one and half in the next. Where z is b, which the loop would need, every rank refuses, and none
+// where nothing is lost.
+static void in_place_every_rank_refuses(void **state) {
+    (void)state;
+    enum { LENGTH = 300 };
+    static const int64_t shrinks[] = {70, 110, 120, 140};
+    int refusals_seen = 0;
+    static const int64_t places[MOST_RANKS + 1] = {0, 100, 160, 220, 220, LENGTH};
+    for (int turn = 0; turn < 32; turn++) {
+        const bool transposed = turn % 2, loses = turn / 2 % 2, alone = turn / 4 % 4 == 0;
+        const int64_t from = shrinks[turn / 4 % 4];
+        problem p = make(dpcr_transition_square(DPCR_DIAGONAL, 1, 0), DPCR_F32, LENGTH, 1, transposed, false,
+                         FILL_RANDOM, false, false);
+        for (int64_t q = 0; q < LENGTH; q++) {
+            const int64_t l = transposed ? LENGTH - 1 - q : q, of = transposed ? LENGTH - q : q;
+            const float factor = q < from || q >= from + 40 ? 1 : q < from + 20 ? 3.1622776e-3f : 3.1622776e2f;
+            if (of < LENGTH) ((float *)p.a)[of] = loses ? factor : 0.9f;
+            ((float *)p.b)[l] = q == 0 ? 1e20f : 0;
+        }
+        if (transposed) ((float *)p.a)[0] = 1;
+        spread s = {.p = &p,
+                    .chunk = alone ? 0 : 15 + turn / 16 * 45,
+                    .scheme = alone ? DPCR_SCHEME_CHUNKED : DPCR_SCHEME_AUTO,
+                    .in_place = true,
+                    .threads = 1,
+                    .odd_rank = -1};
+        for (int r = 1; r < MOST_RANKS; r++)
+            s.first[r] = alone ? (transposed ? 0 : LENGTH) : transposed ? LENGTH - places[MOST_RANKS - r] : places[r];
+        s.first[MOST_RANKS] = LENGTH;
+        run(&s, MOST_RANKS);
+        const bool refused = s.status[0] == DPCR_ERROR_UNSUPPORTED;
+        for (int r = 0; r < MOST_RANKS; r++) {
+            if (s.status[r] != (refused ? DPCR_ERROR_UNSUPPORTED : DPCR_OK)) fail_spread(&s, MOST_RANKS, "in place");
+            if (refused) assert_non_null(strstr(s.text[r], "place"));
+        }
+        // A product that overflows between ranks is seen before states take the place of b.
+        if (refused ? !loses : loses && (alone || s.chunk == 60)) fail_spread(&s, MOST_RANKS, "in place");
+        if (!refused && wrong_states(&p, false)) fail_spread(&s, MOST_RANKS, "states differ from the loop");
+        refusals_seen += refused;
+        end_run(&s, MOST_RANKS);
+        // Apart, the last of two ranks solves a transposed chain where its states go, from b that is still there.
+        s.in_place = false;
+        if (alone) s.first[1] = transposed ? LENGTH - 2 : 2, s.first[2] = LENGTH;
+        run(&s, alone ? 2 : MOST_RANKS);
+        if (wrong_states(&p, false)) fail_spread(&s, MOST_RANKS, "states differ from the loop");
+        if (refused || !loses) assert_true((s.report.finished_from < LENGTH) == refused);
+        end_run(&s, alone ? 2 : MOST_RANKS);
+        drop(&p);
+    }
+    assert_true(refusals_seen >= 14);
+}
+
 // ---- refusals ----
 
 static void every_rank_hears_of_a_misfit(void **state) {
@@ -563,6 +621,7 @@ int main(void) {
         cmocka_unit_test(products_that_overflow_are_not_taken),
         cmocka_unit_test(products_that_underflow_are_not_taken),
         cmocka_unit_test(what_products_of_ranks_lose),
+        cmocka_unit_test(in_place_every_rank_refuses),
         cmocka_unit_test(every_rank_hears_of_a_misfit),
         cmocka_unit_test(refusals),
         cmocka_unit_test(no_wait_is_without_end),

@@ -10,8 +10,9 @@
 //
 // A limited number of tree levels L_m forms products of neighbours (L_m = 0: none, the loop), so that more of the work
 // can go side by side. The vector comes first: down the tree everything is matrix times vector. Which products, their
-// patterns and all memory are planned once and used for every batch of values. A product may underflow where the loop
-// has numbers, and the gradients behind it are 0: float32 steps of 1, 1e-25, 1e-25 and 1e38 multiply the middle two.
+// patterns and all memory are planned once and used for every batch of values. A product may lose what the loop keeps
+// (float32 steps of 1, 1e-25, 1e-25 and 1e38 multiply the middle two): gradients that one made are compared with what
+// their own steps make of those before them, and the loop goes on from the first that is another one.
 #ifndef DEEPPCR_BPPSA_H
 #define DEEPPCR_BPPSA_H
 
@@ -42,6 +43,7 @@ typedef struct dpcr_bppsa_plan dpcr_bppsa_plan;
 
 // What one execution costs, for one sequence; known from the patterns alone. Two flops for each pair of entries that
 // meet. The critical path is the dearest product or application of each level of the tree and every one of the middle.
+// What is compared afterwards, at most an application a step, and what the loop then finishes are not counted.
 typedef struct dpcr_bppsa_cost {
     size_t size;
     int levels;              // L_m as used
@@ -86,11 +88,10 @@ DPCR_API size_t dpcr_bppsa_plan_workspace(const dpcr_bppsa_plan *plan);
 //   gradients  n arrays [B][w_l]: g_l, written; one whose data is NULL is not stored. None overlaps an input
 // Row strides are free, the last dimension is contiguous. A sequence's bits depend on the plan's levels alone: not on
 // the threads, nor on the sequences that go with it. A structural zero is no entry: nothing is multiplied by it. A
-// sequence whose gradients stop being finite goes by the loop from there on, for a product may have left the finite
-// numbers where the loop does not, or met an infinity with a structural zero. An infinity or NaN among the values that
-// meets nothing but structural zeros is in no product: the gradients behind it are finite where the loop has NaN.
-// Allocates nothing; one workspace serves one execute at a time. DPCR_ERROR_CANCELLED where the context's cancel
-// function says stop on the way; gradients are then worth nothing.
+// sequence goes by the loop from the first gradient on that is not finite, or that is not what its step makes of the
+// one before it: a product may overflow, underflow or cancel where no gradient does. Allocates nothing; one workspace
+// serves one execute at a time. DPCR_ERROR_CANCELLED where the context's cancel function says stop on the way;
+// gradients are then worth nothing.
 DPCR_API dpcr_status dpcr_bppsa_execute(const dpcr_bppsa_plan *plan, const dpcr_array *values, const dpcr_array *last,
                                         const dpcr_array *gradients, void *workspace, size_t workspace_bytes,
                                         dpcr_error *error);

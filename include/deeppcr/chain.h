@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: MIT
 // Linear chains: z_l = A_l z_{l-1} + b_l, l = 0..L-1, and the transposed chain, by several schemes with the same
 // result: where a product of transitions loses what the states keep, such as of A = diag(0.9, 5) whose second component
-// is never driven, the loop goes on from there. Where z is b, which chunked then no longer has, it refuses instead, and
-// blelloch does not look.
+// is never driven, the loop goes on from there. Where z is b, which chunked then no longer has, it refuses instead.
 //
 // Indices count from 0: step l maps z_{l-1} to z_l, and z_{-1} is the initial state z0. So arrays hold the L states
 // that come out, [L][B][w], and z0 is [B][w].
@@ -141,11 +140,11 @@ DPCR_API int dpcr_chain_plan_candidate(const dpcr_chain_plan *plan, int64_t inde
 //   a   [L][B][values]; shape[0] and shape[1] may be 1, or the stride 0, to share over steps or sequences; NULL for
 //   zero and identity b   [L][B][w], read only        z0  [B][w] or NULL: zero        z  [L][B][w], written; may be b
 //   itself, wholly
-// Where products lose what the states keep and z is b, chunked ends in DPCR_ERROR_UNSUPPORTED, z is not to be used, and
-// blelloch does not look. z overlaps neither a nor z0 (refused where z0 lies on a row of z). Without z0 the first
-// state is b of that step, and its transition is not read (it may be NaN). Row strides are free, the last dimension is
-// contiguous. NaN stays in its own sequence. `workspace` may be NULL when 0 bytes are needed; one workspace serves one
-// execute at a time. `report` may be NULL. Allocates nothing.
+// Where products lose what the states keep and z is b, chunked ends in DPCR_ERROR_UNSUPPORTED, and z is not to be used.
+// z overlaps neither a nor z0 (refused where z0 lies on a row of z). Without z0 the first state is b of that step, and
+// its transition is not read (it may be NaN). Row strides are free, the last dimension is contiguous. NaN stays in its
+// own sequence. `workspace` may be NULL when 0 bytes are needed; one workspace serves one execute at a time. `report`
+// may be NULL. Allocates nothing.
 DPCR_API dpcr_status dpcr_chain_execute(const dpcr_chain_plan *plan, const dpcr_array *a, const dpcr_array *b,
                                         const dpcr_array *z0, const dpcr_array *z, void *workspace,
                                         size_t workspace_bytes, dpcr_chain_report *report, dpcr_error *error);
@@ -162,8 +161,8 @@ DPCR_API dpcr_status dpcr_chain_enqueue(const dpcr_chain_plan *plan, const dpcr_
 
 // Forward derivative of an untransposed chain along (da, db, dz0), at its solution z:
 //   dz_l = A_l dz_{l-1} + da_l z_{l-1} + db_l. Any of da, db, dz0 may be NULL (zero). dz [L][B][w] must not overlap
-//   inputs. Solved in dz, by the loop where chunks lose states, which blelloch does not see. Here and in vjp: csr
-//   plans, and transposed ones, are DPCR_ERROR_UNSUPPORTED.
+//   inputs. Solved in dz, by the loop where products lose states. Here and in vjp: csr plans, and transposed ones, are
+//   DPCR_ERROR_UNSUPPORTED.
 DPCR_API dpcr_status dpcr_chain_jvp(const dpcr_chain_plan *plan, const dpcr_array *a, const dpcr_array *z0,
                                     const dpcr_array *z, const dpcr_array *da, const dpcr_array *db,
                                     const dpcr_array *dz0, const dpcr_array *dz, void *workspace,
@@ -210,8 +209,8 @@ typedef struct dpcr_distributed_report {
     size_t workspace_bytes;  // that this rank took from its context
     size_t summary_bytes;    // of a summary: what a message holds
     int64_t finished_from;   // as of dpcr_chain_report, over all ranks: from where ranks, or a range's chunks, ran in
-                             // order as a product left the finite numbers or, seen where z is not b, lost what the
-                             // states keep; else the length
+                             // order as a product left the finite numbers or lost what the states keep; else the
+                             // length
 } dpcr_distributed_report;
 
 // The chain of dpcr_chain_execute, transposed or not, whose steps are spread over ranks: rank r holds consecutive ones,
@@ -226,7 +225,9 @@ typedef struct dpcr_distributed_report {
 // float results depend on the number of ranks and their lengths, not on threads or transport (nor on timing); uint32
 // ones on nothing: they are the loop's. Structures that compose; csr is refused. Work of a rank about
 // (compose + 2 apply) a step, of the first one apply. Failures, of arguments too, are every rank's. Allocates from the
-// context. Where a product leaves the finite numbers, ranges and ranks run in order from there on, as the loop does.
+// context. Where a product leaves the finite numbers, or loses what the states keep, ranges and ranks run in order from
+// there on, as the loop does; where z is b on a rank that would have to, which has overwritten it, every rank ends in
+// DPCR_ERROR_UNSUPPORTED, and z is not to be used.
 // Source: two-level scans, ParaRNN (arXiv 2510.21450); derivation: docs/math/chunked.md, docs/ranks.md.
 DPCR_API dpcr_status dpcr_chain_distributed(dpcr_context *context, const dpcr_chain_shape *shape,
                                             const dpcr_distributed_options *options, const dpcr_array *a,

@@ -360,14 +360,16 @@ static int threads_at_work(const dpcr_chain_shape *s, int64_t chunk, int threads
 static double levels_of(const dpcr_chain_shape *s) { return ceil(log2(most((double)s->length, 2))); }
 
 // Levels of pcr, each a composition and an application a step, or a tree's up and down, two of each, in the place of
-// chunks' passes (dense, w = 2, 2^16 steps on one thread, a Zen 5: 64 and 8 ns a step, measured 80 and 7;
-// bench/performance.sh schemes).
+// chunks' passes (dense, w = 2, 2^16 steps on one thread, a Zen 5: 64 and 8 ns a step, measured 80 and 7 without what
+// follows; bench/performance.sh schemes). Then all states are looked at (recheck.h): an application, and as much to
+// compare.
 static double levels_ns(const dpcr_chain_shape *s, bool tree, int threads) {
-    const double levels = levels_of(s);
+    const double levels = levels_of(s), apply = busy_ns(dpcr_transition_apply_flops(&s->transition));
     const double passes = dpcri_kernel_form(&s->transition) == DPCR_BLOCK ? 5.5 : passes_of(s);  // blocks by scalars
-    const double pass = passes * (compose_ns(s) + busy_ns(dpcr_transition_apply_flops(&s->transition)));
-    const double each = (double)s->length * (double)s->batch * pass;
-    return (tree ? 2 : levels) * each / threads + (threads > 1 ? (tree ? 2 : 1) * levels * region_ns : 0);
+    const double look = s->dtype == DPCR_U32 ? 0 : 2 * apply;
+    const double step = passes * ((tree ? 2 : levels) * (compose_ns(s) + apply) + look);
+    return step * (double)s->length * (double)s->batch / threads +
+           (threads > 1 ? ((tree ? 2 : 1) * levels + 1) * region_ns : 0);
 }
 
 // By the scheme of `options`, whose fields are set, on so many of this machine's threads.
@@ -408,8 +410,8 @@ static double regions_of(const dpcr_chain_shape *s, const dpcr_chain_options *o,
     switch (o->scheme) {
         case DPCR_SCHEME_SEQUENTIAL: return s->batch > 1 ? 1 : 0;
         case DPCR_SCHEME_CHUNKED: return is_fused(s, o->chunk, threads) ? 1 : 2;
-        case DPCR_SCHEME_PCR: return levels_of(s);
-        case DPCR_SCHEME_BLELLOCH: return 2 * levels_of(s);
+        case DPCR_SCHEME_PCR: return levels_of(s) + 1;
+        case DPCR_SCHEME_BLELLOCH: return 2 * levels_of(s) + 1;
         default: return 2;
     }
 }
@@ -439,8 +441,8 @@ static double depth_ns(const dpcr_chain_shape *s, const dpcr_chain_options *o) {
 static double passes_over(const dpcr_chain_shape *s, const dpcr_chain_options *o, int threads) {
     switch (o->scheme) {
         case DPCR_SCHEME_CHUNKED: return is_fused(s, o->chunk, threads) ? 1 : 2;
-        case DPCR_SCHEME_PCR: return levels_of(s);
-        case DPCR_SCHEME_BLELLOCH: return 4;
+        case DPCR_SCHEME_PCR: return levels_of(s) + 1;
+        case DPCR_SCHEME_BLELLOCH: return 5;
         case DPCR_SCHEME_OVERLAP: return 1 + (double)o->warm_up / most((double)o->chunk, 1);
         default: return 1;
     }

@@ -12,9 +12,10 @@
 // the pairs that compose carry a vector too.
 // D = 0 is the loop; without a limit D = log2 n. Where all steps share one A, a level needs one product.
 //
-// Then n applications to look (recheck.h), but in place. Depth 2 log2 n (levels), memory n values. Wins over pcr on
-// many workers where compositions are dear. Source: Blelloch (1990), Brent & Kung (10.1109/TC.1982.1675982), BPPSA
-// (arXiv 1907.10134). Derivation: docs/math/blelloch.md.
+// Then n applications to look (recheck.h). Depth 2 log2 n (levels), memory n values, and n w where a chain is solved in
+// place: its states are made beside b, which the look and the loop need. Wins over pcr on many workers where
+// compositions are dear. Source: Blelloch (1990), Brent & Kung (10.1109/TC.1982.1675982), BPPSA (arXiv 1907.10134).
+// Derivation: docs/math/blelloch.md.
 #include "chain/flow.h"
 #include "chain/recheck.h"
 
@@ -38,9 +39,19 @@ static tree take(const dpcri_flow *f, const dpcr_chain_options *options, dpcri_a
     return t;
 }
 
+// Without levels it is the loop, in place too; the ring has nothing to lose.
+static bool goes_beside(const dpcri_flow *f, const dpcr_chain_options *options) {
+    return f->z == f->b && f->lost && options->levels > 1 && (f->dtype == DPCR_F32 || f->dtype == DPCR_F64);
+}
+
+static void *take_states(const dpcri_flow *f, const dpcr_chain_options *options, dpcri_arena *arena) {
+    return goes_beside(f, options) ? dpcri_flow_take(f, arena, f->n, f->rows, f->w) : NULL;
+}
+
 static void carve(const dpcri_flow *flow, const dpcr_chain_options *options, dpcri_arena *arena) {
     take(flow, options, arena);
     dpcri_recheck_take(flow, arena);
+    take_states(flow, options, arena);
 }
 
 static const void *product_at(const dpcri_flow *f, const tree *t, int d, int64_t index) {
@@ -147,14 +158,21 @@ static void middle(const dpcri_flow *f, const tree *t, int d, dpcr_chain_report 
 
 static void run(const dpcri_flow *f, const dpcr_chain_options *options, dpcri_arena *arena, dpcr_chain_report *report) {
     const tree t = take(f, options, arena);
-    void *const space = dpcri_recheck_take(f, arena);
-    dpcri_flow_start(f);
+    void *const space = dpcri_recheck_take(f, arena), *const beside = take_states(f, options, arena);
+    dpcri_flow made = *f;
+    if (beside) made.z = beside, made.z_step = f->rows * f->w, made.z_row = f->w;
+    dpcri_flow_start(&made);
     report->applications = f->z0 ? f->rows : 0;
     report->depth = 1;
-    for (int d = 0; d < t.levels; d++) up(f, &t, d, report);
-    middle(f, &t, t.levels, report);
-    for (int d = t.levels - 1; d >= 0; d--) down(f, &t, d, report);
-    if (t.levels > 0) report->finished_from = dpcri_recheck(f, space);
+    for (int d = 0; d < t.levels; d++) up(&made, &t, d, report);
+    middle(&made, &t, t.levels, report);
+    for (int d = t.levels - 1; d >= 0; d--) down(&made, &t, d, report);
+    if (t.levels > 0) report->finished_from = dpcri_recheck(&made, space);
+    if (!beside) return;
+    dpcri_flow last = *f;
+    last.b = beside, last.b_step = made.z_step, last.b_row = made.z_row;
+    last.z0 = NULL;
+    dpcri_flow_start(&last);
 }
 
 const dpcri_scheme_row dpcri_blelloch = {"blelloch", carve, run};

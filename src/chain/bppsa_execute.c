@@ -5,16 +5,24 @@
 // every pass, which the plan has cut by flops, share the threads. Either way an entry is made by the same operations.
 // Long products are made a stretch of rows at a time, with a look at the caller's cancel function in between.
 //
-// A product that leaves the finite numbers, or one stored as dense whose structural zero meets an infinity, makes a NaN
-// of a gradient where the loop may have a number: a sequence goes by the loop from the first boundary that is not
-// finite.
+// A product may overflow, underflow or cancel where no gradient does, or, stored as dense, have a structural zero that
+// meets an infinity. So every gradient that a product made is compared with what its own step makes of the one before
+// (recheck.c does so for chains): all at once, an application each, a few rows at a time. A sequence goes by the loop
+// from the first that is another one, or is not finite.
+//
+// A component holds within 1e-4 (double: 1e-9) of itself or of the terms of its sum; or, since what comes near zero
+// keeps the rounding of what it is the sum of, within 256 roundings of the terms of those terms.
+#include <assert.h>
 #include <float.h>
 #include <inttypes.h>
 #include <math.h>
+#include <stdalign.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "chain/bppsa.h"
+#include "chain/joins.h"
 
 typedef struct run {
     const dpcr_bppsa_plan *plan;
@@ -142,7 +150,114 @@ static void give_gradient(void *argument, int64_t l) {
         memcpy(to, vector_of(s, l), (size_t)(p->widths[l] * p->size));
 }
 
-// ---- beyond the finite numbers ----
+// ---- what products lose ----
+
+enum {
+    MOST_LANES = 64,
+    MOST_TASKS = 16,
+    ROW_BYTES = 16384,  // of rows that are made at a time
+    MOST_HOPS = 6,      // rows of one entry that are followed to the sum before them
+    MOST_TERMS = 8      // times a step's entries that are followed: where more have to be, the loop is quicker
+};
+
+typedef struct look {
+    const strand *s;
+    int64_t tasks;
+    _Atomic int64_t from[MOST_LANES];  // the first boundary along the recurrence that does not hold; -1: all do
+} look;
+
+static double number_at(const dpcr_bppsa_plan *p, const void *x, int64_t i) {
+    return p->dtype == DPCR_F64 ? ((const double *)x)[i] : (double)((const float *)x)[i];
+}
+
+static const char *lane_of(const strand *s, int64_t boundary, int64_t lane) {
+    return (const char *)vector_of(s, boundary) + lane * s->r->plan->size;
+}
+
+// Sizes of what component `row` at boundary l is the sum of, down to the sums before the last `sums` of them. *left:
+// entries that may still be read; 0 where it takes more.
+static double terms_of(const strand *s, int64_t l, int64_t lane, int64_t row, int sums, int hops, int64_t *left) {
+    const dpcr_bppsa_plan *p = s->r->plan;
+    if (l == p->length || sums == 0 || hops == 0) return fabs(number_at(p, lane_of(s, l, lane), row * s->lanes));
+    const dpcri_matrix a = matrix_of(s, l);
+    const bool csr = a.structure == DPCR_CSR, dense = a.structure == DPCR_DENSE;
+    const int64_t from = csr ? a.offsets[row] : dense ? row * a.cols : row;
+    const int64_t count = csr ? a.offsets[row + 1] - from : dense ? a.cols : 1;
+    double terms = 0;
+    *left -= count;
+    for (int64_t e = from; e < from + count && *left >= 0; e++) {
+        const int64_t column = csr ? a.columns[e] : dense ? e - from : row;
+        const double value = fabs(number_at(p, a.values, a.bundled ? e * s->lanes + lane : e));
+        if (value > 0) terms += value * terms_of(s, l + 1, lane, column, count > 1 ? sums - 1 : sums, hops - 1, left);
+    }
+    return *left < 0 ? 0 : terms;
+}
+
+static double bound_of(const dpcr_bppsa_plan *p) { return p->size == 8 ? 1e-9 : 1e-4; }
+
+static bool component_holds(const strand *s, int64_t l, int64_t lane, int64_t row, double made, int64_t *left) {
+    const dpcr_bppsa_plan *p = s->r->plan;
+    const double z = number_at(p, lane_of(s, l, lane), row * s->lanes), off = fabs(z - made), rounds = 256;
+    const double rounding = rounds * (p->size == 8 ? DBL_EPSILON : (double)FLT_EPSILON);
+    int64_t row_left = INT64_MAX;
+    if (z == made || (isnan(z) && isnan(made))) return true;
+    if (!isfinite(off)) return false;
+    if (off <= bound_of(p) * fabs(made) || off <= rounds * dpcri_joins_least(&(dpcri_flow){.size = (size_t)p->size}))
+        return true;
+    return off <= bound_of(p) * terms_of(s, l, lane, row, 1, 1, &row_left) ||
+           off <= rounding * terms_of(s, l, lane, row, 2, MOST_HOPS, left);
+}
+
+// Rows lo .. lo + count - 1 at boundary l, of which `made` is what the step makes.
+static void compare_rows(look *k, int64_t l, int64_t lo, int64_t count, const void *made, int64_t *left) {
+    const strand *s = k->s;
+    const dpcr_bppsa_plan *p = s->r->plan;
+    const void *z = (const char *)vector_of(s, l) + lo * s->lanes * p->size;
+    const dpcri_flow numbers = {.dtype = p->dtype, .w = 1};
+    if (dpcri_states_near(&numbers, &(dpcri_chunk_states){z, 1, 1}, &(dpcri_chunk_states){made, 1, 1}, count * s->lanes,
+                          bound_of(p)))
+        return;
+    for (int64_t lane = 0; lane < s->rows; lane++)
+        for (int64_t i = 0; i < count && k->from[lane] < l; i++)
+            if (!component_holds(s, l, lane, lo + i, number_at(p, made, i * s->lanes + lane), &left[lane])) {
+                int64_t before = k->from[lane];
+                while (before < l && !atomic_compare_exchange_weak(&k->from[lane], &before, l)) continue;
+            }
+}
+
+static void look_at_step(look *k, int64_t l) {
+    const strand *s = k->s;
+    const dpcr_bppsa_plan *p = s->r->plan;
+    const dpcri_matrix a = matrix_of(s, l);
+    const int64_t bytes = s->lanes * p->size, rows = ROW_BYTES / bytes;
+    alignas(64) unsigned char made[ROW_BYTES];
+    int64_t left[MOST_LANES];
+    for (int64_t g = 0; g < s->rows; g++)
+        left[g] = MOST_TERMS * (p->matrices[l].values + (l + 1 < p->length ? p->matrices[l + 1].values : 0));
+    for (int64_t lo = 0; lo < a.rows && !dpcri_watch_stopped(s->r->watch); lo += rows) {
+        dpcri_matrix part = a;
+        const int64_t each = a.structure == DPCR_DENSE ? a.cols : 1;
+        const char *x = vector_of(s, l + 1);
+        part.rows = a.rows - lo < rows ? a.rows - lo : rows;
+        if (a.structure == DPCR_CSR)
+            part.offsets += lo;
+        else
+            part.values = (char *)a.values + lo * each * (a.bundled ? bytes : p->size);
+        if (a.structure == DPCR_DIAGONAL) x += lo * bytes;
+        s->kernels->apply(&part, x, made, 0, part.rows);
+        compare_rows(k, l, lo, part.rows, made, left);
+    }
+}
+
+// What a single step made holds.
+static void look_task(void *argument, int64_t task) {
+    look *k = argument;
+    const dpcr_bppsa_plan *p = k->s->r->plan;
+    for (int64_t i = task; i < p->operation_count; i += k->tasks) {
+        const dpcri_bppsa_operation *o = &p->operations[i];
+        if (o->c < 0 && o->a >= p->length) look_at_step(k, o->out);
+    }
+}
 
 // Those of the ring always are. Without a jump, which would keep it from going in vectors.
 static bool all_finite(dpcr_dtype dtype, const void *x, int64_t count, int64_t stride) {
@@ -154,18 +269,12 @@ static bool all_finite(dpcr_dtype dtype, const void *x, int64_t count, int64_t s
     return !beyond;
 }
 
-static const char *lane_of(const strand *s, int64_t boundary, int64_t lane) {
-    return (const char *)vector_of(s, boundary) + lane * s->r->plan->size;
-}
-
-// Gradients of a lane by the loop, from the first that is not finite on.
-static void mend(const strand *s, int64_t lane) {
+// Gradients of a lane by the loop, from boundary l on.
+static void mend(const strand *s, int64_t lane, int64_t l) {
     const run *r = s->r;
     const dpcr_bppsa_plan *p = r->plan;
     const int64_t size = p->size, sequence = s->sequence + lane;
     char *x = (char *)s->slot + s->layout->spare, *y = x + p->widest * size;
-    int64_t l = p->length - 1;
-    while (l >= 0 && all_finite(p->dtype, lane_of(s, l, lane), p->widths[l], s->lanes)) l--;
     for (int64_t i = 0; l >= 0 && i < p->widths[l + 1]; i++)
         memcpy(x + i * size, lane_of(s, l + 1, lane) + i * s->lanes * size, (size_t)size);
     for (; l >= 0 && !dpcri_watch_stopped(r->watch); l--) {
@@ -180,9 +289,20 @@ static void mend(const strand *s, int64_t lane) {
 
 static void mend_lanes(const strand *s) {
     const dpcr_bppsa_plan *p = s->r->plan;
-    if (p->cost.compositions == 0 || dpcri_watch_stopped(s->r->watch)) return;
-    if (all_finite(p->dtype, vector_of(s, 0), p->vector_at[p->length + 1] * s->lanes, 1)) return;
-    for (int64_t g = 0; g < s->rows; g++) mend(s, g);
+    look k = {.s = s};
+    if (p->cost.compositions == 0 || p->dtype == DPCR_U32) return;
+    assert(s->lanes <= MOST_LANES);
+    for (int64_t g = 0; g < s->rows; g++) k.from[g] = -1;
+    k.tasks = dpcri_task_count(p->operation_count, p->cost.loop_flops * (double)s->lanes / (double)p->operation_count);
+    if (k.tasks > MOST_TASKS) k.tasks = MOST_TASKS;
+    dpcri_parallel(p->context, k.tasks, look_task, &k);
+    if (dpcri_watch_stopped(s->r->watch)) return;
+    const bool finite = all_finite(p->dtype, vector_of(s, 0), p->vector_at[p->length + 1] * s->lanes, 1);
+    for (int64_t g = 0; g < s->rows; g++) {
+        int64_t l = finite ? -1 : p->length - 1;
+        while (l >= 0 && all_finite(p->dtype, lane_of(s, l, g), p->widths[l], s->lanes)) l--;
+        mend(s, g, l > k.from[g] ? l : k.from[g]);
+    }
 }
 
 static void run_strand(void *argument, int64_t i) {

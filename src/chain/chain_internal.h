@@ -29,12 +29,13 @@ typedef struct dpcri_linear {
     int64_t z_step, z_row;
     dpcri_watch *watch;  // stopped, the rest is left out; NULL: runs to its end
     // Of a chain that is solved in place: set where chunks do not join, whose states are then wrong, and whose b is
-    // gone; blelloch never sets it. NULL: nobody looks.
+    // gone; pcr and blelloch, which have b until they have looked, never set it. NULL: nobody looks.
     bool *lost;
 } dpcri_linear;
 
 // Bytes of workspace for any range of at most `length` steps and `rows` rows of this form, for the scheme in `options`
-// (all fields set: see dpcri_chain_defaults). SIZE_MAX on overflow.
+// (all fields set: see dpcri_chain_defaults); in place too, and with a look at it where `lost` is not NULL. SIZE_MAX on
+// overflow.
 size_t dpcri_linear_workspace(const dpcri_linear *problem, const dpcr_chain_options *options);
 
 // Fills every zero field of options from the shape alone (chunk from `length`; AUTO is an error here).

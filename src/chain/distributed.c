@@ -14,7 +14,8 @@
 // products may overflow where the loop does not, so from there on the ranks run in order.
 //
 // After 3 each rank looks whether what goes out of it is what the scan told the next one (joins.h): products may also
-// underflow, and stay finite where a state does not. From the first that does not join the ranks run in order too.
+// underflow, and stay finite where a state does not. From the first that does not join the ranks run in order too;
+// where a rank whose b is gone, as its z took b's place, would have to, all ranks refuse.
 //
 // Work of a rank in between: a composition and two applications a step; of the first and second of two: one. Depth 2 n
 // + log2 P rounds. One message a round: batch (w + values) numbers; and one of batch w to the rank before.
@@ -60,6 +61,7 @@ typedef struct job {
     dpcr_chain_plan *plan;  // of a rank that goes through its range once
     dpcri_watch watch;
     bool stopped;      // by the caller's cancel function: what goes out of here is worth nothing, and all get to know
+    bool lost;         // so is it where a chain in place would have to go on in order (dpcri_linear.lost)
     int64_t in_order;  // step of the whole recurrence from which this rank ran in order; the length: it did not
     dpcr_distributed_report report;
 } job;
@@ -256,6 +258,7 @@ static dpcr_status prepare(job *j, dpcr_error *error) {
     dpcri_linear chain = dpcri_plan_linear(j->plan, &j->a, j->shape.transposed);
     chain.b = j->b.data, chain.b_step = j->b.step, chain.b_row = j->b.row;
     chain.z = j->z.data, chain.z_step = j->z.step, chain.z_row = j->z.row;
+    chain.lost = &j->lost;
     int64_t chunk = j->options.chunk ? j->options.chunk : default_chunk(j->shape.length);
     if (j->shape.length > 0 && chunk > j->shape.length) chunk = j->shape.length;
     const double applications = (double)j->shape.length * (double)j->shape.batch,
@@ -353,6 +356,14 @@ static void put_first(job *j, const void *g) {
     f->kernels->table[DPCRI_APPLY][DPCR_IDENTITY](&span);
 }
 
+// By the loop, what put_first put there.
+static void run_loop(job *j) {
+    dpcri_flow f = j->range.flow;
+    f.b = f.z, f.b_step = f.z_step, f.b_row = f.z_row;
+    for (int64_t row = 0; row < f.rows; row++) dpcri_flow_loop(&f, 0, f.n, row, NULL);
+    j->in_order = j->before;
+}
+
 static dpcr_status run_once(job *j, const void *g, dpcr_error *error) {
     const bool reversed = j->shape.transposed != 0;
     const dpcri_view start = {.data = (void *)(uintptr_t)g, .row = j->shape.transition.rows};
@@ -364,6 +375,11 @@ static dpcr_status run_once(job *j, const void *g, dpcr_error *error) {
     if (g && reversed) put_first(j, g);
     const dpcr_status status = dpcr_chain_execute(j->plan, &a, &b, g && !reversed ? &z0 : NULL, &z, j->plan_space,
                                                   dpcr_chain_plan_workspace(j->plan), &report, error);
+    if (status == DPCR_ERROR_UNSUPPORTED && j->b.data != j->z.data) {  // in place for put_first's sake alone
+        put_first(j, g);
+        run_loop(j);
+        return dpcri_plan_finished(j->range.flow.watch, function, error);
+    }
     j->report.compositions += report.compositions;
     j->report.applications += report.applications;
     j->report.depth += report.depth;
@@ -463,16 +479,24 @@ static bool is_finite(const job *j, const void *g, int64_t row) {
     return dpcri_flow_finite(f, dpcri_at(f, g, row * f->w), f->w);
 }
 
-// Stopping is no failure for those who wait: they get on to where all hear of it.
+// Stopping, or a chain that is lost in place, is no failure for those who wait: they get on to where all hear of it.
 static dpcr_status hear(job *j, dpcr_status status) {
-    if (status != DPCR_ERROR_CANCELLED) return status;
-    j->stopped = true;
+    if (status != DPCR_ERROR_CANCELLED && status != DPCR_ERROR_UNSUPPORTED) return status;
+    j->stopped = j->stopped || status == DPCR_ERROR_CANCELLED;
+    j->lost = j->lost || status == DPCR_ERROR_UNSUPPORTED;
     return DPCR_OK;
 }
 
 static dpcr_status fail_stopped(const job *j, int64_t rank, dpcr_error *error) {
     if (j->stopped) return dpcri_fail_stopped(error, function);
     return dpcri_fail(error, DPCR_ERROR_CANCELLED, "rank %lld: %s: stopped by its caller's cancel function",
+                      (long long)rank, function);
+}
+
+static dpcr_status fail_lost(int64_t rank, dpcr_error *error) {
+    return dpcri_fail(error, DPCR_ERROR_UNSUPPORTED,
+                      "rank %lld: %s: products of this chain's transitions lose what its states keep, and z has taken "
+                      "b's place; wanted an array of its own",
                       (long long)rank, function);
 }
 
@@ -508,7 +532,8 @@ static dpcr_status take_start(job *j, const void *g, bool again, dpcr_error *err
         void *const to = (char *)(uintptr_t)g + (size_t)row * bytes;
         memcpy(to, came + (size_t)row * bytes, bytes);
         j->moved[row] = 1;
-        if (again && reduces(j)) dpcri_range_again(&j->range, row, to);
+        if (again && reduces(j) && j->b.data == j->z.data) j->lost = true;
+        if (again && reduces(j) && !j->lost) dpcri_range_again(&j->range, row, to);
     }
 done:
     return status;
@@ -607,13 +632,16 @@ done:
 // The counts of all ranks, from their lengths.
 static dpcr_status count_all(job *j, dpcr_error *error) {
     dpcr_status status;
+    enum { STOPPED = -1, LOST = -2 };
     typedef struct counts {
         int64_t compositions, applications, depth, in_order;
     } counts;
     dpcr_distributed_report *r = &j->report;
     const int64_t ranks = j->carried.comm.ranks;
     const counts mine = {r->compositions + j->range.compositions, r->applications + j->range.applications, r->depth,
-                         j->stopped ? -1 : j->in_order};
+                         j->stopped ? STOPPED
+                         : j->lost  ? LOST
+                                    : j->in_order};
     counts *all = (counts *)j->all;  // smaller than what lay there
     static_assert(sizeof(counts) <= sizeof(hello), "the counts take the place of the first words");
     DPCR_TRY(dpcri_gather_all(&j->carried.comm, &mine, sizeof mine, all, error));
@@ -621,7 +649,8 @@ static dpcr_status count_all(job *j, dpcr_error *error) {
     *r = (dpcr_distributed_report){
         .workspace_bytes = r->workspace_bytes, .summary_bytes = r->summary_bytes, .finished_from = j->length};
     for (int64_t p = 0; p < ranks; p++) {
-        if (all[p].in_order < 0) DPCR_TRY(fail_stopped(j, p, error));
+        if (all[p].in_order == STOPPED) DPCR_TRY(fail_stopped(j, p, error));
+        if (all[p].in_order == LOST) DPCR_TRY(fail_lost(p, error));
         r->compositions += all[p].compositions;
         r->applications += all[p].applications;
         once = once > all[p].depth ? once : all[p].depth;

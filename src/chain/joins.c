@@ -14,7 +14,7 @@
 
 #include "kern/chunked.h"
 
-enum { MOST_BLOCK = 64 };
+enum { MOST_BLOCK = 512 };  // components that mix whose rounding is followed
 
 dpcri_chunk_states dpcri_joint_ends(const dpcri_flow *f, const dpcri_joint *j) {
     const int64_t last = (j->first + j->chunk - 1) * f->z_step + j->row * f->z_row;
@@ -150,7 +150,7 @@ bool dpcri_joins(const dpcri_flow *f, const dpcri_joint *j, int64_t c) {
         sum_of(f, j, j->first + (c + 1) * j->chunk - 1, first, k, i - first, NULL, &terms);
         if (off <= bound * terms) continue;
         if (off <= products * dpcri_joins_least(f)) continue;
-        if (k > MOST_BLOCK) return f->z == f->b;  // in place, where nothing can be done again, in doubt it joins
+        if (k > MOST_BLOCK) return false;  // in doubt it does not join
         if (first != block) disturb(f, j, c, first, k, disturbed);
         block = first;
         if (!(off <= products * disturbed[i - first])) return false;

@@ -48,7 +48,7 @@ double dpcri_joins_least(const dpcri_flow *flow);
 // Sizes of what component i of state m of a sequence is the sum of.
 double dpcri_joins_terms(const dpcri_flow *flow, int64_t m, int64_t row, int64_t i);
 
-// How far rounding leads that component within the last n steps up to m; 0 for blocks wider than 64, where rounding is
+// How far rounding leads that component within the last n steps up to m; 0 for blocks wider than 512, where rounding is
 // not followed.
 double dpcri_joins_disturbed(const dpcri_flow *flow, int64_t m, int64_t n, int64_t row, int64_t i);
 

@@ -197,7 +197,9 @@ dpcr_status dpcr_chain_plan_create(dpcr_context *context, const dpcr_chain_shape
     for (int shared = 0; shared < 2; shared++)
         made->fused[shared] = given.scheme == DPCR_SCHEME_AUTO && !given.typical && lives_by_fused(made, shared);
     const dpcri_view none = {0};
-    const dpcri_linear whole = dpcri_plan_linear(made, &none, shape->transposed);
+    bool lost = false;
+    dpcri_linear whole = dpcri_plan_linear(made, &none, shape->transposed);
+    whole.lost = &lost;
     made->workspace = dpcri_linear_workspace(&whole, &made->options);
     dpcr_chain_options overlap;
     if (made->may_overlap &&

@@ -5,7 +5,8 @@
 //   1  chunks of C steps, side by side as the kernels' rows: M_c = A_last ... A_first, v_c = the chunk run from zero
 //   2  M = M_{K-1} ... M_0,  v by the loop over (M_c, v_c)
 //   3  g_c = M_c g_{c-1} + v_c from the g that comes in, then every chunk from its own, side by side
-//   4  what really goes out of them against g_c: where they do not join (joins.h), a sequence goes on in order
+//   4  what really goes out of them against g_c: where they do not join (joins.h), a sequence goes on in order; where z
+//      is b, which is gone, nothing can, and flow->lost says so
 //
 // Chunks are fixed by the range's length, so bits do not depend on threads. Work a step: one composition and two
 // applications; memory K (w + values).
@@ -254,6 +255,10 @@ static void look(dpcri_range *r, int64_t row) {
             .goes_out = f->transposed,
         };
         if (dpcri_joins(f, &joint, 0)) continue;
+        if (f->z == f->b) {
+            *f->lost = true;
+            return;
+        }
         start_from_end(r, c, row);
         run_in_order(r, c + 1, row);
         if (start_of(r, c + 1) < r->in_order) r->in_order = start_of(r, c + 1);
@@ -280,7 +285,7 @@ void dpcri_range_apply(dpcri_range *r, const void *g) {
             if (c < last) mend_starts(r, c);
         }
     }
-    for (int64_t row = 0; f->z != f->b && row < f->rows; row++) look(r, row);
+    for (int64_t row = 0; row < f->rows; row++) look(r, row);
     r->applications += f->rows * (r->chunks.count - 1 + f->n - (f->transposed ? r->chunks.count : 0));
 }
 

@@ -55,9 +55,11 @@ static void carve(const dpcr_solve_plan *plan, dpcri_arena *arena, dpcri_backwar
     if (!dpcri_mul(plan->backward_window, steps->batch, &states) || !dpcri_mul(states, values, &numbers))
         arena->overflow = true;
     space->a = dpcri_arena_take(arena, numbers, real);
+    bool lost = false;
     const dpcri_linear shape = {.transition = steps->jacobian,
                                 .dtype = steps->dtype,
                                 .transposed = 1,
+                                .lost = &lost,
                                 .length = plan->backward_window,
                                 .rows = steps->batch};
     size_t linear = dpcri_linear_workspace(&shape, &plan->transposed);

@@ -148,15 +148,28 @@ double dpcri_cost_overlap(const dpcri_outlook *o, int64_t chunk, int64_t warm_up
 
 static double compose_flops(const dpcr_transition *t) { return dpcr_transition_compose_flops(t); }
 
+static double linear_rate(const dpcri_outlook *o) { return jacobian_efficiency * o->machine.flops * threads_of(o); }
+
+static double apply_seconds(const dpcri_outlook *o, double least) {
+    return more(least, dpcr_transition_apply_flops(&o->steps->jacobian) / linear_rate(o));
+}
+
+static double least_span(const dpcri_outlook *o) {
+    return o->steps->jacobian.structure != DPCR_DENSE ? 0 : span_seconds / threads_of(o);
+}
+
+// An application a step, side by side.
+static double look_seconds(const dpcri_outlook *o) {
+    return length_of(o) * batch_of(o) * apply_seconds(o, least_span(o)) + region_seconds(o);
+}
+
 // Products of transitions wait for no latency but in the loop, whose width is that of what mixes.
 static double linear_seconds(const dpcri_outlook *o, dpcr_scheme scheme) {
     const dpcr_transition *t = &o->steps->jacobian;
     const double rows = batch_of(o);
-    const double rate = jacobian_efficiency * o->machine.flops * threads_of(o);
     const bool fused = rows == 1 && scheme == DPCR_SCHEME_CHUNKED && t->rows <= 4;  // src/chain/windows.c
-    const double least = fused || t->structure != DPCR_DENSE ? 0 : span_seconds / threads_of(o);
-    const double apply = more(least, dpcr_transition_apply_flops(t) / rate),
-                 compose = more(least, compose_flops(t) / rate);
+    const double least = fused ? 0 : least_span(o), apply = apply_seconds(o, least),
+                 compose = more(least, compose_flops(t) / linear_rate(o));
     const double n = length_of(o), levels = n > 1 ? ceil(log2(n)) : 1;
     const double region = region_seconds(o);
     const double mixed = t->structure == DPCR_DENSE   ? (double)t->rows
@@ -310,7 +323,9 @@ static double backward_by(const dpcri_outlook *o, dpcr_scheme scheme) {
         return more(rows * (step + apart) * length_of(o), pass_seconds(o, BACK, all, ceil(batch_of(o) / rows))) +
                rows * window_seconds;
     }
-    return evaluation_seconds(o, BACK, dpcri_cost_lane(o)) + linear_seconds(o, scheme) +
+    // The states of pcr and blelloch are looked at once more (src/chain/recheck.h), those of a Newton sweep are not.
+    const bool looks = scheme == DPCR_SCHEME_PCR || scheme == DPCR_SCHEME_BLELLOCH;
+    return evaluation_seconds(o, BACK, dpcri_cost_lane(o)) + linear_seconds(o, scheme) + (looks ? look_seconds(o) : 0) +
            2 * call_seconds * ceil(more(1, length_of(o) / 256) / threads_of(o));
 }
 

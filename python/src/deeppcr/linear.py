@@ -315,7 +315,7 @@ def linear_chain(
         Steps a chunk, for the schemes that have some; 0 for the default.
     out : ndarray, optional
         Where the result goes: shape and dtype of the result, its last dimension contiguous. May be `b`; where
-        products of the transitions lose what the states keep, "chunked" then raises `UnsupportedError`, and "blelloch" does not look.
+        products of the transitions lose what the states keep, "chunked" then raises `UnsupportedError`.
     report : bool
         Also return a `ChainReport`.
 
