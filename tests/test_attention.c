@@ -290,6 +290,26 @@ static void stops_when_asked(void **state) {
     free(o);
 }
 
+// Of no steps either; where nothing is wanted there is nothing to do, however many sequences there are.
+static void stops_among_states_of_no_steps(void **state) {
+    (void)state;
+    enum { BATCH = 1 << 13, WIDTH = 16 };
+    const int64_t rows[4] = {BATCH, 0, 1, WIDTH}, s[4] = {BATCH, 1, WIDTH, WIDTH}, many = INT64_C(1) << 40;
+    float *memory = calloc((size_t)BATCH * WIDTH * WIDTH, sizeof *memory);
+    dpcr_array q = dpcr_array_make(NULL, DPCR_F32, 4, rows);
+    const dpcr_array states = dpcr_array_make(memory, DPCR_F32, 4, s);
+    const dpcr_attention in = {.size = sizeof in, .q = &q, .k = &q, .v = &q, .scale = 1};
+    const dpcr_attention_gradients out = {.size = sizeof out, .s0 = &states}, none = {.size = sizeof none};
+    dpcr_context *context = context_of(2, asked);
+    assert_int_equal(dpcr_attention_scan(context, &in, &q, &states, NULL, NULL), DPCR_ERROR_CANCELLED);
+    assert_int_equal(dpcr_attention_adjoint(context, &in, &q, NULL, NULL, &out, NULL), DPCR_ERROR_CANCELLED);
+    q.shape[0] = many;
+    assert_int_equal(dpcr_attention_scan(context, &in, &q, NULL, NULL, NULL), DPCR_OK);
+    assert_int_equal(dpcr_attention_adjoint(context, &in, &q, NULL, NULL, &none, NULL), DPCR_OK);
+    dpcr_context_destroy(context);
+    free(memory);
+}
+
 static void refused(dpcr_context *context, problem *p, bool back, dpcr_status wanted, const char *words) {
     dpcr_error error = {0};
     const dpcr_status status = back ? dpcr_attention_adjoint(context, &p->in, &p->at[GO], NULL, NULL, &p->out, &error)
@@ -394,6 +414,7 @@ int main(void) {
         cmocka_unit_test(forgets),
         cmocka_unit_test(takes_any_stride_of_one),
         cmocka_unit_test(stops_when_asked),
+        cmocka_unit_test(stops_among_states_of_no_steps),
         cmocka_unit_test(refuses),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 // What the planner measures: ways in turn and in pairs, with gradients; what it remembers of that; races; refused
-// memory.
+// memory; callbacks that abort, measured or not.
 
 #include "base/random.h"
 #include "budget.h"
@@ -651,6 +651,100 @@ static void no_room_for_stand_ins(void **state) {
     }
 }
 
+// ---- callbacks that abort ----
+
+enum { ADVANCE, LINEARISE, ADJOINT, WINDOW, COARSE, CALLBACKS };
+
+// Callbacks of which one returns `code` when it is called for the time `bad`.
+typedef struct moody {
+    chain c;
+    int calls[CALLBACKS], all;
+    int callback, bad, code;
+    int at;  // of all calls
+} moody;
+
+static int mood(moody *m, int callback) {
+    m->all++;
+    if (++m->calls[callback] != m->bad || callback != m->callback) return 0;
+    m->at = m->all;
+    return m->code;
+}
+
+static int moody_advance(void *user, const dpcr_span *span, const dpcr_array *in, const dpcr_array *states,
+                         const dpcr_array *last, const dpcr_array *tape) {
+    const int code = mood(user, ADVANCE);
+    return code ? code : chain_advance(&((moody *)user)->c, span, in, states, last, tape);
+}
+
+static int moody_linearise(void *user, const dpcr_span *span, const dpcr_array *in, const dpcr_array *f,
+                           const dpcr_array *a) {
+    const int code = mood(user, LINEARISE);
+    return code ? code : chain_linearise(&((moody *)user)->c, span, in, f, a);
+}
+
+static int moody_adjoint(void *user, const dpcr_span *span, const dpcr_array *in, const dpcr_array *tape,
+                         const dpcr_array *direct, const dpcr_array *last, const dpcr_array *adjoint,
+                         const dpcr_array *first_out) {
+    const int code = mood(user, ADJOINT);
+    return code ? code : chain_adjoint(&((moody *)user)->c, span, in, tape, direct, last, adjoint, first_out);
+}
+
+static int moody_window(void *user, const dpcr_span *span, const dpcr_array *in, const dpcr_array *states,
+                        dpcr_window *window) {
+    (void)span, (void)in, (void)states, (void)window;
+    const int code = mood(user, WINDOW);
+    return code ? code : 1;
+}
+
+static int moody_coarse(void *user, const dpcr_span *span, const dpcr_array *in, const dpcr_array *last) {
+    const int code = mood(user, COARSE);
+    return code ? code : chain_advance(&((moody *)user)->c, span, in, NULL, last, NULL);
+}
+
+// Plans while that call returns `code`.
+static dpcr_status plan_moody(moody *m, bool weighed, dpcr_planning planning, int code, dpcr_error *error) {
+    dpcr_steps steps = chain_steps(&m->c);
+    const double zeros[6] = {0};
+    const dpcr_array start = dpcr_array_make((void *)(uintptr_t)zeros, DPCR_F64, 2, (const int64_t[]){3, 2});
+    const dpcr_solve_options options = {
+        .size = sizeof options, .planning = planning, .planning_seconds = weighed ? 0.1 : 0.01, .start = &start};
+    dpcr_context *context = solving_context(1);
+    dpcr_solve_plan *plan = NULL;
+    steps.user = m, steps.lanes = 8, steps.gradient = NULL;
+    steps.advance = moody_advance, steps.linearise = moody_linearise, steps.adjoint = moody_adjoint;
+    steps.window = moody_window;
+    if (weighed) steps.coarse = moody_coarse;
+    memset(m->calls, 0, sizeof m->calls);
+    m->all = m->at = 0, m->code = code;
+    const dpcr_status status = dpcr_solve_plan_create(context, &steps, &options, &plan, error);
+    assert_true((status == DPCR_OK) == (plan != NULL));
+    dpcr_solve_plan_destroy(plan);
+    dpcr_context_destroy(context);
+    return status;
+}
+
+// Whichever of planning's calls returns it; a positive code tells it nothing.
+static void planning_ends_with_a_callbacks_negative_code(void **state) {
+    (void)state;
+    int heeded[CALLBACKS] = {0};
+    for (int k = 0; k < 4 * CALLBACKS; k++) {
+        const dpcr_planning planning = k % 4 / 2 ? DPCR_PLANNING_MEASURE : DPCR_PLANNING_ESTIMATE;
+        const bool weighed = k % 2;
+        for (int bad = 1;; bad *= 4) {
+            moody m = {.c = chain_of(step_forgets, 400, 2, DPCR_F64), .callback = k / 4, .bad = bad};
+            dpcr_error error = {0};
+            const dpcr_status status = plan_moody(&m, weighed, planning, -42, &error);
+            if (m.at == 0) break;  // it was made before
+            if (status != DPCR_ERROR_CALLBACK || error.code != -42) fail_msg("%d: call %d was not heeded", k, bad);
+            assert_non_null(strstr(error.text, "code -42"));
+            if (!weighed && planning == DPCR_PLANNING_ESTIMATE) assert_int_equal(m.all, m.at);
+            assert_int_equal(plan_moody(&m, weighed, planning, 7, &error), DPCR_OK);
+            heeded[k / 4]++;
+        }
+    }
+    for (int i = 0; i < CALLBACKS; i++) assert_true(heeded[i] > 0);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(both_passes_are_measured_together),
@@ -666,6 +760,7 @@ int main(void) {
         cmocka_unit_test(one_stall_decides_nothing),
         cmocka_unit_test(what_others_left_in_caches_does_not_count),
         cmocka_unit_test(no_room_for_stand_ins),
+        cmocka_unit_test(planning_ends_with_a_callbacks_negative_code),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -418,6 +418,28 @@ static void stops_when_asked(void **state) {
     free(y);
 }
 
+// Of no steps either; where nothing is wanted there is nothing to do, however many sequences there are.
+static void stops_among_states_of_no_steps(void **state) {
+    (void)state;
+    enum { BATCH = 1 << 12, CHANNELS = 64 };
+    const int64_t rows[3] = {BATCH, CHANNELS, 0}, a[2] = {CHANNELS, 1}, shared[4] = {BATCH, 1, 1, 0};
+    const int64_t h[3] = {BATCH, CHANNELS, 1}, many = INT64_C(1) << 40;
+    float rate = 0, *memory = calloc((size_t)BATCH * CHANNELS, sizeof *memory);
+    dpcr_array u = dpcr_array_make(NULL, DPCR_F32, 3, rows), rates = dpcr_array_make(&rate, DPCR_F32, 2, a),
+               b = dpcr_array_make(NULL, DPCR_F32, 4, shared);
+    const dpcr_array states = dpcr_array_make(memory, DPCR_F32, 3, h);
+    memset(rates.strides, 0, sizeof rates.strides);
+    const dpcr_selective in = {.size = sizeof in, .u = &u, .delta = &u, .a = &rates, .b = &b, .c = &b};
+    const dpcr_selective_gradients out = {.size = sizeof out, .h0 = &states};
+    dpcr_context *context = context_of(2, asked);
+    assert_int_equal(dpcr_selective_scan(context, &in, &u, &states, NULL, NULL), DPCR_ERROR_CANCELLED);
+    assert_int_equal(dpcr_selective_adjoint(context, &in, &u, NULL, NULL, &out, NULL), DPCR_ERROR_CANCELLED);
+    u.shape[0] = b.shape[0] = many;
+    assert_int_equal(dpcr_selective_scan(context, &in, &u, NULL, NULL, NULL), DPCR_OK);
+    dpcr_context_destroy(context);
+    free(memory);
+}
+
 static dpcr_status there_and_back(dpcr_context *context, void *user) {
     const problem *p = user;
     const dpcr_status status = dpcr_selective_scan(context, &p->in, &p->at[Y], NULL, NULL, NULL);
@@ -552,6 +574,7 @@ int main(void) {
         cmocka_unit_test(takes_any_stride_of_one_step),
         cmocka_unit_test(sums_over_many_steps),
         cmocka_unit_test(stops_when_asked),
+        cmocka_unit_test(stops_among_states_of_no_steps),
         cmocka_unit_test(refuses),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

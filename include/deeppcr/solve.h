@@ -109,9 +109,11 @@ typedef struct dpcr_rehearsal {
 // All callbacks return 0; a negative code aborts (DPCR_ERROR_CALLBACK, the code is kept in the error). A positive code
 // of advance or linearise makes the span's results not finite, for all its rows: a callback that can tell them apart
 // writes NaN where it cannot go on and returns 0. (Of lanes that advance had together each is then asked for again by
-// itself, unless `last` was `in`.) adjoint and gradient abort with any code but 0. Arrays are in the
-// chain's dtype, the last dimension contiguous, the others strided; rows are relative to span->row. A callback may be
-// called from several threads at once, with disjoint outputs, when `concurrent` is set.
+// itself, unless `last` was `in`.) adjoint and gradient abort with any code but 0. A negative code aborts
+// dpcr_solve_plan_create too, whose calls, where something is left to AUTO, are at states of the planner's own; a
+// positive one tells it nothing. Arrays are in the chain's dtype, the last dimension contiguous, the others strided;
+// rows are relative to span->row. A callback may be called from several threads at once, with disjoint outputs, when
+// `concurrent` is set.
 typedef struct dpcr_steps {
     size_t size;  // sizeof(dpcr_steps) of the caller
     void *user;

@@ -303,6 +303,22 @@ def test_what_a_step_raises_comes_through(rng):
     assert caught.value.what == "what step returned" and caught.value.got == "of shape (1, 1)"
 
 
+@pytest.mark.parametrize("method", ["auto", "sequential"])
+def test_what_a_step_raises_while_it_is_planned_comes_through(method):
+    for at in (3, 4, 6, 8):  # the first two are timed before
+        calls = [0]
+
+        def step(z, l):
+            calls[0] += 1
+            if calls[0] == at:
+                raise SystemExit(f"call {at}")
+            return 0.5 * z + 1
+
+        with pytest.raises(SystemExit, match=f"call {at}"):
+            deeppcr.plan(step, np.ones(2), 200, method=method)
+        assert calls[0] == at
+
+
 @pytest.mark.parametrize("method", ["sequential", "overlap", "jacobi"])
 def test_a_handler_of_ctrl_c_that_raises_nothing(method):
     """It runs once, and what was given up halfway is a KeyboardInterrupt as everywhere; what was whole by then is given."""

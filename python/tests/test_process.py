@@ -188,6 +188,35 @@ def test_children_after_fork():
     assert child.returncode == 0 and out.strip() == "done", err
 
 
+@pytest.mark.skipif("asan" in os.environ.get("LD_PRELOAD", ""), reason="its own locks do not survive a fork among threads")
+def test_a_child_takes_over_a_plan_that_another_thread_was_in():
+    child = python("""
+        import os, signal, threading, numpy as np, deeppcr
+        inside, go_on, parent = threading.Event(), threading.Event(), os.getpid()
+        def step(z, l):
+            if os.getpid() == parent and threading.current_thread() is not threading.main_thread():
+                inside.set()
+                go_on.wait()
+            return .5 * z + 1
+        plan = deeppcr.plan(step, np.ones(2), 50, method="sequential")
+        wanted, found = plan.solve(np.ones(2)).z, []
+        busy = threading.Thread(target=lambda: found.append(plan.solve(np.ones(2), progress=found.append).z))
+        busy.start()
+        inside.wait()
+        pid = os.fork()
+        if pid == 0:
+            signal.alarm(20)
+            os._exit(0 if np.array_equal(plan.solve(np.ones(2)).z, wanted) and not found else 1)
+        assert os.waitpid(pid, 0)[1] == 0
+        go_on.set()
+        busy.join()
+        assert np.array_equal(found[-1], wanted) and plan.solve(np.ones(2)).z.shape == wanted.shape
+        print("done")
+    """)
+    out, err = finished(child)
+    assert child.returncode == 0 and out.strip() == "done", err
+
+
 @pytest.mark.skipif("asan" in os.environ.get("LD_PRELOAD", ""), reason="it sees threads that never end")
 def test_daemons_at_work_when_python_ends():
     """They ask still whether to stop when the package's modules are gone; an object that goes late leaves them the time."""

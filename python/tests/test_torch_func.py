@@ -4,6 +4,9 @@ into, views that are to be negated. All as it does to torch.nn's modules."""
 import concurrent.futures
 import copy
 import gc
+import os
+import signal
+import threading
 
 import pytest
 
@@ -15,6 +18,7 @@ from torch.utils.checkpoint import checkpoint  # noqa: E402
 import deeppcr  # noqa: E402
 import deeppcr.torch as ours  # noqa: E402
 from deeppcr import _abi, _engine, _library, _ready  # noqa: E402
+from deeppcr.torch import recurrent  # noqa: E402
 
 func = pytest.importorskip("torch.func") if hasattr(torch, "func") else None
 FUNC = pytest.mark.skipif(func is None or not hasattr(torch.library, "register_vmap"), reason="a PyTorch without torch.func or vmap of operators")
@@ -268,6 +272,31 @@ def test_an_lstm_of_float32_has_derivatives_forward(options):
     loss = lambda v: single(v)[0].square().sum()  # noqa: E731
     close(func.hessian(loss)(x), torch.autograd.functional.hessian(loss, x), 1e-6)
     assert torch._C._get_mkldnn_enabled()  # as it was
+
+
+@pytest.mark.skipif("asan" in os.environ.get("LD_PRELOAD", ""), reason="its own locks do not survive a fork among threads")
+def test_a_child_finds_onednn_as_it_was():
+    """Where another thread of the parent had turned it off, and had its lock."""
+    inside, go_on = threading.Event(), threading.Event()
+
+    def turn():
+        with recurrent._without_onednn():
+            inside.set()
+            go_on.wait()
+
+    busy = threading.Thread(target=turn)
+    busy.start()
+    inside.wait()
+    pid = os.fork()
+    if pid == 0:
+        signal.alarm(20)
+        was = torch._C._get_mkldnn_enabled()
+        with recurrent._without_onednn():
+            off = not torch._C._get_mkldnn_enabled()
+        os._exit(0 if was and off and torch._C._get_mkldnn_enabled() else 1)
+    go_on.set()
+    busy.join()
+    assert os.waitpid(pid, 0)[1] == 0 and torch._C._get_mkldnn_enabled()
 
 
 @FUNC

@@ -304,7 +304,8 @@ static dpcr_status run(job *j, bool back, dpcr_error *error) {
         return dpcri_fail(error, DPCR_ERROR_MEMORY, "%s: no memory for sums and states (%zu bytes)", j->call, bytes);
     void *memory = arena.base;
     carve(j, &arena);
-    const double flops = flops_of(j, (double)j->length, j->values, back) * (double)(j->batch * j->heads);
+    const double steps = j->length > 0 ? (double)j->length : 1;  // of none there are states to copy
+    const double flops = flops_of(j, steps, j->values, back) * (double)(j->batch * j->heads);
     j->watch = dpcri_watch_begin(&watch, j->context, flops);
     atomic_init(&j->next, 0);
     dpcri_parallel(j->context, j->workers, back ? back_worker : forward_worker, j);
@@ -342,7 +343,7 @@ dpcr_status dpcr_attention_scan(dpcr_context *context, const dpcr_attention *in,
                                  {"v", in->v, DPCRI_READ},       {"g", in->g, DPCRI_READ},
                                  {"beta", in->beta, DPCRI_READ}, {"s0", goes_on ? NULL : in->s0, DPCRI_READ}};
     DPCR_TRY(dpcri_operands_apart(j.call, all, sizeof all / sizeof *all, error));
-    if (j.batch == 0) return DPCR_OK;
+    if (j.batch == 0 || (j.length == 0 && !last)) return DPCR_OK;
     cut(&j);
     j.tasks = j.batch * j.heads * j.slabs;
     j.bytes = j.kernels->forward_bytes(j.keys, j.slab);
@@ -396,7 +397,7 @@ dpcr_status dpcr_attention_adjoint(dpcr_context *context, const dpcr_attention *
     j.out = *gradients;
     DPCR_TRY(prepare(&j, in, error));
     DPCR_TRY(check_gradients(&j, error));
-    if (j.batch == 0) return DPCR_OK;
+    if (j.batch == 0 || (j.length == 0 && !gradients->s0)) return DPCR_OK;
     j.units = ceiling(j.group, UNIT);
     j.tasks = j.batch * j.groups * j.units;
     j.kept_bytes = j.kept ? 0 : kept_of_head(&j);

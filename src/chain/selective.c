@@ -443,7 +443,8 @@ static int64_t workers_of(const job *j) {
 // Runs all slabs; `numbers` beside the workers' scratch come first.
 static dpcr_status run(job *j, bool back, dpcr_error *error) {
     dpcri_watch watch;
-    const double flops = flops_of(j, (double)tiles_of(j), back) * (double)(j->batch * j->channels);
+    const int64_t tiles = tiles_of(j) > 0 ? tiles_of(j) : 1;  // of no steps there are states to copy
+    const double flops = flops_of(j, (double)tiles, back) * (double)(j->batch * j->channels);
     j->watch = dpcri_watch_begin(&watch, j->context, flops);
     atomic_init(&j->next, 0);
     dpcri_parallel(j->context, j->workers, back ? back_worker : forward_worker, j);
@@ -473,7 +474,7 @@ dpcr_status dpcr_selective_scan(dpcr_context *context, const dpcr_selective *in,
                                  {"z", in->z, DPCRI_READ},  {"delta_bias", in->delta_bias, DPCRI_READ},
                                  {"h0", in->h0, DPCRI_READ}};
     DPCR_TRY(dpcri_operands_apart(j.call, all, sizeof all / sizeof *all, error));
-    if (j.batch == 0 || j.channels == 0) return DPCR_OK;
+    if (j.batch == 0 || j.channels == 0 || (j.length == 0 && !last)) return DPCR_OK;
     cut_slabs(&j);
     j.workers = workers_of(&j);
     j.bytes = j.kernels->forward_bytes(j.blocks, j.states, by_lane(&j));

@@ -384,6 +384,8 @@ static dpcr_status sample_chain(dpcr_recurrent_plan *plan, const dpcr_recurrent_
     plan->layers[chain].products_user = NULL;
     plan->layers[chain].outer = (dpcri_grid){0};
     if (status == DPCR_OK) plan->chains[chain]->steps.rehearse = NULL;  // it was for this stage
+    if (status == DPCR_ERROR_CALLBACK)                                  // ours abort for one reason alone
+        return dpcri_fail(error, DPCR_ERROR_MEMORY, "recurrent_plan: no memory for a block of steps");
     if (status != DPCR_OK || chain / n->directions + 1 == n->options.layers) return status;
     const size_t bytes = dpcr_solve_plan_workspace(plan->chains[chain]);
     void *solve = bytes == SIZE_MAX ? NULL : dpcri_alloc(plan->context, bytes + 64);

@@ -47,6 +47,7 @@ typedef struct probe {
     bool bits;        // whether it matters when starts agree bit for bit, however late
     int64_t done;
     int64_t evaluations;
+    int code;                   // negative: the callback aborted with it
     double mean, worst, least;  // of log d over places and rows
     double apart;               // the largest distance beside the states' own size
     bool equal, finite;
@@ -132,14 +133,14 @@ static void measure_distances(probe *p) {
 
 // n more steps of all starts; false: the callback aborts, or somebody asked to stop.
 static bool run(probe *p, int64_t n) {
-    if (dpcri_watch_stopped(p->watch)) return false;
+    if (p->code < 0 || dpcri_watch_stopped(p->watch)) return false;
     const dpcr_span span = dpcri_span(p->done, p->places, p->stride, n, p->row, p->rows);
-    const bool ran = dpcri_advance(p->steps, &span, &p->a, NULL, &p->a, NULL) >= 0 &&
-                     dpcri_advance(p->steps, &span, &p->b, NULL, &p->b, NULL) >= 0;
+    p->code = dpcri_advance(p->steps, &span, &p->a, NULL, &p->a, NULL);
+    if (p->code == 0) p->code = dpcri_advance(p->steps, &span, &p->b, NULL, &p->b, NULL);
     p->done += n;
     p->evaluations += 2 * n * p->places * p->rows;
-    if (ran) measure_distances(p);
-    return ran;
+    if (p->code == 0) measure_distances(p);
+    return p->code == 0;
 }
 
 // Steps from `t` on until a distance of log d has come down to log wanted at this rate.
@@ -311,6 +312,7 @@ dpcri_contraction dpcri_contraction_of(dpcr_context *context, const dpcr_steps *
     p.b = dpcr_array_make(memory + bytes / 2, steps->dtype, 3, shape);
     found.memory = explore(&p, z0, tolerance, n, &found);
     found.evaluations = p.evaluations;
+    found.code = p.code;
     found.seconds = dpcri_seconds() - start;
     dpcri_free(context, memory);
     return found;

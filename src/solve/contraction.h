@@ -23,6 +23,7 @@ typedef struct dpcri_contraction {
     int64_t steps;    // run from each start at each place; of scouts, where they ended it
     int64_t evaluations;
     double seconds;  // that all of it took
+    int code;        // negative: the callback aborted with it
 } dpcri_contraction;
 
 // Runs at most `most` steps from two starts, zeros and the rows of z0 (NULL: a vector of its own), side by

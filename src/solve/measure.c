@@ -14,7 +14,6 @@ typedef struct trials {
     const dpcri_outlook *outlook;
     double reckoned;  // seconds, so far
     dpcr_context *context;
-    dpcri_watch *watch;
     bool backward, taped;  // taped: forward leaves a tape
     int64_t count;
     dpcr_solve_plan *plans[DPCRI_CANDIDATES];
@@ -48,27 +47,30 @@ static double clock_of_trials(void *argument) {
     return dpcri_seconds() + t->reckoned;
 }
 
-static dpcr_status run_back(trials *t, const dpcr_solve_plan *plan) {
+static bool run_back(trials *t, const dpcr_solve_plan *plan) {
+    dpcr_error error = {0};
     const double start = dpcri_seconds();
     const dpcr_status status = dpcr_solve_backward(plan, &t->z0, &t->z, t->tape.data ? &t->tape : NULL, NULL, &t->last,
-                                                   NULL, NULL, t->workspace, t->workspace_bytes, NULL, NULL);
+                                                   NULL, NULL, t->workspace, t->workspace_bytes, NULL, &error);
     const double seconds = dpcri_seconds() - start;
-    if (plan->steps.gradient) return status;
+    const bool ran = dpcri_planning_heeds_solve(t->outlook, status, &error);
+    if (plan->steps.gradient) return ran;
     const bool loop = dpcr_solve_plan_backward(plan) == DPCR_SCHEME_SEQUENTIAL;
     t->reckoned += dpcri_cost_with_gradients(t->outlook, loop, seconds) - seconds;
-    return status;
+    return ran;
 }
 
 static bool run_trial(void *argument, int64_t i) {
     trials *t = argument;
     const dpcr_array *tape = t->tape.data ? &t->tape : NULL;
     dpcr_solve_report report = {.size = sizeof report};
-    if (!t->plans[i] || dpcri_watch_stopped(t->watch)) return false;
-    const dpcr_status status = t->backward ? run_back(t, t->plans[i])
-                                           : dpcr_solve_execute(t->plans[i], &t->z0, &t->z, t->taped ? tape : NULL,
-                                                                t->workspace, t->workspace_bytes, &report, NULL);
-    if (dpcri_watch_heard(t->watch, status) || status != DPCR_OK) return false;
-    return t->backward || report.reason > 0 || report.reason == DPCR_REASON_NONFINITE;
+    dpcr_error error = {0};
+    if (!t->plans[i] || dpcri_planning_ends(t->outlook)) return false;
+    if (t->backward) return run_back(t, t->plans[i]);
+    const dpcr_status status = dpcr_solve_execute(t->plans[i], &t->z0, &t->z, t->taped ? tape : NULL, t->workspace,
+                                                  t->workspace_bytes, &report, &error);
+    if (!dpcri_planning_heeds_solve(t->outlook, status, &error)) return false;
+    return report.reason > 0 || report.reason == DPCR_REASON_NONFINITE;
 }
 
 static void fill(const dpcr_array *array, int64_t count, double value) {
@@ -190,12 +192,8 @@ static void sort_measured(dpcr_candidate *candidates, int64_t count, int64_t win
 }
 
 bool dpcri_measure(const dpcri_outlook *o, bool backward, dpcr_candidate *candidates, int64_t count, double seconds) {
-    trials t = {.outlook = o,
-                .context = o->context,
-                .watch = o->watch,
-                .backward = backward,
-                .taped = o->options->consume_tape,
-                .count = count};
+    trials t = {
+        .outlook = o, .context = o->context, .backward = backward, .taped = o->options->consume_tape, .count = count};
     double median[DPCRI_CANDIDATES];
     int64_t winner = -1;
     make_plans(&t, o, candidates);
@@ -208,11 +206,12 @@ bool dpcri_measure(const dpcri_outlook *o, bool backward, dpcr_candidate *candid
         if (backward && dpcr_solve_plan_create(o->context, o->steps, &by_loop, &solution, NULL) == DPCR_OK) {
             const size_t bytes = dpcr_solve_plan_workspace(solution);
             void *space = dpcri_alloc(o->context, bytes);
-            const dpcr_status status =
-                space || !bytes
-                    ? dpcr_solve_execute(solution, &t.z0, &t.z, t.tape.data ? &t.tape : NULL, space, bytes, NULL, NULL)
-                    : DPCR_ERROR_MEMORY;
-            ready = !dpcri_watch_heard(o->watch, status) && status == DPCR_OK;
+            const dpcr_array *tape = t.tape.data ? &t.tape : NULL;
+            dpcr_error error = {0};
+            const dpcr_status status = space || !bytes
+                                           ? dpcr_solve_execute(solution, &t.z0, &t.z, tape, space, bytes, NULL, &error)
+                                           : DPCR_ERROR_MEMORY;
+            ready = dpcri_planning_heeds_solve(o, status, &error);
             dpcri_free(o->context, space);
         }
         if (ready && backward) rehearse(&t, t.plans, count);
@@ -245,9 +244,7 @@ static bool run_pair(void *argument, int64_t i) {
     const pairs *p = argument;
     trials *t = p->t;
     dpcr_solve_plan *back = p->back[pair_of[i].back];
-    if (!back || !run_trial(t, pair_of[i].there)) return false;
-    const dpcr_status status = run_back(t, back);
-    return !dpcri_watch_heard(t->watch, status) && status == DPCR_OK;
+    return back && run_trial(t, pair_of[i].there) && run_back(t, back);
 }
 
 bool dpcri_measure_pair(const dpcri_outlook *o, const dpcr_candidate forward[2], const dpcr_candidate backward[2],
@@ -259,7 +256,7 @@ bool dpcri_measure_pair(const dpcri_outlook *o, const dpcr_candidate forward[2],
     back[2].chunk = f->chunk;
     const bool free = chunks && o->options->backward_chunk == 0;  // else the caller's stays
     const bool wanted[BACK] = {true, true, free && f->chunk != b->chunk, free && (f->chunk != 0 || b->chunk != 0)};
-    trials t = {.outlook = o, .context = o->context, .watch = o->watch, .taped = true, .count = THERE};
+    trials t = {.outlook = o, .context = o->context, .taped = true, .count = THERE};
     pairs p = {.t = &t};
     double median[PAIRS];
     int64_t winner = -1;

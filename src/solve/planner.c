@@ -54,6 +54,28 @@ static void sort_predicted(dpcri_list *l) {
         }
 }
 
+// ---- what ends it ----
+
+bool dpcri_planning_ends(const dpcri_outlook *o) { return *o->code < 0 || dpcri_watch_stopped(o->watch); }
+
+bool dpcri_planning_heeds(const dpcri_outlook *o, int code) {
+    if (code < 0 && *o->code == 0) *o->code = code;
+    return code == 0;
+}
+
+bool dpcri_planning_heeds_solve(const dpcri_outlook *o, dpcr_status status, const dpcr_error *error) {
+    if (status == DPCR_ERROR_CALLBACK) dpcri_planning_heeds(o, error->code);
+    return !dpcri_watch_heard(o->watch, status) && status == DPCR_OK;
+}
+
+static dpcr_status ended(const dpcri_outlook *o, dpcr_error *error) {
+    if (!dpcri_planning_ends(o)) return DPCR_OK;
+    if (*o->code == 0) return dpcri_fail_stopped(error, "plan");
+    return dpcri_fail_code(error, DPCR_ERROR_CALLBACK, *o->code, "plan: a callback aborted with code %d", *o->code);
+}
+
+// ---- what a chain allows ----
+
 static bool can_run_beside(const dpcri_outlook *o) {
     return o->steps->length >= DPCRI_LEAST_LENGTH && o->steps->batch > 0;
 }
@@ -227,7 +249,7 @@ static bool try_told(dpcri_outlook *o, dpcri_known *known) {
     const unsigned bits = o->options->start && !o->costs.at_best ? offered(o) : 0;
     const double loop = dpcri_cost_loop(o);
     bool learned = false;
-    for (int i = 0; i < DPCRI_TOLD; i++) {
+    for (int i = 0; i < DPCRI_TOLD && !dpcri_planning_ends(o); i++) {
         const bool parareal = dpcri_told[i] == DPCR_METHOD_PARAREAL;
         double sweeps = 0, work = 0;
         if (!(bits & 1u << i) || o->told[i] > 0) continue;
@@ -406,6 +428,8 @@ static dpcr_status choose(dpcr_solve_plan *plan, dpcri_outlook *o, dpcri_known *
     else
         list_forward(o, &l, known->warm_up, measure);
     sort_predicted(&l);
+    const dpcr_status status = ended(o, error);  // a method inside a callback was run
+    if (status != DPCR_OK) return status;
     if (known->chosen[slot]) {
         chosen = known->candidate[slot];
         chosen.backward = backward;
@@ -506,10 +530,12 @@ static bool wants_timing(const dpcri_outlook *o) {
 
 static void follow_starts(dpcr_solve_plan *plan, dpcri_outlook *o, int64_t usual) {
     const dpcr_steps *s = o->steps;
+    if (dpcri_planning_ends(o)) return;
     const int64_t most = wants_bits(o) ? s->length / (s->lanes > 1 ? PROBE_LANES_PART : PROBE_PART) : 0;
     plan->contraction = dpcri_contraction_of(plan->context, s, plan->options.start, tolerance_of(plan), wants_bits(o),
                                              most > usual ? most : usual, o->watch);
     o->evaluations += plan->contraction.evaluations;
+    dpcri_planning_heeds(o, plan->contraction.code);
 }
 
 static void recall(dpcr_solve_plan *plan, dpcri_outlook *o, dpcri_known *known) {
@@ -542,7 +568,7 @@ static double left_of_distance(dpcri_outlook *o) {
         const dpcr_array from = dpcr_array_make(memory + i * state, s->dtype, 3, shape),
                          to = dpcr_array_make(memory + (2 + i) * state, s->dtype, 3, shape);
         if (i == 1) ops->fill(&from, 0.5);
-        ran = s->coarse(s->user, &span, &from, &to) == 0;
+        ran = dpcri_planning_heeds(o, s->coarse(s->user, &span, &from, &to));
         o->evaluations++;
     }
     const double left = ran ? ops->distance(memory + 2 * state, memory + 3 * state, s->width) / 0.5 : 0;
@@ -654,11 +680,6 @@ static void look(dpcr_solve_plan *plan, dpcri_outlook *o, dpcri_known *known) {
     o->sweeps = known->sweeps ? known->sweeps : expected_sweeps(&o->contraction, o->steps->length);
 }
 
-static dpcr_status stopped(const dpcri_outlook *o, dpcr_error *error) {
-    if (!dpcri_watch_stopped(o->watch)) return DPCR_OK;
-    return dpcri_fail_stopped(error, "plan");
-}
-
 dpcr_status dpcri_planner_choose(dpcr_solve_plan *plan, dpcr_error *error) {
     const dpcr_solve_options asked = plan->options;
     const bool forward = asked.method == DPCR_METHOD_AUTO, backward = asked.backward == DPCR_SCHEME_AUTO;
@@ -670,21 +691,23 @@ dpcr_status dpcri_planner_choose(dpcr_solve_plan *plan, dpcr_error *error) {
     dpcr_status status = dpcri_planning_serves(plan->context, asked.planning, "solve", error);
     if (status != DPCR_OK) return status;
     dpcri_watch watch;
+    int code = 0;
     dpcri_outlook o = {.context = plan->context,
                        .steps = &plan->steps,
                        .options = &asked,
                        .given = plan->given,
-                       .watch = dpcri_watch_begin(&watch, plan->context, HUGE_VAL)};
+                       .watch = dpcri_watch_begin(&watch, plan->context, HUGE_VAL),
+                       .code = &code};
     const double began = dpcri_seconds();
     dpcri_known known;
     look(plan, &o, &known);
-    DPCR_TRY(stopped(&o, error));
+    DPCR_TRY(ended(&o, error));
     const bool before[2] = {known.chosen[0], known.chosen[1]};
     const int allowed = known.max_sweeps;  // 0 in a record of older wisdom: what is predicted now holds from now on
     const bool wants_trial = forward && !known.chosen[0] && asked.planning == DPCR_PLANNING_ESTIMATE;
     const bool timed = dpcri_is_weighed(&plan->steps) && o.evaluations > 0;
     const bool learned = (wants_trial && try_told(&o, &known)) || timed;
-    DPCR_TRY(stopped(&o, error));
+    DPCR_TRY(ended(&o, error));
     if (forward)
         DPCR_TRY(choose(plan, &o, &known, 0, error));
     else
@@ -693,7 +716,7 @@ dpcr_status dpcri_planner_choose(dpcr_solve_plan *plan, dpcr_error *error) {
     if (backward) DPCR_TRY(choose(plan, &o, &known, 1, error));
     const bool new = known.chosen[0] && known.chosen[1] && !(before[0] && before[1]);
     if (forward && backward && asked.consume_tape && new) choose_pair(plan, &o, &known, ahead);
-    DPCR_TRY(stopped(&o, error));  // what was timed by then is worth nothing
+    DPCR_TRY(ended(&o, error));  // what was timed by then is worth nothing
     if (learned || known.chosen[0] != before[0] || known.chosen[1] != before[1] ||
         (known.chosen[0] && known.max_sweeps != allowed))
         dpcri_wisdom_remember(plan->context, plan->key, &known);

@@ -41,7 +41,14 @@ typedef struct dpcri_outlook {
     double filled;            // seconds of overlap at its best where the loop fills the processor; 0: it does not
     int64_t evaluations;      // of a step of a sequence, that planning has made
     dpcri_watch *watch;       // whether the caller wants it to end, or NULL
+    int *code;                // the first negative one of a callback, which ends planning; 0: none
 } dpcri_outlook;
+
+// Whether nothing is to be run any more: a callback aborted, or the caller wants planning to end.
+bool dpcri_planning_ends(const dpcri_outlook *o);
+// Whether a callback that returned this code did what it was asked for; the same of a whole solve.
+bool dpcri_planning_heeds(const dpcri_outlook *o, int code);
+bool dpcri_planning_heeds_solve(const dpcri_outlook *o, dpcr_status status, const dpcr_error *error);
 
 // Within what a candidate's chunks join, going forward: rounding, where that was seen to cost next to nothing.
 double dpcri_join_tolerance(const dpcri_outlook *o, const dpcr_candidate *c);

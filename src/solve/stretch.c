@@ -2,8 +2,8 @@
 // What the chain's steps cost, where it does not tell: a stretch of it is run as the methods would run it, one lane and
 // many, forward and backward, and timed: on a task's thread where they would give it to a task, for callbacks may share
 // what nobody shares out already. The least of a few runs; together as long as some hundred steps of the loop, a few
-// thousand by `window`. What cannot be run (memory, a callback that aborts) stays untold, and then flops and the
-// machine's rates must do.
+// thousand by `window`. What cannot be run (memory, a callback with a positive code) stays untold, and then flops and
+// the machine's rates must do; a negative code ends planning.
 #include <math.h>
 #include <string.h>
 
@@ -26,6 +26,7 @@ static const double plenty = 20e-3;  // seconds after which two runs tell enough
 enum { LEAST_LANES = 8, FULL_LANES = 16, CHAIN_PART = 32 };  // of chains that are looked at with care
 
 typedef struct stretch {
+    const dpcri_outlook *outlook;
     const dpcr_steps *steps;
     int64_t rows, n, lanes, lane_rows, lane_steps, stride;
     bool derivatives;                                  // room for Jacobians and the way back, which is zeroed
@@ -37,16 +38,17 @@ typedef struct stretch {
 
 static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
-static bool allocate(dpcr_context *context, stretch *s) {
+static bool allocate(const dpcri_outlook *o, stretch *s) {
     const dpcr_steps *steps = s->steps;
     const size_t real = dpcr_dtype_size(steps->dtype);
     const int64_t w = steps->width, values = steps->linearise ? dpcr_transition_values(&steps->jacobian) : 0;
     const int64_t states = s->n * s->rows, lanes = s->lanes * s->lane_rows;
     const int64_t back = s->derivatives ? states : 0, lanes_back = s->derivatives ? lanes * s->lane_steps : 0;
     dpcri_arena arena = {0};
+    s->outlook = o;
     for (int pass = 0; pass < 2; pass++) {
         if (pass == 1) {
-            s->memory = arena.overflow ? NULL : dpcri_alloc_zero(context, arena.used);
+            s->memory = arena.overflow ? NULL : dpcri_alloc_zero(o->context, arena.used);
             if (!s->memory) return false;
             arena = (dpcri_arena){.base = s->memory, .size = arena.used};
         }
@@ -74,15 +76,17 @@ static bool allocate(dpcr_context *context, stretch *s) {
     return true;
 }
 
+static bool heeds(const stretch *s, int code) { return dpcri_planning_heeds(s->outlook, code); }
+
 static bool run_loop(stretch *s) {
     const dpcr_span span = dpcri_span(0, 1, 1, s->n, 0, s->rows);
     const bool taped = s->steps->tape_values > 0;
-    return s->steps->advance(s->steps->user, &span, &s->z0, &s->z, NULL, taped ? &s->tape : NULL) == 0;
+    return heeds(s, s->steps->advance(s->steps->user, &span, &s->z0, &s->z, NULL, taped ? &s->tape : NULL));
 }
 
 static bool run_lanes(stretch *s) {
     const dpcr_span span = dpcri_span(0, s->lanes, s->stride, s->lane_steps, 0, s->lane_rows);
-    return s->steps->advance(s->steps->user, &span, &s->last, &s->states, NULL, NULL) == 0;
+    return heeds(s, s->steps->advance(s->steps->user, &span, &s->last, &s->states, NULL, NULL));
 }
 
 static bool run_linearise(stretch *s) {
@@ -92,7 +96,7 @@ static bool run_linearise(stretch *s) {
     memmove(in.shape, s->z.shape + 1, 3 * sizeof *in.shape);
     memmove(in.strides, s->z.strides + 1, 3 * sizeof *in.strides);
     in.shape[0] = a.shape[0] = s->n - 1;
-    return s->steps->linearise(s->steps->user, &span, &in, NULL, &a) == 0;
+    return heeds(s, s->steps->linearise(s->steps->user, &span, &in, NULL, &a));
 }
 
 // At the states that the loop has left, from step 1 on, whose inputs lie side by side.
@@ -102,8 +106,9 @@ static bool run_adjoint(stretch *s) {
     dpcr_array in = s->z, tape = s->tape, kept = s->adjoint;
     in.shape[1] = tape.shape[1] = kept.shape[1] = s->n - 1;
     if (tape.data) tape.data = (char *)tape.data + (size_t)tape.strides[1] * real;
-    return s->steps->adjoint(s->steps->user, &span, &in, s->steps->tape_values > 0 ? &tape : NULL, NULL, &s->g, &kept,
-                             &s->g) == 0;
+    const int code = s->steps->adjoint(s->steps->user, &span, &in, s->steps->tape_values > 0 ? &tape : NULL, NULL,
+                                       &s->g, &kept, &s->g);
+    return heeds(s, code);
 }
 
 static const dpcr_array *taped(const stretch *s, const dpcr_array *tape) {
@@ -113,13 +118,14 @@ static const dpcr_array *taped(const stretch *s, const dpcr_array *tape) {
 // The states that go in are taken to be those that came out: the same numbers to run on.
 static bool run_adjoint_lanes(stretch *s) {
     const dpcr_span span = dpcri_span(0, s->lanes, s->stride, s->lane_steps, 0, s->lane_rows);
-    return s->steps->adjoint(s->steps->user, &span, &s->states, taped(s, &s->lane_tape), NULL, &s->last,
-                             &s->lane_adjoint, &s->last) == 0;
+    const int code = s->steps->adjoint(s->steps->user, &span, &s->states, taped(s, &s->lane_tape), NULL, &s->last,
+                                       &s->lane_adjoint, &s->last);
+    return heeds(s, code);
 }
 
 static bool leave_tape(stretch *s) {
     const dpcr_span span = dpcri_span(0, s->lanes, s->stride, s->lane_steps, 0, s->lane_rows);
-    return s->steps->advance(s->steps->user, &span, &s->last, &s->states, NULL, taped(s, &s->lane_tape)) == 0;
+    return heeds(s, s->steps->advance(s->steps->user, &span, &s->last, &s->states, NULL, taped(s, &s->lane_tape)));
 }
 
 typedef bool run_function(stretch *s);
@@ -142,7 +148,7 @@ static double quickest_as(const dpcri_outlook *o, bool as_task, stretch *s, run_
     timed t = {.s = s, .run = run, .seconds = HUGE_VAL};
     const double start = dpcri_seconds();
     for (int i = 0; i < RUNS && t.seconds > 0 && (i < 2 || dpcri_seconds() - start < plenty); i++) {
-        if (dpcri_watch_stopped(o->watch)) return 0;
+        if (dpcri_planning_ends(o)) return 0;
         if (as_task && s->steps->concurrent)
             dpcri_parallel(o->context, 2, time_run, &t);
         else
@@ -191,10 +197,10 @@ static void keep_least_as_task(dpcr_context *context, stretch *s, double *second
 bool dpcri_time_step(dpcri_outlook *o, int64_t runs) {
     const dpcr_steps *steps = o->steps;
     stretch s = {.steps = steps, .rows = least(steps->batch, dpcri_row_block(steps)), .n = 1};
-    if (!allocate(o->context, &s)) return false;
+    if (!allocate(o, &s)) return false;
     set_one(&s.z0);
     double seconds = o->costs.block;
-    for (int64_t i = 0; i < runs && seconds >= 0 && !dpcri_watch_stopped(o->watch); i++) {
+    for (int64_t i = 0; i < runs && seconds >= 0 && !dpcri_planning_ends(o); i++) {
         if (s.rows < steps->batch)  // the loop gives them to tasks
             keep_least_as_task(o->context, &s, &seconds);
         else
@@ -238,10 +244,10 @@ bool dpcri_time_sweep(dpcri_outlook *o, double seconds) {
     const dpcr_steps *steps = o->steps;
     stretch s = {.steps = steps, .rows = 1, .n = 1, .lane_steps = 1, .lane_rows = steps->batch, .stride = 1};
     s.lanes = lanes_to_time(o, seconds);
-    if (s.lanes == 0 || !allocate(o->context, &s)) return false;
+    if (s.lanes == 0 || !allocate(o, &s)) return false;
     set_one(&s.last);
     double took = 0;
-    for (int i = 0; i < 2 && took >= 0 && !dpcri_watch_stopped(o->watch); i++) {
+    for (int i = 0; i < 2 && took >= 0 && !dpcri_planning_ends(o); i++) {
         keep_least(&s, run_lanes, &took);
         o->evaluations += s.lanes * s.lane_rows;
     }
@@ -257,7 +263,7 @@ bool dpcri_time_sweep(dpcri_outlook *o, double seconds) {
 bool dpcri_time_loop(dpcri_outlook *o) {
     const dpcr_steps *steps = o->steps;
     stretch s = {.steps = steps, .rows = least(steps->batch, dpcri_row_block(steps)), .n = FEW_STEPS};
-    if (steps->length < s.n || !allocate(o->context, &s)) return false;
+    if (steps->length < s.n || !allocate(o, &s)) return false;
     set_one(&s.z0);
     o->costs.block = quickest_as(o, s.rows < steps->batch, &s, run_loop) / (double)s.n;
     o->evaluations += RUNS * s.n * s.rows;
@@ -283,15 +289,16 @@ dpcri_costs dpcri_costs_of(const dpcri_outlook *o, int64_t row_block, bool jacob
     s.lane_steps = short_enough(o, LANE_STEPS, 4, s.lanes * s.lane_rows);
     if (s.n < 8 || s.rows < 1 || s.lanes < 1) return costs;
     s.stride = steps->length / s.lanes;
-    if (!allocate(o->context, &s)) return costs;
+    if (!allocate(o, &s)) return costs;
     set_one(&s.z0), set_one(&s.last), set_one(&s.g);
-    const bool blocks = s.rows < steps->batch;  // the loop gives them to tasks
+    const bool blocks = s.rows < steps->batch;                                     // the loop gives them to tasks
+    const bool back = steps->adjoint && o->options->backward == DPCR_SCHEME_AUTO;  // else there may be no way back
     const double loop = quickest_as(o, blocks, &s, run_loop), lanes = quickest_as(o, true, &s, run_lanes);
     costs.block = loop / (double)s.n;
     costs.lane = lanes / (double)(s.lanes * s.lane_steps * s.lane_rows);
     if (loop > 0 && steps->linearise && jacobians)
         costs.jacobian = quickest_as(o, true, &s, run_linearise) / (double)((s.n - 1) * s.rows);
-    if (loop > 0 && steps->adjoint) costs.adjoint_block = quickest_as(o, blocks, &s, run_adjoint) / (double)(s.n - 1);
+    if (loop > 0 && back) costs.adjoint_block = quickest_as(o, blocks, &s, run_adjoint) / (double)(s.n - 1);
     if (costs.adjoint_block > 0 && leave_tape(&s))
         costs.adjoint_lane =
             quickest_as(o, true, &s, run_adjoint_lanes) / (double)(s.lanes * s.lane_steps * s.lane_rows);
@@ -317,7 +324,7 @@ double dpcri_window_step(const dpcri_outlook *o, const dpcr_solve_options *optio
     if (options->start) in.data = options->start->data;
     const dpcr_span span = dpcri_span(0, 1, 1, n, 0, 1);
     double seconds = HUGE_VAL;
-    for (int i = 0; i < RUNS && seconds > 0 && !dpcri_watch_stopped(o->watch); i++) {
+    for (int i = 0; i < RUNS && seconds > 0 && !dpcri_planning_ends(o); i++) {
         dpcr_window window = {.size = sizeof window,
                               .method = (int)options->method,
                               .atol = options->atol,
@@ -325,8 +332,8 @@ double dpcri_window_step(const dpcri_outlook *o, const dpcr_solve_options *optio
                               .max_sweeps = options->max_sweeps ? options->max_sweeps : 100,
                               .estimate = -1};
         const double start = dpcri_seconds();
-        const bool solved = steps->window(steps->user, &span, &in, &states, &window) == 0 && window.good == n;
-        seconds = solved ? fmin(seconds, dpcri_seconds() - start) : 0;
+        const bool ran = dpcri_planning_heeds(o, steps->window(steps->user, &span, &in, &states, &window));
+        seconds = ran && window.good == n ? fmin(seconds, dpcri_seconds() - start) : 0;
         *sweeps = window.sweeps;
     }
     dpcri_free(o->context, memory);

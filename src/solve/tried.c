@@ -75,6 +75,7 @@ bool dpcri_try(dpcri_outlook *o, dpcr_method method, double most, double *sweeps
     int64_t locked[TRIED_ROWS];
     if (steps.batch > TRIED_ROWS) steps.batch = TRIED_ROWS;
     const dpcr_solve_options options = options_of(o, method, most);
+    dpcr_error error = {0};
     dpcr_solve_report report = {.size = sizeof report, .batch_capacity = steps.batch, .sequence_locked = locked};
     bool ran = dpcr_solve_plan_create(o->context, &steps, &options, &t.plan, NULL) == DPCR_OK;
     t.z0 = *o->options->start;
@@ -83,9 +84,8 @@ bool dpcri_try(dpcri_outlook *o, dpcr_method method, double most, double *sweeps
         t.bytes = dpcr_solve_plan_workspace(t.plan);
         ran = allocate(o, &steps, &t);
         const dpcr_status status =
-            ran ? dpcr_solve_execute(t.plan, &t.z0, &t.z, NULL, t.workspace, t.bytes, &report, NULL) : DPCR_OK;
-        ran =
-            ran && !dpcri_watch_heard(o->watch, status) && status == DPCR_OK && report.reason != DPCR_REASON_NONFINITE;
+            ran ? dpcr_solve_execute(t.plan, &t.z0, &t.z, NULL, t.workspace, t.bytes, &report, &error) : DPCR_OK;
+        ran = ran && dpcri_planning_heeds_solve(o, status, &error) && report.reason != DPCR_REASON_NONFINITE;
         o->evaluations += report.evaluations;
     }
     if (ran) {

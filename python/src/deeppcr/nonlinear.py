@@ -155,6 +155,7 @@ class _Steps:
         self.interrupted = False
         self.progress: Optional[Callable[[int], Any]] = None
         self.lock = threading.RLock()  # what is raised and asked belongs to one call
+        self.forks = library.context.forks
         self.advance_c = _abi.STEP(self._advance)
         self.linearise_c = _abi.LINEARISE(self._linearise) if jacobian else None
 
@@ -236,6 +237,8 @@ class _Steps:
         return one + 2e-5, many, each
 
     def run(self, function: Any, *arguments: Any, progress: Optional[Callable[[int], Any]] = None) -> None:
+        if self.forks != library.context.forks:
+            self._after_fork()
         with self.lock:
             before = self.progress, self.raised  # a step may run its own plan, and catch what that raises
             self.progress = progress
@@ -243,6 +246,13 @@ class _Steps:
                 self._run(function, *arguments)
             finally:
                 self.progress, self.raised = before
+
+    def _after_fork(self) -> None:
+        """In a child: another thread of the parent, which is not here, may have been in a call."""
+        with library.context.lock:
+            if self.forks != library.context.forks:
+                self.lock, self.raised, self.interrupted, self.progress = threading.RLock(), None, False, None
+                self.forks = library.context.forks
 
     def _run(self, function: Any, *arguments: Any) -> None:
         """Calls the library, holding SIGINT back until it is out of the callbacks: they end the call, the handler runs then."""
@@ -265,7 +275,7 @@ class _Steps:
             library.interrupt()
         if interrupted:  # too late to end anything
             signal.raise_signal(signal.SIGINT)
-        if status and self.raised is not None:
+        if self.raised is not None:
             raise self.raised
         library.check(status, error)
 
@@ -521,7 +531,8 @@ def plan(
     Raises
     ------
     ArgumentError, UnsupportedError
-        Of sizes that are none, options that there are not, methods that want a Jacobian where there is none.
+        Of sizes that are none, options that there are not, methods that want a Jacobian where there is none. And whatever step and
+        jacobian raise, which are called here too, at states of the planner's own.
     """
     if isinstance(step, str):
         one_of("the chain", step, ("a step", "linear"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import os
 import threading
 import weakref
 from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
@@ -156,6 +157,7 @@ class _Call:
 
 
 _onednn = threading.RLock()  # its switch is the process's
+_onednn_was: List[bool] = []  # the switch, as those found it who have turned it
 
 
 @contextlib.contextmanager
@@ -164,11 +166,25 @@ def _without_onednn() -> Iterator[None]:
     the switch as the first had turned it. (torch.backends.mkldnn.flags would turn others with it, and warn of one.)"""
     with _onednn:
         before = torch._C._get_mkldnn_enabled()
-        torch._C._set_mkldnn_enabled(False)
+        _onednn_was.append(before)
         try:
+            torch._C._set_mkldnn_enabled(False)
             yield
         finally:
             torch._C._set_mkldnn_enabled(before)
+            del _onednn_was[-1:]  # in a child there may be none
+
+
+def _after_fork() -> None:
+    """In a child: another thread of the parent, which is not here, may have turned the switch."""
+    global _onednn
+    _onednn = threading.RLock()
+    if _onednn_was:
+        torch._C._set_mkldnn_enabled(_onednn_was[0])
+        _onednn_was.clear()
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 
 def _pytorch(form: _engine.Form, x: Tensor, h0: Optional[Tensor], c0: Optional[Tensor], lengths: Optional[Tensor],
