@@ -201,7 +201,7 @@ bool cli_readable(const char *what, const char *path) {
         if (fd >= 0) close(fd);
     }
     if (!code) return true;
-    cli_fail_reading(what, path, code);
+    cli_fail(CLI_INPUT, "cannot read %s '%s': %s", what, path, strerror(code));
     return false;
 }
 

@@ -138,7 +138,7 @@ static int log_rewind(cli_log *log, int64_t step) {
     struct stat info;
     if (log->fd < 0 || log->stream || fstat(log->fd, &info) != 0 || !S_ISREG(info.st_mode)) return CLI_DONE;
     FILE *file = fopen(log->path, "r");
-    if (!file) return fail(log);
+    if (!file) return cli_fail_reading("the log", log->path, errno);
     char *line = NULL;
     size_t room = 0;
     off_t keep = 0;
@@ -146,8 +146,10 @@ static int log_rewind(cli_log *log, int64_t step) {
     ssize_t n;
     for (; (n = getline(&line, &room, file)) > 0 && line[n - 1] == '\n'; keep += n)
         if (step_of(line) >= step || is_end(line)) break;
-    const bool known = n > 0 || feof(file);  // else it cannot be read, or memory is out: no line is to go
-    const int status = known && ftruncate(log->fd, keep) == 0 ? CLI_DONE : fail(log);
+    // Where it cannot be read, or memory is out, no line is to go.
+    const int status = n < 0 && !feof(file)            ? cli_fail_reading("the log", log->path, errno)
+                       : ftruncate(log->fd, keep) == 0 ? CLI_DONE
+                                                       : fail(log);
     free(line);
     fclose(file);
     return status;

@@ -303,20 +303,35 @@ def test_what_a_step_raises_comes_through(rng):
     assert caught.value.what == "what step returned" and caught.value.got == "of shape (1, 1)"
 
 
+@pytest.mark.parametrize("kind", [SystemExit, TimeoutError])  # the second as a signal's handler would: once, anywhere
 @pytest.mark.parametrize("method", ["auto", "sequential"])
-def test_what_a_step_raises_while_it_is_planned_comes_through(method):
-    for at in (3, 4, 6, 8):  # the first two are timed before
+def test_what_comes_up_in_a_step_that_is_planned_comes_through(method, kind):
+    for at in (7, 8, 9, 12):  # the first six are timed before
         calls = [0]
 
         def step(z, l):
             calls[0] += 1
             if calls[0] == at:
-                raise SystemExit(f"call {at}")
+                raise kind(f"call {at}")
             return 0.5 * z + 1
 
-        with pytest.raises(SystemExit, match=f"call {at}"):
+        with pytest.raises(kind, match=f"call {at}"):
             deeppcr.plan(step, np.ones(2), 200, method=method)
-        assert calls[0] == at
+        assert calls[0] == at + (kind is TimeoutError)  # which is asked for again
+
+
+@pytest.mark.parametrize("method", ["auto", "sequential", "overlap"])
+def test_a_step_may_refuse_states_that_its_chain_does_not_have(method):
+    def step(z, l):
+        if (z <= 0).any():
+            raise ValueError("a state that is not positive")
+        return np.sqrt(z) + 0.1
+
+    loop = np.empty((300, 3))
+    z = np.full((1, 3), 2.0)
+    for l in range(300):
+        loop[l] = z = step(z, l)
+    np.testing.assert_allclose(deeppcr.solve(step, np.full(3, 2.0), 300, method=method).z, loop, rtol=1e-6)
 
 
 @pytest.mark.parametrize("method", ["sequential", "overlap", "jacobi"])

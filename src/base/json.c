@@ -20,12 +20,16 @@ static size_t next_letter(void *to, size_t room, void *user) {
     return 1;
 }
 
+// An allocation that succeeds in a second way (glibc's, where the heap cannot grow) may leave ENOMEM too, so that alone
+// is no end: what it took is free again for the next attempt.
 json_t *dpcri_json_parse(const char *text, size_t bytes, json_error_t *where) {
-    reading r = {.text = text, .end = text + bytes};
-    errno = 0;
-    json_t *value = json_load_callback(next_letter, &r, JSON_REJECT_DUPLICATES, where);
-    if (errno != ENOMEM && !r.no_memory) return value;
-    json_decref(value);
+    for (int attempt = 0; attempt < 3; attempt++) {
+        reading r = {.text = text, .end = text + bytes};
+        errno = 0;
+        json_t *value = json_load_callback(next_letter, &r, JSON_REJECT_DUPLICATES, where);
+        if (errno != ENOMEM && !r.no_memory) return value;
+        json_decref(value);
+    }
     where->text[0] = 0;
     return NULL;
 }

@@ -152,7 +152,7 @@ class _Steps:
         count = {"dense": (width, width), "diagonal": (width,), "scalar": (), "block": (width // max(block, 1), block, block)}
         self.values = count[structure]
         self.raised: Optional[BaseException] = None
-        self.interrupted = False
+        self.interrupted = self.planning = False
         self.progress: Optional[Callable[[int], Any]] = None
         self.lock = threading.RLock()  # what is raised and asked belongs to one call
         self.forks = library.context.forks
@@ -175,9 +175,23 @@ class _Steps:
             library.real(out, f"what {what} returned")
         return out.reshape(lanes, rows, -1)
 
+    def _failed(self, raised: BaseException, again: Callable[[], Any]) -> int:
+        """The code to return for what was raised. While the library plans, at states of its own where the step may be none, what the
+        step raises a second time tells the planner nothing; else it came from outside, as from a signal's handler."""
+        if self.planning and isinstance(raised, Exception):
+            try:
+                again()
+            except BaseException as second:  # noqa: B902
+                if type(second) is type(raised):
+                    return 1
+                raised = raised if isinstance(second, Exception) else second
+        self.raised = self.raised or raised
+        return -1
+
     def _advance(self, _user: Any, span: int, given: int, states: int, last: int, _tape: int) -> int:
         if self.interrupted or self.raised is not None:  # other parts of the chain may still be asked for
             return -1
+        k = 0
         try:
             s = _abi.Span.from_address(span)
             z = np.array(_grid(given))
@@ -195,8 +209,7 @@ class _Steps:
                 _grid(last)[...] = z
             return 0
         except BaseException as raised:  # noqa: B902  it goes on where the solve was called
-            self.raised = self.raised or raised
-            return -1
+            return self._failed(raised, lambda: self._call(self.step, z, l + k, s.row, (self.width,), "step"))
 
     def _linearise(self, _user: Any, span: int, given: int, f: int, a: int) -> int:
         assert self.jacobian
@@ -214,8 +227,8 @@ class _Steps:
                 self.progress(s.lanes * s.rows)
             return -1 if self.interrupted else 0
         except BaseException as raised:  # noqa: B902
-            self.raised = self.raised or raised
-            return -1
+            return self._failed(raised, lambda: (self._call(self.step, z.copy(), l, s.row, (self.width,), "step"),
+                                                 self._call(self.jacobian, z, l, s.row, self.values, "jacobian")))  # fmt: skip
 
     def time(self, z0: ARRAY, length: int) -> Tuple[float, float, float]:
         """Seconds of a call with one state; seconds a state of a call with many; of the Jacobian likewise."""
@@ -236,22 +249,23 @@ class _Steps:
         each = best(self.jacobian, lanes, self.values, "jacobian") / lanes if self.jacobian else 0.0
         return one + 2e-5, many, each
 
-    def run(self, function: Any, *arguments: Any, progress: Optional[Callable[[int], Any]] = None) -> None:
+    def run(self, function: Any, *arguments: Any, progress: Optional[Callable[[int], Any]] = None, planning: bool = False) -> None:
         if self.forks != library.context.forks:
             self._after_fork()
         with self.lock:
-            before = self.progress, self.raised  # a step may run its own plan, and catch what that raises
-            self.progress = progress
+            before = self.progress, self.raised, self.planning  # a step may run its own plan, and catch what that raises
+            self.progress, self.planning = progress, planning
             try:
                 self._run(function, *arguments)
             finally:
-                self.progress, self.raised = before
+                self.progress, self.raised, self.planning = before
 
     def _after_fork(self) -> None:
         """In a child: another thread of the parent, which is not here, may have been in a call."""
         with library.context.lock:
             if self.forks != library.context.forks:
-                self.lock, self.raised, self.interrupted, self.progress = threading.RLock(), None, False, None
+                self.lock, self.raised, self.progress = threading.RLock(), None, None
+                self.interrupted = self.planning = False
                 self.forks = library.context.forks
 
     def _run(self, function: Any, *arguments: Any) -> None:
@@ -393,7 +407,7 @@ class SolvePlan:
         self._options.start = ctypes.addressof(sample)
         place = ctypes.c_void_p()
         self._steps.run(library.lib.dpcr_solve_plan_create, owner.address, ctypes.byref(c), ctypes.byref(self._options),
-                        ctypes.byref(place))  # fmt: skip
+                        ctypes.byref(place), planning=True)  # fmt: skip
         self.handle = library.Handle(place.value, library.lib.dpcr_solve_plan_destroy, owner)
         self._workspace = library.lib.dpcr_solve_plan_workspace(place.value)
 
@@ -531,8 +545,8 @@ def plan(
     Raises
     ------
     ArgumentError, UnsupportedError
-        Of sizes that are none, options that there are not, methods that want a Jacobian where there is none. And whatever step and
-        jacobian raise, which are called here too, at states of the planner's own.
+        Of sizes that are none, options that there are not, methods that want a Jacobian where there is none. And what comes up in step
+        and jacobian, which are called here too, such as KeyboardInterrupt; but for what they raise at states of the planner's own.
     """
     if isinstance(step, str):
         one_of("the chain", step, ("a step", "linear"))
