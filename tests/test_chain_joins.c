@@ -2,6 +2,7 @@
 // Chunks of linear chains whose products lose what the states keep: they underflow where no state leaves the normal
 // range, or stay finite where a state does not. The loop's states come out, in windows and over spans, the same bits
 // for any number of threads; and chains that only round keep their chunks.
+#include "chain/joins.h"
 #include "linear_common.h"
 #include "sampled.h"
 
@@ -321,12 +322,30 @@ static void without_denormals(void **state) {
     dpcr_flush_denormals(before);
 }
 
+// What is compared in float, many at once, is within the bound in double too, where each is asked: what becomes of a
+// sequence would hang on those beside it.
+static void near_at_once_is_near(void **state) {
+    (void)state;
+    const dpcri_flow numbers = {.dtype = DPCR_F32, .size = sizeof(float), .w = 1};
+    int near = 0;
+    for (int i = 0; i < 20000; i++) {
+        const double bound = i % 2 ? 1e-3 : 1e-4, nearly = 1 + (i % 41 - 20) * 1e-7;
+        const float want = (float)ldexp(1 + i / 20000.0, i % 200 - 100), z = (float)(want * (1 + bound * nearly));
+        const dpcri_chunk_states one = {&z, 1, 1}, wanted = {&want, 1, 1};
+        if (!dpcri_states_near(&numbers, &one, &wanted, 1, bound)) continue;
+        near++;
+        assert_true(fabs((double)z - (double)want) <= bound * fabs((double)want));
+    }
+    assert_true(near > 5000);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(products_that_underflow), cmocka_unit_test(beside_a_large_one),
         cmocka_unit_test(states_that_overflow),    cmocka_unit_test(rounding_finishes_nothing),
         cmocka_unit_test(without_denormals),       cmocka_unit_test(far_chains),
         cmocka_unit_test(pairs_of_every_length),   cmocka_unit_test(pairs_keep_what_is_no_number),
+        cmocka_unit_test(near_at_once_is_near),
     };
     cmocka_set_test_filter(getenv("DEEPPCR_TEST_FILTER"));  // a pattern picks tests by name
     return cmocka_run_group_tests(tests, open_all, close_all);

@@ -140,7 +140,8 @@ DPCR_API int dpcr_chain_plan_candidate(const dpcr_chain_plan *plan, int64_t inde
 //   a   [L][B][values]; shape[0] and shape[1] may be 1, or the stride 0, to share over steps or sequences; NULL for
 //   zero and identity b   [L][B][w], read only        z0  [B][w] or NULL: zero        z  [L][B][w], written; may be b
 //   itself, wholly
-// Where products lose what the states keep and z is b, chunked ends in DPCR_ERROR_UNSUPPORTED, and z is not to be used.
+// Where products lose what the states keep and z is b, chunked ends in DPCR_ERROR_UNSUPPORTED, and z is not to be used;
+// dense transitions and blocks wider than 512, whose rounding is not followed, are refused so in doubt.
 // z overlaps neither a nor z0 (refused where z0 lies on a row of z). Without z0 the first state is b of that step, and
 // its transition is not read (it may be NaN). Row strides are free, the last dimension is contiguous. NaN stays in its
 // own sequence. `workspace` may be NULL when 0 bytes are needed; one workspace serves one execute at a time. `report`

@@ -358,9 +358,12 @@ static void put_first(job *j, const void *g) {
 
 // By the loop, what put_first put there.
 static void run_loop(job *j) {
+    const int64_t steps = j->range.flow.n - 1;  // the first is b of its step
     dpcri_flow f = j->range.flow;
     f.b = f.z, f.b_step = f.z_step, f.b_row = f.z_row;
     for (int64_t row = 0; row < f.rows; row++) dpcri_flow_loop(&f, 0, f.n, row, NULL);
+    j->report.applications += f.rows * steps;
+    j->report.depth += steps;
     j->in_order = j->before;
 }
 
@@ -372,19 +375,22 @@ static dpcr_status run_once(job *j, const void *g, dpcr_error *error) {
     const dpcr_array z0 =
         dpcr_array_make(start.data, j->shape.dtype, 2, (const int64_t[]){j->shape.batch, j->shape.transition.rows});
     dpcr_chain_report report = {.size = sizeof report};
+    bool lost = false;
     if (g && reversed) put_first(j, g);
-    const dpcr_status status = dpcr_chain_execute(j->plan, &a, &b, g && !reversed ? &z0 : NULL, &z, j->plan_space,
-                                                  dpcr_chain_plan_workspace(j->plan), &report, error);
-    if (status == DPCR_ERROR_UNSUPPORTED && j->b.data != j->z.data) {  // in place for put_first's sake alone
+    const dpcr_status status = dpcri_plan_execute(j->plan, &a, &b, g && !reversed ? &z0 : NULL, &z, j->plan_space,
+                                                  dpcr_chain_plan_workspace(j->plan), &report, &lost, error);
+    if (status != DPCR_OK) return status;
+    if (lost && j->b.data != j->z.data) {  // in place for put_first's sake alone
         put_first(j, g);
         run_loop(j);
         return dpcri_plan_finished(j->range.flow.watch, function, error);
     }
+    j->lost = j->lost || lost;  // the others, who wait, get on with what there is, to where all hear of it
     j->report.compositions += report.compositions;
     j->report.applications += report.applications;
     j->report.depth += report.depth;
     if (report.finished_from < j->shape.length) j->in_order = j->before + report.finished_from;
-    return status;
+    return DPCR_OK;
 }
 
 // ---- the phases ----
@@ -479,11 +485,10 @@ static bool is_finite(const job *j, const void *g, int64_t row) {
     return dpcri_flow_finite(f, dpcri_at(f, g, row * f->w), f->w);
 }
 
-// Stopping, or a chain that is lost in place, is no failure for those who wait: they get on to where all hear of it.
+// Stopping is no failure for those who wait: they get on to where all hear of it.
 static dpcr_status hear(job *j, dpcr_status status) {
-    if (status != DPCR_ERROR_CANCELLED && status != DPCR_ERROR_UNSUPPORTED) return status;
-    j->stopped = j->stopped || status == DPCR_ERROR_CANCELLED;
-    j->lost = j->lost || status == DPCR_ERROR_UNSUPPORTED;
+    if (status != DPCR_ERROR_CANCELLED) return status;
+    j->stopped = true;
     return DPCR_OK;
 }
 

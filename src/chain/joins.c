@@ -41,9 +41,11 @@ NEAR(float, int32_t, near_f32, fabsf, FLT_MAX)
 NEAR(double, int64_t, near_f64, fabs, DBL_MAX)
 #undef NEAR
 
+// The float's bound is less by more than the comparison rounds by.
 bool dpcri_states_near(const dpcri_flow *f, const dpcri_chunk_states *z, const dpcri_chunk_states *want, int64_t count,
                        double bound) {
-    return f->dtype == DPCR_F64 ? near_f64(z, want, count, f->w, bound) : near_f32(z, want, count, f->w, (float)bound);
+    const float less = (float)(bound * (1 - 4 * (double)FLT_EPSILON));
+    return f->dtype == DPCR_F64 ? near_f64(z, want, count, f->w, bound) : near_f32(z, want, count, f->w, less);
 }
 
 bool dpcri_joins_at_once(const dpcri_flow *f, const dpcri_joint *j) {

@@ -24,7 +24,8 @@ typedef struct dpcri_joint {
 // joint->end as they lie in flow->z.
 dpcri_chunk_states dpcri_joint_ends(const dpcri_flow *flow, const dpcri_joint *joint);
 
-// Whether `count` states are all, component by component, within `bound` of those wanted, which are finite.
+// Whether `count` states are all, component by component, within `bound` of those wanted, which are finite. None is
+// then beyond the bound in double either, but by a few of the smallest numbers: so it may stand for asking each one.
 bool dpcri_states_near(const dpcri_flow *flow, const dpcri_chunk_states *states, const dpcri_chunk_states *wanted,
                        int64_t count, double bound);
 

@@ -302,10 +302,11 @@ dpcr_status dpcri_check_in_place(const char *function, const dpcri_view *b, cons
     return DPCR_OK;
 }
 
-dpcr_status dpcr_chain_execute(const dpcr_chain_plan *plan, const dpcr_array *a, const dpcr_array *b,
+static const char function[] = "chain_execute";
+
+dpcr_status dpcri_plan_execute(const dpcr_chain_plan *plan, const dpcr_array *a, const dpcr_array *b,
                                const dpcr_array *z0, const dpcr_array *z, void *workspace, size_t workspace_bytes,
-                               dpcr_chain_report *report, dpcr_error *error) {
-    static const char *const function = "chain_execute";
+                               dpcr_chain_report *report, bool *lost, dpcr_error *error) {
     dpcr_status status = DPCR_OK;
     dpcri_view va = {0}, vb = {0}, v0 = {0}, vz = {0};
     const double start = report ? dpcri_seconds() : 0;
@@ -344,15 +345,22 @@ dpcr_status dpcr_chain_execute(const dpcr_chain_plan *plan, const dpcr_array *a,
     dpcri_watch watch;
     chain.watch = dpcri_plan_watch(plan, &watch);
     if (plan->may_overlap) dpcri_chain_forgets(plan->context, &plan->shape, &plan->place, &chain, workspace, &options);
-    bool lost = false;
-    chain.lost = chain.z == chain.b ? &lost : NULL;
+    *lost = false;
+    chain.lost = chain.z == chain.b ? lost : NULL;
     dpcri_linear_solve(plan->context, &chain, &options, workspace, &counts);
     DPCR_TRY(dpcri_plan_finished(chain.watch, function, error));
-    if (lost) DPCR_TRY(dpcri_fail_lost(function, "z", "b", error));
-    if (report) {
+    if (report && !*lost) {
         counts.seconds = dpcri_seconds() - start;
         dpcri_copy_out(report, &counts, sizeof counts);
     }
 done:
     return status;
+}
+
+dpcr_status dpcr_chain_execute(const dpcr_chain_plan *plan, const dpcr_array *a, const dpcr_array *b,
+                               const dpcr_array *z0, const dpcr_array *z, void *workspace, size_t workspace_bytes,
+                               dpcr_chain_report *report, dpcr_error *error) {
+    bool lost = false;
+    const dpcr_status status = dpcri_plan_execute(plan, a, b, z0, z, workspace, workspace_bytes, report, &lost, error);
+    return status == DPCR_OK && lost ? dpcri_fail_lost(function, "z", "b", error) : status;
 }

@@ -52,6 +52,11 @@ dpcri_wanted dpcri_plan_wants(const dpcr_chain_plan *plan, const char *function,
 dpcri_watch *dpcri_plan_watch(const dpcr_chain_plan *plan, dpcri_watch *watch);
 dpcr_status dpcri_plan_finished(dpcri_watch *watch, const char *function, dpcr_error *error);
 
+// As dpcr_chain_execute, but where that refuses, as states are lost in place, it sets *lost alone.
+dpcr_status dpcri_plan_execute(const dpcr_chain_plan *plan, const dpcr_array *a, const dpcr_array *b,
+                               const dpcr_array *z0, const dpcr_array *z, void *workspace, size_t workspace_bytes,
+                               dpcr_chain_report *report, bool *lost, dpcr_error *error);
+
 // Says that a chain in place, states z where the right-hand side b was, has lost states (dpcri_linear.lost).
 dpcr_status dpcri_fail_lost(const char *function, const char *z, const char *b, dpcr_error *error);
 
