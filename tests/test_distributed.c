@@ -470,6 +470,32 @@ static void in_place_every_rank_refuses(void **state) {
     assert_true(refusals_seen >= 18);
 }
 
+// What a product within a range loses, behind which the chain forgets: nothing of it comes to the next rank.
+static void in_place_within_a_range(void **state) {
+    (void)state;
+    enum { LENGTH = 300 };
+    for (int turn = 0; turn < 4; turn++) {
+        const bool transposed = turn & 1, loses = turn & 2;
+        problem p = make(dpcr_transition_square(DPCR_DIAGONAL, 1, 0), DPCR_F32, LENGTH, 1, transposed, false,
+                         FILL_RANDOM, false, false);
+        for (int64_t q = 0; q < LENGTH; q++) {
+            const int64_t l = transposed ? LENGTH - 1 - q : q, of = transposed ? LENGTH - q : q;
+            const bool shrinks = q >= 115 && q < 125, grows = q >= 130 && q < 140;
+            const float factor = q == 150 ? 0 : !loses ? 0.9f : shrinks ? 1e-5f : grows ? 1e5f : 1;
+            if (of < LENGTH) ((float *)p.a)[of] = factor;
+            ((float *)p.b)[l] = q == 0 ? 1e20f : q == 150 ? 1 : 0;
+        }
+        if (transposed) ((float *)p.a)[0] = 1;
+        spread s = {.p = &p, .chunk = 15, .in_place = true, .threads = 1, .odd_rank = -1};
+        s.first[1] = transposed ? 140 : 100, s.first[2] = transposed ? 200 : 160, s.first[3] = LENGTH;
+        run(&s, 3);
+        for (int r = 0; r < 3; r++) assert_int_equal(s.status[r], loses ? DPCR_ERROR_UNSUPPORTED : DPCR_OK);
+        if (!loses && wrong_states(&p, false)) fail_spread(&s, 3, "states differ from the loop");
+        end_run(&s, 3);
+        drop(&p);
+    }
+}
+
 // ---- refusals ----
 
 static void every_rank_hears_of_a_misfit(void **state) {
@@ -627,6 +653,7 @@ int main(void) {
         cmocka_unit_test(products_that_underflow_are_not_taken),
         cmocka_unit_test(what_products_of_ranks_lose),
         cmocka_unit_test(in_place_every_rank_refuses),
+        cmocka_unit_test(in_place_within_a_range),
         cmocka_unit_test(every_rank_hears_of_a_misfit),
         cmocka_unit_test(refusals),
         cmocka_unit_test(no_wait_is_without_end),
