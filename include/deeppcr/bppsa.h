@@ -88,10 +88,9 @@ DPCR_API size_t dpcr_bppsa_plan_workspace(const dpcr_bppsa_plan *plan);
 //   gradients  n arrays [B][w_l]: g_l, written; one whose data is NULL is not stored. None overlaps an input
 // Row strides are free, the last dimension is contiguous. A sequence's bits depend on the plan's levels alone: not on
 // the threads, nor on the sequences that go with it. A structural zero is no entry: nothing is multiplied by it. A
-// sequence goes by the loop from the first gradient on that is not finite, or that is not what its step makes of the
-// one before it: a product may overflow, underflow or cancel where no gradient does. Allocates nothing; one workspace
-// serves one execute at a time. DPCR_ERROR_CANCELLED where the context's cancel function says stop on the way;
-// gradients are then worth nothing.
+// sequence goes by the loop from the first gradient on that is not what its step makes of the one before it: a product
+// may overflow, underflow or cancel where no gradient does. Allocates nothing; one workspace serves one execute at a
+// time. DPCR_ERROR_CANCELLED where the context's cancel function says stop on the way; gradients are then worth nothing.
 DPCR_API dpcr_status dpcr_bppsa_execute(const dpcr_bppsa_plan *plan, const dpcr_array *values, const dpcr_array *last,
                                         const dpcr_array *gradients, void *workspace, size_t workspace_bytes,
                                         dpcr_error *error);

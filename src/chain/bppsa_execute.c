@@ -7,11 +7,9 @@
 //
 // A product may overflow, underflow or cancel where no gradient does, or, stored as dense, have a structural zero that
 // meets an infinity. So every gradient that a product made is compared with what its own step makes of the one before
-// (recheck.c does so for chains): all at once, an application each, a few rows at a time. A sequence goes by the loop
-// from the first that is another one, or is not finite.
-//
-// A component holds within 1e-4 (double: 1e-9) of itself or of the terms of its sum; or, since what comes near zero
-// keeps the rounding of what it is the sum of, within 256 roundings of the terms of those terms.
+// (recheck.c does so for chains, within the same bounds): all at once, an application each, a few rows at a time. By
+// induction those that all hold are the loop's, what is not finite too. A sequence goes by the loop from the first that
+// is another one.
 #include <assert.h>
 #include <float.h>
 #include <inttypes.h>
@@ -22,7 +20,9 @@
 #include <string.h>
 
 #include "chain/bppsa.h"
+#include "chain/flow.h"
 #include "chain/joins.h"
+#include "chain/recheck.h"
 
 typedef struct run {
     const dpcr_bppsa_plan *plan;
@@ -167,7 +167,7 @@ typedef struct look {
 } look;
 
 static double number_at(const dpcr_bppsa_plan *p, const void *x, int64_t i) {
-    return p->dtype == DPCR_F64 ? ((const double *)x)[i] : (double)((const float *)x)[i];
+    return dpcri_number_of((size_t)p->size, x, i);
 }
 
 static const char *lane_of(const strand *s, int64_t boundary, int64_t lane) {
@@ -193,19 +193,16 @@ static double terms_of(const strand *s, int64_t l, int64_t lane, int64_t row, in
     return *left < 0 ? 0 : terms;
 }
 
-static double bound_of(const dpcr_bppsa_plan *p) { return p->size == 8 ? 1e-9 : 1e-4; }
-
 static bool component_holds(const strand *s, int64_t l, int64_t lane, int64_t row, double made, int64_t *left) {
     const dpcr_bppsa_plan *p = s->r->plan;
-    const double z = number_at(p, lane_of(s, l, lane), row * s->lanes), off = fabs(z - made), rounds = 256;
-    const double rounding = rounds * (p->size == 8 ? DBL_EPSILON : (double)FLT_EPSILON);
+    const double z = number_at(p, lane_of(s, l, lane), row * s->lanes), off = fabs(z - made);
+    const double bound = DPCRI_RECHECK(p->size), eps = p->size == 8 ? DBL_EPSILON : (double)FLT_EPSILON;
     int64_t row_left = INT64_MAX;
     if (z == made || (isnan(z) && isnan(made))) return true;
     if (!isfinite(off)) return false;
-    if (off <= bound_of(p) * fabs(made) || off <= rounds * dpcri_joins_least(&(dpcri_flow){.size = (size_t)p->size}))
-        return true;
-    return off <= bound_of(p) * terms_of(s, l, lane, row, 1, 1, &row_left) ||
-           off <= rounding * terms_of(s, l, lane, row, 2, MOST_HOPS, left);
+    if (off <= bound * fabs(made) || off <= DPCRI_RECHECK_ROUNDS * dpcri_joins_least((size_t)p->size)) return true;
+    return off <= bound * terms_of(s, l, lane, row, 1, 1, &row_left) ||
+           off <= DPCRI_RECHECK_ROUNDS * eps * terms_of(s, l, lane, row, 2, MOST_HOPS, left);
 }
 
 // Rows lo .. lo + count - 1 at boundary l, of which `made` is what the step makes.
@@ -213,9 +210,8 @@ static void compare_rows(look *k, int64_t l, int64_t lo, int64_t count, const vo
     const strand *s = k->s;
     const dpcr_bppsa_plan *p = s->r->plan;
     const void *z = (const char *)vector_of(s, l) + lo * s->lanes * p->size;
-    const dpcri_flow numbers = {.dtype = p->dtype, .w = 1};
-    if (dpcri_states_near(&numbers, &(dpcri_chunk_states){z, 1, 1}, &(dpcri_chunk_states){made, 1, 1}, count * s->lanes,
-                          bound_of(p)))
+    if (dpcri_states_near(p->dtype, &(dpcri_chunk_states){z, 1, 1}, &(dpcri_chunk_states){made, 1, 1}, count * s->lanes,
+                          1, DPCRI_RECHECK(p->size)))
         return;
     for (int64_t lane = 0; lane < s->rows; lane++)
         for (int64_t i = 0; i < count && k->from[lane] < l; i++)
@@ -259,16 +255,6 @@ static void look_task(void *argument, int64_t task) {
     }
 }
 
-// Those of the ring always are. Without a jump, which would keep it from going in vectors.
-static bool all_finite(dpcr_dtype dtype, const void *x, int64_t count, int64_t stride) {
-    int beyond = 0;
-    if (dtype == DPCR_F64)
-        for (int64_t i = 0; i < count; i++) beyond |= !(fabs(((const double *)x)[i * stride]) <= DBL_MAX);
-    if (dtype == DPCR_F32)
-        for (int64_t i = 0; i < count; i++) beyond |= !(fabsf(((const float *)x)[i * stride]) <= FLT_MAX);
-    return !beyond;
-}
-
 // Gradients of a lane by the loop, from boundary l on.
 static void mend(const strand *s, int64_t lane, int64_t l) {
     const run *r = s->r;
@@ -297,12 +283,7 @@ static void mend_lanes(const strand *s) {
     if (k.tasks > MOST_TASKS) k.tasks = MOST_TASKS;
     dpcri_parallel(p->context, k.tasks, look_task, &k);
     if (dpcri_watch_stopped(s->r->watch)) return;
-    const bool finite = all_finite(p->dtype, vector_of(s, 0), p->vector_at[p->length + 1] * s->lanes, 1);
-    for (int64_t g = 0; g < s->rows; g++) {
-        int64_t l = finite ? -1 : p->length - 1;
-        while (l >= 0 && all_finite(p->dtype, lane_of(s, l, g), p->widths[l], s->lanes)) l--;
-        mend(s, g, l > k.from[g] ? l : k.from[g]);
-    }
+    for (int64_t g = 0; g < s->rows; g++) mend(s, g, k.from[g]);
 }
 
 static void run_strand(void *argument, int64_t i) {

@@ -53,9 +53,12 @@ dpcri_flow dpcri_flow_of(dpcr_context *context, const dpcri_linear *problem);
 const void *dpcri_at(const dpcri_flow *flow, const void *base, int64_t elements);
 void *dpcri_at_out(const dpcri_flow *flow, void *base, int64_t elements);
 
-// Element i of real numbers.
+// Element i of real numbers of so many bytes.
+static inline double dpcri_number_of(size_t size, const void *x, int64_t i) {
+    return size == 8 ? ((const double *)x)[i] : (double)((const float *)x)[i];
+}
 static inline double dpcri_number(const dpcri_flow *flow, const void *x, int64_t i) {
-    return flow->size == 8 ? ((const double *)x)[i] : (double)((const float *)x)[i];
+    return dpcri_number_of(flow->size, x, i);
 }
 
 // Transitions that differ: 1 where they are shared over steps, or over sequences.

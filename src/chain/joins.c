@@ -42,23 +42,23 @@ NEAR(double, int64_t, near_f64, fabs, DBL_MAX)
 #undef NEAR
 
 // The float's bound is less by more than the comparison rounds by.
-bool dpcri_states_near(const dpcri_flow *f, const dpcri_chunk_states *z, const dpcri_chunk_states *want, int64_t count,
-                       double bound) {
+bool dpcri_states_near(dpcr_dtype dtype, const dpcri_chunk_states *z, const dpcri_chunk_states *want, int64_t count,
+                       int64_t w, double bound) {
     const float less = (float)(bound * (1 - 4 * (double)FLT_EPSILON));
-    return f->dtype == DPCR_F64 ? near_f64(z, want, count, f->w, bound) : near_f32(z, want, count, f->w, less);
+    return dtype == DPCR_F64 ? near_f64(z, want, count, w, bound) : near_f32(z, want, count, w, less);
 }
 
 bool dpcri_joins_at_once(const dpcri_flow *f, const dpcri_joint *j) {
     if ((f->z == f->b && !f->lost) || (f->dtype != DPCR_F32 && f->dtype != DPCR_F64)) return true;
-    return dpcri_states_near(f, &j->end, &j->next, j->count, DPCRI_JOINS(f->size)) ||
+    return dpcri_states_near(f->dtype, &j->end, &j->next, j->count, f->w, DPCRI_JOINS(f->size)) ||
            dpcri_watch_stopped(f->watch);  // to ask takes a clock
 }
 
-double dpcri_joins_least(const dpcri_flow *f) {
+double dpcri_joins_least(size_t size) {
     volatile float half = FLT_MIN;
     half *= 0.5f;
-    const double normal = f->size == 8 ? DBL_MIN : (double)FLT_MIN;
-    return half == 0 ? normal : normal * (f->size == 8 ? DBL_EPSILON : (double)FLT_EPSILON);
+    const double normal = size == 8 ? DBL_MIN : (double)FLT_MIN;
+    return half == 0 ? normal : normal * (size == 8 ? DBL_EPSILON : (double)FLT_EPSILON);
 }
 
 // The transitions' values that make component i of op(A) x, of which x's block has k from `first` on.
@@ -151,7 +151,7 @@ bool dpcri_joins(const dpcri_flow *f, const dpcri_joint *j, int64_t c) {
         double terms;
         sum_of(f, j, j->first + (c + 1) * j->chunk - 1, first, k, i - first, NULL, &terms);
         if (off <= bound * terms) continue;
-        if (off <= products * dpcri_joins_least(f)) continue;
+        if (off <= products * dpcri_joins_least(f->size)) continue;
         if (k > MOST_BLOCK) return false;  // in doubt it does not join
         if (first != block) disturb(f, j, c, first, k, disturbed);
         block = first;

@@ -24,10 +24,10 @@ typedef struct dpcri_joint {
 // joint->end as they lie in flow->z.
 dpcri_chunk_states dpcri_joint_ends(const dpcri_flow *flow, const dpcri_joint *joint);
 
-// Whether `count` states are all, component by component, within `bound` of those wanted, which are finite. None is
+// Whether `count` states, w wide, are all, component by component, within `bound` of those wanted, which are finite. None is
 // then beyond the bound in double either, but by a few of the smallest numbers: so it may stand for asking each one.
-bool dpcri_states_near(const dpcri_flow *flow, const dpcri_chunk_states *states, const dpcri_chunk_states *wanted,
-                       int64_t count, double bound);
+bool dpcri_states_near(dpcr_dtype dtype, const dpcri_chunk_states *states, const dpcri_chunk_states *wanted,
+                       int64_t count, int64_t w, double bound);
 
 // Whether all of them end as near as DPCRI_JOINS of each component of the start after them: what nearly all do. Also
 // true where they are not to be asked: of the ring, which has no rounding, and of chains that are solved in place,
@@ -43,8 +43,8 @@ static inline int64_t dpcri_joins_block(const dpcri_flow *flow) {
     return flow->form == DPCR_DENSE ? flow->w : flow->form == DPCR_BLOCK ? flow->block : 1;
 }
 
-// The smallest number, with this thread's denormals or without: what rounding takes of small ones.
-double dpcri_joins_least(const dpcri_flow *flow);
+// The smallest number of so many bytes, with this thread's denormals or without: what rounding takes of small ones.
+double dpcri_joins_least(size_t size);
 
 // Sizes of what component i of state m of a sequence is the sum of.
 double dpcri_joins_terms(const dpcri_flow *flow, int64_t m, int64_t row, int64_t i);

@@ -38,18 +38,16 @@ typedef struct job {
     _Atomic int64_t finished;  // the first step that the loop had to finish; n: none
 } job;
 
-static double bound_of(const dpcri_flow *f) { return f->size == 8 ? 1e-9 : 1e-4; }
-
 // *followed: components that rounding had to be followed for; NULL: it is not.
 static bool component_holds(const dpcri_flow *f, int64_t m, int64_t row, int64_t i, double z, double made,
                             int64_t *followed) {
-    const double rounds = 256, off = fabs(z - made);
+    const double off = fabs(z - made), bound = DPCRI_RECHECK(f->size);
     if (z == made || (isnan(z) && isnan(made))) return true;
     if (!isfinite(off)) return false;
-    if (off <= bound_of(f) * fabs(made) || off <= bound_of(f) * dpcri_joins_terms(f, m, row, i)) return true;
-    if (off <= rounds * dpcri_joins_least(f)) return true;
+    if (off <= bound * fabs(made) || off <= bound * dpcri_joins_terms(f, m, row, i)) return true;
+    if (off <= DPCRI_RECHECK_ROUNDS * dpcri_joins_least(f->size)) return true;
     if (!followed || (*followed += dpcri_joins_block(f)) > MOST_FOLLOWED) return false;
-    return off <= rounds * dpcri_joins_disturbed(f, m, m < LAST_STEPS ? m + 1 : LAST_STEPS, row, i);
+    return off <= DPCRI_RECHECK_ROUNDS * dpcri_joins_disturbed(f, m, m < LAST_STEPS ? m + 1 : LAST_STEPS, row, i);
 }
 
 // The first of `n` steps from m on that does not hold in sequence `row`, against what they make, one `step` elements
@@ -57,8 +55,8 @@ static bool component_holds(const dpcri_flow *f, int64_t m, int64_t row, int64_t
 static int64_t first_off(const dpcri_flow *f, int64_t m, int64_t n, int64_t row, const void *made, int64_t step,
                          int64_t *followed) {
     const void *const z = dpcri_at(f, f->z, m * f->z_step + row * f->z_row);
-    if (dpcri_states_near(f, &(dpcri_chunk_states){z, f->z_step, 1}, &(dpcri_chunk_states){made, step, 1}, n,
-                          bound_of(f)))
+    if (dpcri_states_near(f->dtype, &(dpcri_chunk_states){z, f->z_step, 1}, &(dpcri_chunk_states){made, step, 1}, n,
+                          f->w, DPCRI_RECHECK(f->size)))
         return m + n;
     for (int64_t k = 0; k < n; k++)
         for (int64_t i = 0; i < f->w; i++)

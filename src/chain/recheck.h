@@ -6,6 +6,11 @@
 
 #include "chain/flow.h"
 
+// What products round by at most: a component holds within this of itself or of the terms of its sum (numbers of so many
+// bytes), or within so many times what rounding leaves of sums that come near zero.
+#define DPCRI_RECHECK(size) ((size) == 8 ? 1e-9 : 1e-4)
+enum { DPCRI_RECHECK_ROUNDS = 256 };
+
 // What the check takes from the arena.
 void *dpcri_recheck_take(const dpcri_flow *flow, dpcri_arena *arena);
 
