@@ -216,6 +216,9 @@ else:
     assert not os.path.exists(path("none.flac")) and not os.path.exists(path("none.ogg"))
     put("cut.wav", b"RIFF....")
     refused(5, "no sound", "--sos", path("sos.npy"), "--input", path("cut.wav"), "--output", path("y.wav"))
+    # nor does a name make a sound of bytes
+    open(path("bare.au"), "wb").write(bytes(range(256)) * 12)
+    refused(5, "no sound", "--sos", path("sos.npy"), "--input", path("bare.au"), "--output", path("y.wav"))
 
 # a signal while it reads: the filter does not begin
 stop = subprocess.Popen([program, "solve", "biquads", "--sos", path("sos.npy"), "--input", "-", "--output", path("stopped.npy")],
