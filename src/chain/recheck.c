@@ -125,6 +125,9 @@ static void mend_rows(void *argument, int64_t i) {
 
 int64_t dpcri_recheck(const dpcri_flow *f, void *space) {
     job j = {.flow = f, .space = space, .finished = f->n};
+#ifdef DPCRI_MUTANTS
+    if (dpcri_mutant != 0) return f->n;  // the loop would mend what tests are to see
+#endif
     if (f->z == f->b || (f->dtype != DPCR_F32 && f->dtype != DPCR_F64) || dpcri_watch_stopped(f->watch)) return f->n;
     j.tasks = dpcri_task_count(f->n, (double)f->rows * f->flops);
     if (j.tasks > tasks_of(f)) j.tasks = tasks_of(f);
