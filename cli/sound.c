@@ -47,11 +47,14 @@ static sf_count_t place_seek(sf_count_t offset, int whence, void *user) {
 }
 
 // A file that is read through us: to libsndfile what cannot be read is the end. The first reason why is kept, and
-// nothing is read after it.
+// nothing is read after it. unsaid: its header's size of the samples, in bytes SIZE_AT .. SIZE_AT + 3, is not told to
+// libsndfile, which goes by the file's end then.
 typedef struct source {
     place place;  // first: place_seek and others get it
     int fd, code;
+    bool unsaid;
 } source;
+enum { SIZE_AT = 8 };
 
 static sf_count_t read_from(source *s, sf_count_t at, void *to, sf_count_t count) {
     sf_count_t got = 0;
@@ -67,7 +70,10 @@ static sf_count_t read_from(source *s, sf_count_t at, void *to, sf_count_t count
 
 static sf_count_t source_read(void *to, sf_count_t count, void *user) {
     source *s = user;
-    const sf_count_t got = read_from(s, s->place.at, to, count);
+    const sf_count_t at = s->place.at, left = s->place.size - at, wanted = count < left ? count : left;
+    const sf_count_t got = wanted > 0 ? read_from(s, at, to, wanted) : 0;
+    for (sf_count_t i = SIZE_AT; s->unsaid && i < SIZE_AT + 4; i++)
+        if (i >= at && i < at + got) ((unsigned char *)to)[i - at] = 0xff;
     s->place.at += got;
     return got;
 }
@@ -149,6 +155,19 @@ static bool goes_on(const layout *l, source *file) {
     return at > 0 && size == 0 && at < file->place.size && HEAD + (int64_t)said < file->place.size;
 }
 
+// libsndfile takes sizes of 2 GiB and more behind headers for negative ones, and their sounds for empty.
+static void unsay_size(source *file) {
+    for (size_t i = 0; i < sizeof layouts / sizeof layouts[0]; i++) {
+        const layout *const l = &layouts[i];
+        char name[4];
+        uint32_t said = 0, size = 0;
+        if (l->samples || !read_head(l, file, 0, name, &said) || memcmp(name, l->form, 4) != 0) continue;
+        file->unsaid = read_head(l, file, SIZE_AT - 4, name, &size) && size >> 31 && size != UINT32_MAX;
+        const int64_t end = (int64_t)said + size;
+        if (file->unsaid && is_said(size) && end < file->place.size) file->place.size = end;
+    }
+}
+
 // What is wrong with a sound of so many samples, NULL: nothing, or it cannot be read.
 static const char *fault_of(source *file, int64_t samples) {
     bool cut = is_shorter_long(file), longer = false;
@@ -186,6 +205,7 @@ static SNDFILE *open_sound(const char *path, source *from, SF_INFO *info) {
     errno = 0;
     if (pipe) return sf_open_fd(fd, SFM_READ, info, 1);
     from->place.size = (sf_count_t)is.st_size;
+    unsay_size(from);
     return sf_open_virtual(&io, SFM_READ, info, from);
 }
 

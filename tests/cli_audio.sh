@@ -83,6 +83,16 @@ assert not os.path.exists(path("none.npy"))
 
 # a signal while they are worked out
 write(path("long.wav"), rng.normal(0, 0.1, 1 << 20))
+# 2 GiB of samples, all but the last ones holes, and what is no sound behind them
+with open(path("vast.au"), "wb") as file:
+    samples = 2**28 + 1000
+    file.write(b".snd" + struct.pack(">5I", 24, 8 * samples, 7, RATE, 1))
+    file.seek(24 + 8 * (samples - 1))
+    file.write(struct.pack(">d", 0.25) + b"notes")
+assert run("convert", path("vast.au"), path("two.npy"), "--seconds", 1).startswith(b"%d frame" % (1 + (RATE - 256) // 128)), "vast.au"
+os.truncate(path("vast.au"), 24 + 8 * samples - 8)
+refused(5, "cut short", "convert", path("vast.au"), path("none.npy"))
+os.remove(path("vast.au"))
 stopped_within(1.0, lambda used: used > 0.3, "convert", path("long.wav"), path("none.npy"), "--hop", 1)
 assert not os.path.exists(path("none.npy"))
 
