@@ -30,30 +30,42 @@ int64_t dpcri_narrow_lanes(const dpcri_narrow *n) {
     return parts_of(n, k) >= STRANDS ? 1 : states_of(n, k) * STRANDS / parts_of(n, k);
 }
 
-// What an activation takes of the table's tanh: ReLU waits half as long, or less (bench mlp --layers 4096 --width 1, 2,
-// 4); a sigmoid, beside the tanh that AVX-512 has from a table, a fifth longer.
-static double loop_part(const dpcri_narrow *n) {
-    const bool table = dpcri_isa_level() == DPCRI_AVX512 && n->dtype == DPCR_F32;
+// What sums and products alone take, ReLU among them; what the residual adds is one more of them. Of tanh, the table's,
+// which in double a Zen 4 takes too; a sigmoid, beside float's tanh of few operations, takes twice as long.
+static double loop_seconds(const dpcri_narrow *n, int64_t w) {
+    const dpcri_narrow_kernels *k = dpcri_narrow_kernels_get(n->dtype);
     const dpcri_slower slower = dpcri_kernels_slower();
-    const bool alone = n->width == 1 || n->diagonal;
-    if (n->activation <= DPCRI_ACT_RELU) return alone ? 0.5 * (n->residual ? slower.sums : 1) : 0.42 * slower.relu;
-    return slower.loop * (n->activation == DPCRI_ACT_SIGMOID && table ? 1.2 : 1);
+    const bool wide = n->dtype == DPCR_F64;
+    const double sum = 1e-9;
+    if (n->activation <= DPCRI_ACT_RELU) return slower.relu * (k->relu_seconds[w] + (n->residual ? sum : 0));
+    const double sigmoid = wide ? (w > 0 ? 1 : 1.4) : w > 0 ? 1.95 : 2.5;
+    const double waits = wide && dpcri_core_kind() == DPCRI_CORE_TURNS ? 1 : w > 0 ? slower.loop : slower.vectors;
+    return waits * k->loop_seconds[w] * (n->activation == DPCRI_ACT_SIGMOID ? sigmoid : 1);
+}
+
+// What lanes take of the table's tanh, by dtype where it differs: sums alone (ReLU among them), tanh, sigmoid. With one
+// W float's sums wait for the same units as its tanh. Two states in a vector come and go by masks.
+static double lane_part(const dpcri_narrow *n) {
+    static const double diagonal[2][3] = {{0.4, 1, 1.8}, {0.2, 1, 1.1}}, own[3] = {0.82, 1, 1.3};
+    static const double shared[2][3] = {{1, 1, 1.8}, {0.6, 1, 1.4}};
+    const int wide = n->dtype == DPCR_F64, kind = n->activation <= DPCRI_ACT_RELU ? 0 : n->activation - DPCRI_ACT_RELU;
+    if (n->width > DPCRI_NARROW_WIDTH)
+        return diagonal[wide][kind] * (kind == 0 && states_of(n, dpcri_narrow_kernels_get(n->dtype)) > 1 ? 1.5 : 1);
+    if (n->weight_step) return own[kind];
+    return shared[wide][kind] * (kind == 1 && n->residual ? 1.2 : 1);
 }
 
 double dpcri_narrow_loop_seconds(const dpcri_narrow *n) {
     const dpcri_narrow_kernels *k = dpcri_narrow_kernels_get(n->dtype);
-    if (n->width <= DPCRI_NARROW_WIDTH) return loop_part(n) * k->loop_seconds[n->diagonal ? 1 : n->width];
-    const double filled = dpcri_narrow_lane_seconds(n) * (double)states_of(n, k);
-    const double waits = k->loop_seconds[0] * (n->activation > DPCRI_ACT_RELU ? dpcri_kernels_slower().vectors : 1);
+    if (n->width <= DPCRI_NARROW_WIDTH) return loop_seconds(n, n->diagonal ? 1 : n->width);
+    const double filled = dpcri_narrow_lane_seconds(n) * (double)states_of(n, k), waits = loop_seconds(n, 0);
     return filled > waits ? filled : waits;
 }
 
 double dpcri_narrow_lane_seconds(const dpcri_narrow *n) {
     const dpcri_narrow_kernels *k = dpcri_narrow_kernels_get(n->dtype);
-    const double slower = dpcri_kernels_slower().lanes;
-    if (n->width <= DPCRI_NARROW_WIDTH) {
-        const double part = n->activation > DPCRI_ACT_RELU ? 1 : 0.82;  // what ReLU leaves of the work
-        return slower * part * k->lane_seconds[dpcri_narrow_form_of(n)][n->width];
-    }
-    return slower * k->lane_seconds[0][0] * (double)parts_of(n, k) / (double)states_of(n, k);
+    const double each = dpcri_kernels_slower().lanes * lane_part(n);
+    if (n->width <= DPCRI_NARROW_WIDTH)
+        return each * k->lane_seconds[n->weight_step ? DPCRI_NARROW_TILES : DPCRI_NARROW_REGISTERS][n->width];
+    return each * k->lane_seconds[0][0] * (double)parts_of(n, k) / (double)states_of(n, k);
 }

@@ -44,7 +44,8 @@ typedef struct dpcri_narrow_run {
 } dpcri_narrow_run;
 
 // One step a lane:  f = step(in), a = its Jacobian [w][w] (diagonal: [w]), row-major df_i/dz_j. f or a may be NULL.
-// ReLU's slope is 1 wherever  u + slack max(1, |z|) sum |W_i| > 0,  |z| the largest component's; diagonal, z_i's and |W_i|.
+// ReLU's slope is 1 wherever  u + slack max(1, |z|) sum |W_i| > 0,  |z| the largest component's; diagonal, z_i's and
+// |W_i|.
 typedef struct dpcri_narrow_point {
     int64_t first, lanes, stride, rows;
     double slack;
@@ -69,8 +70,10 @@ typedef struct dpcri_narrow_kernels {
     int64_t lanes[DPCRI_NARROW_FORMS][DPCRI_NARROW_WIDTH + 1];
     int64_t vector;  // lanes of one vector
     bool halves;     // two states of a wide diagonal that fit in halves go in one vector
-    // Measured seconds of a step by width, [0] a vector of a wide diagonal: alone, and a lane's share by form.
+    // Measured seconds of a step by width, [0] a vector of a wide diagonal: of tanh alone, and a lane's share with one
+    // W and with a W of each step; of ReLU alone.
     double loop_seconds[DPCRI_NARROW_WIDTH + 1], lane_seconds[DPCRI_NARROW_FORMS][DPCRI_NARROW_WIDTH + 1];
+    double relu_seconds[DPCRI_NARROW_WIDTH + 1];
     void (*advance)(const dpcri_narrow *chain, const dpcri_narrow_run *run);
     void (*linearise)(const dpcri_narrow *chain, const dpcri_narrow_point *point);
 } dpcri_narrow_kernels;

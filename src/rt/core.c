@@ -44,9 +44,9 @@ dpcri_slower dpcri_kernels_slower(void) {
     // lanes, weights, nearer, windows, loop, relu, wide, lanes_of_8, loop_back_of_8, vectors, sums, reach
     static const dpcri_slower by_core[] = {
         [DPCRI_CORE_WHOLE] = {1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1.25},
-        [DPCRI_CORE_TURNS] = {1.75, 1.4, 1.4, 1.4, 1.2, 1, 1, 1.75, 1.2, 1, 1, 1.25},
+        [DPCRI_CORE_TURNS] = {1.75, 1.4, 1.4, 1.4, 1.2, 1, 1, 1.75, 1.2, 1.4, 1, 1.25},
         [DPCRI_CORE_SHARED] = {2, 3.4, 1.5, 2, 1.75, 1.9, 1.9, 2, 1.75, 2.5, 1.5, 1},
-        [DPCRI_CORE_HALVES] = {2.1, 2.6, 2, 1.8, 1.45, 1.2, 2.2, 4.2, 2.9, 1.45, 1.5, 1.25},
+        [DPCRI_CORE_HALVES] = {2.1, 2.6, 2, 1.8, 1.45, 1.7, 2.2, 4.2, 2.9, 1.45, 1.5, 1.25},
     };
     return by_core[dpcri_core_kind()];
 }
