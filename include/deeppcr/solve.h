@@ -30,9 +30,6 @@ typedef struct dpcr_span {
         *active;         // [rows] or NULL; where 0, the sequence may be skipped and its outputs left as they are
     dpcr_device device;  // where the arrays lie
     void *stream;        // for devices; NULL on the host
-    // linearise: in is the chain's to slack max(1, |in|). Where f has a kink as near as that (ReLU's), J is to take the
-    // slope that passes on the most of either side: the other would tell nothing of what lies behind it. 0: J at `in`.
-    double slack;
 } dpcr_span;
 
 // What the callback `window` is asked for, and what it answers.
@@ -144,9 +141,8 @@ typedef struct dpcr_steps {
     int (*advance)(void *user, const dpcr_span *span, const dpcr_array *in, const dpcr_array *states,
                    const dpcr_array *last, const dpcr_array *tape);
 
-    // steps = 1: f[c] = f_l(in[c]), a[c] = J_l(in[c]) in `jacobian`'s layout [lanes][rows][values], kinks as
-    // span->slack says. f or a may be NULL. May be absent (NULL): then only jacobi, picard, parareal, parataa, overlap
-    // and sequential can be used.
+    // steps = 1: f[c] = f_l(in[c]), a[c] = J_l(in[c]) in `jacobian`'s layout [lanes][rows][values]. f or a may be NULL.
+    // May be absent (NULL): then only jacobi, picard, parareal, parataa, overlap and sequential can be used.
     int (*linearise)(void *user, const dpcr_span *span, const dpcr_array *in, const dpcr_array *f, const dpcr_array *a);
 
     // steps = 1: y[c] = J_l(in[c]) x[c]. May be NULL. All [lanes][rows][w].
@@ -309,7 +305,8 @@ DPCR_API dpcr_status dpcr_guess_find(const char *name, dpcr_guess *guess, dpcr_e
 // Positive: the result is the sequential chain's. Negative: it is not, and the call has said so.
 typedef enum dpcr_reason {
     DPCR_REASON_CONVERGED = 1,       // residuals below the tolerance and the error estimate, which is relative to
-                                     // max(1, |z|), at most atol + rtol; it passes on what J does (dpcr_span.slack)
+                                     // max(1, |z|), at most atol + rtol; it passes on no more than J does, so nothing
+                                     // where ReLUs are at or below their kink, within the tolerance of being open
     DPCR_REASON_RESIDUAL_ONLY = 2,   // residuals below the tolerance; no error estimate could confirm it
     DPCR_REASON_EXACT = 3,           // the loop's result by construction: equal numbers, the sign of a zero aside (so
                                      // of a step to which 0 and -0 are the same)

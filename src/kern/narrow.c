@@ -2,6 +2,8 @@
 // Which table of narrow kernels serves a dtype at a level.
 #include "kern/narrow.h"
 
+#include <math.h>
+
 #include "kern/levels.h"
 #include "rt/core.h"
 
@@ -65,7 +67,10 @@ double dpcri_narrow_loop_seconds(const dpcri_narrow *n) {
 double dpcri_narrow_lane_seconds(const dpcri_narrow *n) {
     const dpcri_narrow_kernels *k = dpcri_narrow_kernels_get(n->dtype);
     const double each = dpcri_kernels_slower().lanes * lane_part(n);
-    if (n->width <= DPCRI_NARROW_WIDTH)
-        return each * k->lane_seconds[n->weight_step ? DPCRI_NARROW_TILES : DPCRI_NARROW_REGISTERS][n->width];
+    if (n->width <= DPCRI_NARROW_WIDTH) {  // a loop that is done sooner than a lane is no slower beside others
+        const double lane =
+            each * k->lane_seconds[n->weight_step ? DPCRI_NARROW_TILES : DPCRI_NARROW_REGISTERS][n->width];
+        return fmin(lane, loop_seconds(n, n->diagonal ? 1 : n->width));
+    }
     return each * k->lane_seconds[0][0] * (double)parts_of(n, k) / (double)states_of(n, k);
 }

@@ -44,11 +44,8 @@ typedef struct dpcri_narrow_run {
 } dpcri_narrow_run;
 
 // One step a lane:  f = step(in), a = its Jacobian [w][w] (diagonal: [w]), row-major df_i/dz_j. f or a may be NULL.
-// ReLU's slope is 1 wherever  u + slack max(1, |z|) sum |W_i| > 0,  |z| the largest component's; diagonal, z_i's and
-// |W_i|.
 typedef struct dpcri_narrow_point {
     int64_t first, lanes, stride, rows;
-    double slack;
     const void *in;
     int64_t in_lane, in_row;
     void *f;

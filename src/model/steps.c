@@ -310,8 +310,7 @@ static int linearise_narrow(const dpcri_narrow *narrow, const dpcr_span *span, c
                             const dpcr_array *f, const dpcr_array *a) {
     const dpcri_grid from = dpcri_grid_of(in), to = dpcri_grid_of(f), jacobian = dpcri_grid_of(a);
     dpcri_narrow_kernels_get(narrow->dtype)
-        ->linearise(narrow, &(dpcri_narrow_point){.slack = span->slack,
-                                                  .first = span->first,
+        ->linearise(narrow, &(dpcri_narrow_point){.first = span->first,
                                                   .lanes = span->lanes,
                                                   .stride = span->stride,
                                                   .rows = span->rows,
@@ -392,7 +391,7 @@ static int linearise(void *user, const dpcr_span *span, const dpcr_array *in, co
         for (int64_t r = 0; r < span->rows; r += w.rows)
             dpcri_program_linearise(p, step_parameters(m, span->first + c * span->stride),
                                     smaller(w.rows, span->rows - r),
-                                    dpcri_rows_at(rows_at1(in, c, element), r, 0, element), span->slack,
+                                    dpcri_rows_at(rows_at1(in, c, element), r, 0, element),
                                     dpcri_rows_at(rows_at1(f, c, element), r, 0, element),
                                     dpcri_rows_at(rows_at1(a, c, element), r, 0, element), w.memory);
     work_close(&w);

@@ -11,7 +11,6 @@
 
 #include "nn/adjoint.h"
 #include "nn/device.h"
-#include "nn/kink.h"
 #include "nn/window.h"
 #include "rt/core.h"
 #include "solve/solve_internal.h"
@@ -59,8 +58,9 @@ static dpcr_device place_of(const dpcr_cell_options *o) {
 
 // ---- forward ----
 
-// u = W in + x
-static void wide_sums(const dpcr_cell *c, int64_t step, int64_t row, const void *in, void *u) {
+// One step of one sequence by products: out and slope may be NULL; out may be `in`.
+static void wide_step(const dpcr_cell *c, int64_t step, int64_t row, const void *in, void *out, void *slope) {
+    _Alignas(64) double u[WIDEST];
     const dpcri_nn_kernels *k = c->kernels;
     const int64_t w = c->options.width;
     if (c->options.kind == DPCR_CELL_DIAGONAL)
@@ -78,14 +78,6 @@ static void wide_sums(const dpcr_cell *c, int64_t step, int64_t row, const void 
                                                .init_row = w,
                                                .c = u,
                                                .c_row = w});
-}
-
-// One step of one sequence by products: out and slope may be NULL; out may be `in`.
-static void wide_step(const dpcr_cell *c, int64_t step, int64_t row, const void *in, void *out, void *slope) {
-    _Alignas(64) double u[WIDEST];
-    const dpcri_nn_kernels *k = c->kernels;
-    const int64_t w = c->options.width;
-    wide_sums(c, step, row, in, u);
     k->activate(c->narrow.activation, w, u, u, slope);
     if (out && c->narrow.residual)
         k->multiply_add(1, w, in, w, c->narrow.scale, u, w, NULL, 0, out, w);
@@ -234,31 +226,12 @@ static void jacobian_of(const dpcr_cell *c, int64_t step, const void *slope, voi
     }
 }
 
-// ReLU's slopes of one step with those that a kink is too near to (kink.h). reach [w]: sum |W_i|, made where not yet
-// known. Diagonal: by |W_i| max(1, |z_i|).
-static void open_kinks(const dpcr_cell *c, int64_t step, int64_t row, double slack, const void *in, void *reach,
-                       bool known, void *slope) {
-    _Alignas(64) double u[WIDEST];
-    const int64_t w = c->options.width;
-    const size_t element = c->kernels->element;
-    const bool dense = c->options.kind == DPCR_CELL_DENSE;
-    if (!known) dpcri_kink_reach(element, w, dense ? w : 1, weight_of(c, step), dense ? w : 1, 1, reach);
-    wide_sums(c, step, row, in, u);
-    if (dense)
-        dpcri_kink_open(element, w, u, reach, slack * dpcri_kink_size(element, w, in), slope);
-    else
-        for (size_t i = 0, at = 0; i < (size_t)w; i++, at += element)
-            dpcri_kink_open(element, 1, (char *)u + at, (char *)reach + at,
-                            slack * dpcri_kink_size(element, 1, (const char *)in + at), (char *)slope + at);
-}
-
 static int linearise(void *user, const dpcr_span *span, const dpcr_array *in, const dpcr_array *f,
                      const dpcr_array *a) {
     const dpcr_cell *c = user;
     if (c->narrow_linearise) {
         const dpcri_narrow n = narrow_of(c, span);
-        dpcri_narrow_kernels_get(n.dtype)->linearise(&n, &(dpcri_narrow_point){.slack = span->slack,
-                                                                               .first = span->first,
+        dpcri_narrow_kernels_get(n.dtype)->linearise(&n, &(dpcri_narrow_point){.first = span->first,
                                                                                .lanes = span->lanes,
                                                                                .stride = span->stride,
                                                                                .rows = span->rows,
@@ -273,8 +246,7 @@ static int linearise(void *user, const dpcr_span *span, const dpcr_array *in, co
                                                                                .a_row = stride_of(a, 1)});
         return 0;
     }
-    const bool kinked = c->narrow.activation == DPCRI_ACT_RELU && span->slack > 0;
-    _Alignas(64) double slope[WIDEST], reach[WIDEST];
+    _Alignas(64) double slope[WIDEST];
     for (int64_t lane = 0; lane < span->lanes; lane++)
         for (int64_t r = 0; r < span->rows; r++) {
             const int64_t step = span->first + lane * span->stride, row = span->row + r;
@@ -285,9 +257,6 @@ static int linearise(void *user, const dpcr_span *span, const dpcr_array *in, co
             }
             if (!a || !a->data) continue;
             slopes_of(c, step, 1, row, 1, (dpcri_grid){.data = place(in, lane, 0, r)}, (dpcri_grid){.data = slope});
-            if (kinked)
-                open_kinks(c, step, row, span->slack, place(in, lane, 0, r), reach, r > 0 || (lane > 0 && !c->own),
-                           slope);
             jacobian_of(c, step, slope, place(a, lane, 0, r));
         }
     return 0;

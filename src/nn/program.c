@@ -3,8 +3,6 @@
 // linearise 2 w^2 + w^2 flops. Derivations: docs/math/.
 #include "nn/program.h"
 
-#include "nn/kink.h"
-
 static const dpcri_rows nothing = {0};
 
 static void append(dpcri_program *p, dpcri_nn_layer layer) {
@@ -35,11 +33,11 @@ bool dpcri_program_make(dpcri_program *program, const dpcri_nn_kernels *kernels,
     return true;
 }
 
-// tape (when the caller gives none), three buffers of the widest layer, and one of the state
-int64_t dpcri_program_scratch(const dpcri_program *p) { return p->tape + 3 * p->widest + p->width; }
+// tape (when the caller gives none), two buffers of the widest layer, and one of the state
+int64_t dpcri_program_scratch(const dpcri_program *p) { return p->tape + 2 * p->widest + p->width; }
 
 typedef struct scratch_rows {
-    dpcri_rows tape, a, b, reach, state;
+    dpcri_rows tape, a, b, state;
 } scratch_rows;
 
 static scratch_rows carve(const dpcri_program *p, int64_t rows, void *scratch) {
@@ -47,9 +45,7 @@ static scratch_rows carve(const dpcri_program *p, int64_t rows, void *scratch) {
     const dpcri_rows tape = {scratch, p->tape};
     const dpcri_rows a = {dpcri_rows_at(tape, rows, 0, element).data, p->widest};
     const dpcri_rows b = {dpcri_rows_at(a, rows, 0, element).data, p->widest};
-    const dpcri_rows reach = {dpcri_rows_at(b, rows, 0, element).data, p->widest};
-    const dpcri_rows state = {dpcri_rows_at(reach, rows, 0, element).data, p->width};
-    return (scratch_rows){.tape = tape, .a = a, .b = b, .reach = reach, .state = state};
+    return (scratch_rows){.tape = tape, .a = a, .b = b, .state = {dpcri_rows_at(b, rows, 0, element).data, p->width}};
 }
 
 static const void *parameters_of(const dpcri_program *p, int layer, const void *parameters) {
@@ -324,40 +320,14 @@ static void jacobian_of_row(const dpcri_program *p, const void *parameters, dpcr
     if (p->residual) add_identity(p, a);
 }
 
-// ReLU's slopes in the tape with those that a kink is too near to (kink.h).
-static void open_kinks(const dpcri_program *p, const void *parameters, int64_t rows, dpcri_rows in, double slack,
-                       dpcri_rows tape, const scratch_rows *s) {
-    const size_t element = p->kernels->element;
-    const dpcri_nn_layer *linear = &p->layers[0], *norm = p->layers[1].parameter_count > 0 ? &p->layers[1] : NULL;
-    const int relu = norm ? 2 : 1;
-    if (p->layers[relu].activation != DPCRI_ACT_RELU || !(slack > 0)) return;
-    dpcri_kink_reach(element, linear->out, linear->in, parameters, 1, linear->out, s->reach.data);
-    linear->kind->forward(linear, parameters, rows, in, s->a, nothing);
-    if (norm) norm->kind->forward(norm, parameters_of(p, 1, parameters), rows, s->a, s->a, tape_of(p, 1, tape));
-    for (int64_t r = 0; r < rows; r++) {
-        const void *reach = s->reach.data;
-        if (norm) {
-            const dpcri_rows normal = dpcri_rows_at(tape_of(p, 1, tape), r, 0, element);
-            const void *reciprocal = dpcri_rows_at(normal, 0, norm->in, element).data;
-            dpcri_kink_normed(element, norm->in, reach, parameters_of(p, 1, parameters), normal.data, reciprocal,
-                              s->b.data);
-            reach = s->b.data;
-        }
-        const double far = slack * dpcri_kink_size(element, p->width, dpcri_rows_at(in, r, 0, element).data);
-        dpcri_kink_open(element, linear->out, dpcri_rows_at(s->a, r, 0, element).data, reach, far,
-                        dpcri_rows_at(tape_of(p, relu, tape), r, 0, element).data);
-    }
-}
-
-void dpcri_program_linearise(const dpcri_program *p, const void *parameters, int64_t rows, dpcri_rows in, double slack,
-                             dpcri_rows f, dpcri_rows a, void *scratch) {
+void dpcri_program_linearise(const dpcri_program *p, const void *parameters, int64_t rows, dpcri_rows in, dpcri_rows f,
+                             dpcri_rows a, void *scratch) {
     const scratch_rows s = carve(p, rows, scratch);
     if (f.data)
         dpcri_program_forward(p, parameters, rows, in, f, s.tape, scratch, NULL);
     else
         make_tape(p, parameters, rows, in, &s);
     if (!a.data) return;
-    open_kinks(p, parameters, rows, in, slack, s.tape, &s);
     if (p->fused) {
         jacobians_fused(p, parameters, rows, s.tape, a);
         return;

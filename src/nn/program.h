@@ -63,8 +63,8 @@ bool dpcri_program_turns_tape(const dpcri_program *program);
 void dpcri_program_gradient(const dpcri_program *program, const void *parameters, void *gradients, int64_t rows,
                             dpcri_rows in, dpcri_rows tape, dpcri_rows g, void *scratch,
                             const dpcri_program_next *next);
-// f (may be NULL) and a [rows][width * width], each row-major: a[i][j] = df_i/dz_j; ReLU's as dpcr_span.slack says.
+// f (may be NULL) and a [rows][width * width], each row-major: a[i][j] = df_i/dz_j.
 void dpcri_program_linearise(const dpcri_program *program, const void *parameters, int64_t rows, dpcri_rows in,
-                             double slack, dpcri_rows f, dpcri_rows a, void *scratch);
+                             dpcri_rows f, dpcri_rows a, void *scratch);
 
 #endif

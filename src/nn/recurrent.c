@@ -7,7 +7,6 @@
 #include <math.h>
 #include <string.h>
 
-#include "nn/kink.h"
 #include "nn/recurrent_views.h"
 
 // W_ih of at least WIDE_INPUT_BYTES, a second cache, is multiplied by kernels for wide matrices, WIDE_ROWS rows at a
@@ -377,26 +376,6 @@ static bool jacobian_of(const dpcri_recurrent *c, int64_t step, int64_t row, con
     return true;
 }
 
-// ReLU's slopes of one step in the tape with those that a kink is too near to (kink.h); u: the input's part, taken.
-static void open_kinks(const dpcri_recurrent *c, const void *state, double slack, const void *reach, void *u,
-                       void *tape) {
-    const int64_t H = c->gates.width;
-    const size_t element = c->kernels->element;
-    c->nn->product_transposed(&(dpcri_product){.m = 1,
-                                               .n = H,
-                                               .depth = H,
-                                               .a = state,
-                                               .a_row = H,
-                                               .a_col = 1,
-                                               .b = c->weight_hh,
-                                               .b_row = H,
-                                               .init = u,
-                                               .init_row = H,
-                                               .c = u,
-                                               .c_row = H});
-    dpcri_kink_open(element, H, u, reach, slack * dpcri_kink_size(element, H, state), tape);
-}
-
 static int linearise(void *user, const dpcr_span *span, const dpcr_array *in, const dpcr_array *f,
                      const dpcr_array *a) {
     const dpcri_recurrent *c = user;
@@ -404,10 +383,7 @@ static int linearise(void *user, const dpcr_span *span, const dpcr_array *in, co
     const dpcri_grid from = grid_of(in), to = grid_of(f), jacobian = grid_of(a);
     enum { TAPES = 10 };  // most widths of a tape
     _Alignas(64) char u[DPCRI_RECURRENT_JACOBIAN * DPCRI_GATES_MOST * sizeof(double)],
-        kept[DPCRI_RECURRENT_JACOBIAN * TAPES * sizeof(double)], reach[DPCRI_RECURRENT_JACOBIAN * sizeof(double)];
-    const int64_t H = c->gates.width;
-    const bool kinked = c->gates.kind == DPCRI_GATES_RNN && c->gates.activation == DPCRI_ACT_RELU && span->slack > 0;
-    if (kinked) dpcri_kink_reach(element, H, H, c->weight_hh, H, 1, reach);
+        kept[DPCRI_RECURRENT_JACOBIAN * TAPES * sizeof(double)];
     for (int64_t l = 0; l < span->lanes; l++)
         for (int64_t r = 0; r < span->rows; r++) {
             const dpcr_span one = {.first = span->first + l * span->stride,
@@ -420,10 +396,6 @@ static int linearise(void *user, const dpcr_span *span, const dpcr_array *in, co
             if (!advance_block(c, &one, 0, 1, state, (dpcri_grid){0}, at(to, l, r, element), (dpcri_grid){.data = kept},
                                u))
                 return NO_MEMORY;
-            if (jacobian.data && kinked) {
-                if (c->given.data) memcpy(u, dpcri_recurrent_products(c, &one, 0, 1, u).data, (size_t)H * element);
-                open_kinks(c, state.data, span->slack, reach, u, kept);
-            }
             if (jacobian.data &&
                 !jacobian_of(c, one.first, one.row, state.data, kept, at(jacobian, l, r, element).data))
                 return NO_MEMORY;

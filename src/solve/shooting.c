@@ -94,13 +94,11 @@ static int run_chunk(const coarse *c, const dpcr_span *span, const product *p, i
     if (code) return code;
     dpcr_span each = dpcri_span(first, 1, 1, 1, span->row, span->rows);
     each.active = span->active;
-    each.slack = span->slack;
     dpcr_array j = dpcri_slice(&p->jacobians, 0, 1, 0, span->rows);
     code = fine->linearise(fine->user, &each, start, NULL, &j);
     if (code == 0 && count > 1) {
         each = dpcri_span(first + 1, count - 1, 1, 1, span->row, span->rows);
         each.active = span->active;
-        each.slack = span->slack;
         const dpcr_array before = dpcri_slice(&p->states, 0, count - 1, 0, span->rows);
         j = dpcri_slice(&p->jacobians, 1, count - 1, 0, span->rows);
         code = fine->linearise(fine->user, &each, &before, NULL, &j);

@@ -90,8 +90,7 @@ static bool run_lanes(stretch *s) {
 }
 
 static bool run_linearise(stretch *s) {
-    dpcr_span span = dpcri_span(1, s->n - 1, 1, 1, 0, s->rows);
-    span.slack = s->outlook->options->atol + s->outlook->options->rtol;
+    const dpcr_span span = dpcri_span(1, s->n - 1, 1, 1, 0, s->rows);
     dpcr_array in = s->z, a = s->jacobians;
     in.ndim = 3;
     memmove(in.shape, s->z.shape + 1, 3 * sizeof *in.shape);

@@ -124,7 +124,6 @@ static int evaluate_steps(sweep *s, int64_t first, int64_t count, void *dense) {
     const dpcr_array a = transitions_view(s, first, count);
     dpcr_span span = dpcri_span(first, count, 1, 1, s->row, s->rows);
     span.active = s->space.active + s->row;
-    span.slack = s->plan->options.atol + s->plan->options.rtol;
     int code = 0;
     if (!s->needs_jacobian) {
         code = dpcri_advance(steps, &span, &in, NULL, &f, NULL);

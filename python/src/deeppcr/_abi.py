@@ -52,7 +52,7 @@ STRUCTURES: Dict[str, str] = {
     "dpcr_chain_report": """size_t size; dpcr_scheme scheme; int sweeps; int64_t finished_from; int64_t compositions;
         int64_t applications; int64_t depth; double seconds;""",
     "dpcr_span": """size_t size; int64_t first; int64_t lanes; int64_t stride; int64_t steps; int64_t row; int64_t rows;
-        void *active; dpcr_device device; void *stream; double slack;""",
+        void *active; dpcr_device device; void *stream;""",
     "dpcr_steps": """size_t size; void *user; int64_t length; int64_t batch; int64_t width; dpcr_dtype dtype; int concurrent;
         dpcr_transition jacobian; double flops; double jacobian_flops; double latency; int64_t lanes; double lane_seconds;
         double adjoint_latency; double adjoint_lane_seconds; int64_t tape_values; int gradient_from_tape; void *advance;

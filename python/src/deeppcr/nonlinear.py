@@ -5,8 +5,6 @@ from __future__ import annotations
 import copy
 import copyreg
 import ctypes
-import functools
-import inspect
 import signal
 import threading
 import time
@@ -145,13 +143,6 @@ def _grid(address: int) -> ARRAY:
     return np.ndarray(shape, item, memory, -before, strides)
 
 
-def _asks_for_slack(function: Callable[..., Any]) -> bool:
-    try:
-        return "slack" in inspect.signature(function).parameters
-    except (TypeError, ValueError):  # some of C's do not say
-        return False
-
-
 class _Steps:
     """The callbacks of a step, and what it raised."""
 
@@ -160,7 +151,6 @@ class _Steps:
         self.step, self.jacobian, self.batched, self.dtype, self.width = step, jacobian, batched, dtype, width
         count = {"dense": (width, width), "diagonal": (width,), "scalar": (), "block": (width // max(block, 1), block, block)}
         self.values = count[structure]
-        self.slackens = jacobian is not None and _asks_for_slack(jacobian)
         self.raised: Optional[BaseException] = None
         self.interrupted = self.planning = False
         self.progress: Optional[Callable[[int], Any]] = None
@@ -168,10 +158,6 @@ class _Steps:
         self.forks = library.context.forks
         self.advance_c = _abi.STEP(self._advance)
         self.linearise_c = _abi.LINEARISE(self._linearise) if jacobian else None
-
-    def _jacobian_at(self, slack: float) -> Callable[..., Any]:
-        assert self.jacobian
-        return functools.partial(self.jacobian, slack=slack) if self.slackens else self.jacobian
 
     def _call(self, function: Callable[..., Any], z: ARRAY, l: ARRAY, row: int, shape: Tuple[int, ...], what: str) -> ARRAY:
         """function over states z [lanes][rows][w] of steps l [lanes]: values [lanes][rows][...]."""
@@ -226,23 +212,23 @@ class _Steps:
             return self._failed(raised, lambda: self._call(self.step, z, l + k, s.row, (self.width,), "step"))
 
     def _linearise(self, _user: Any, span: int, given: int, f: int, a: int) -> int:
+        assert self.jacobian
         if self.interrupted or self.raised is not None:
             return -1
         try:
             s = _abi.Span.from_address(span)
-            jacobian = self._jacobian_at(s.slack)
             z = np.array(_grid(given))
             l = s.first + s.stride * np.arange(s.lanes)
             if f:  # a step may write into the states that it is given
                 _grid(f)[...] = self._call(self.step, z.copy() if a else z, l, s.row, (self.width,), "step")
             if a:
-                _grid(a)[...] = self._call(jacobian, z, l, s.row, self.values, "jacobian")
+                _grid(a)[...] = self._call(self.jacobian, z, l, s.row, self.values, "jacobian")
             if self.progress is not None:
                 self.progress(s.lanes * s.rows)
             return -1 if self.interrupted else 0
         except BaseException as raised:  # noqa: B902
             return self._failed(raised, lambda: (self._call(self.step, z.copy(), l, s.row, (self.width,), "step"),
-                                                 self._call(jacobian, z, l, s.row, self.values, "jacobian")))  # fmt: skip
+                                                 self._call(self.jacobian, z, l, s.row, self.values, "jacobian")))  # fmt: skip
 
     def time(self, z0: ARRAY, length: int) -> Tuple[float, float, float]:
         """Seconds of a call with one state; seconds a state of a call with many; of the Jacobian likewise."""
@@ -260,7 +246,7 @@ class _Steps:
 
         one = best(self.step, 1, (self.width,), "step")
         many = best(self.step, lanes, (self.width,), "step") / lanes
-        each = best(self._jacobian_at(0.0), lanes, self.values, "jacobian") / lanes if self.jacobian else 0.0
+        each = best(self.jacobian, lanes, self.values, "jacobian") / lanes if self.jacobian else 0.0
         return one + 2e-5, many, each
 
     def run(self, function: Any, *arguments: Any, progress: Optional[Callable[[int], Any]] = None, planning: bool = False) -> None:
@@ -608,9 +594,7 @@ def solve(
     jacobian : callable, optional
         Called as `step`: df_l/dz as [n][w][w] (structure "dense"), [n][w] ("diagonal"), [n] ("scalar") or
         [n][w/k][k][k] ("block", with block=k). Without it only sequential, overlap, picard, jacobi, parareal and parataa
-        can run. One with a parameter `slack` is told in it how far components of z may be off, in units of max(1, |z|): where f
-        has a kink as near as that (ReLU's), the slope that passes on the most is wanted, or the error estimate sees nothing of
-        what lies behind the other. 0: the derivative at z.
+        can run.
     method : str
         "auto", "sequential", "newton", "diagonal", "block", "picard", "jacobi", "damped", "overlap", "shooting", "parareal" or
         "parataa".

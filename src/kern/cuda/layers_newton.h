@@ -123,23 +123,9 @@ struct evaluating : newton_way<T> {
         return {p.input(at.m, at.column, at.i), me.peer_load(p.state(at.m, at.column, at.i))};
     }
     SIMT static T start(const ahead &with) { return with.x; }
-    // Whether a closed unit may be open while no state of its row moves by more than the tolerance of max(1, |z|); few
-    // operations beside the reduction's.
-    SIMT static bool opens(simt::lane &me, const problem &p, const large::spot &at, T u) {
-        const T *weight = newton_way<T>::transition(p, 0, at.m);
-        T most = 1, reach = 0;
-        for (int64_t j = 0; j < p.w; j++) {
-            const T z = cells::magnitude(p.before(me, at.m, at.column, j));
-            most = z > most ? z : most;
-            reach += cells::magnitude(weight[p.transposed ? j * p.w + at.i : at.i * p.w + j]);
-        }
-        return simt::fma(T(p.a->c.atol + p.a->c.rtol) * most, reach, u) > 0;
-    }
     SIMT static T finish(simt::lane &me, const problem &p, const large::item &, const large::spot &at,
                          const ahead &with, T u, T own, typename newton_way<T>::notes &) {
-        const T y = cells::value(p.a->c.activation, u);
-        T slope = cells::slope(p.a->c.activation, u, y);
-        if (p.a->c.activation == DPCRI_CUDA_RELU && u <= 0 && opens(me, p, at, u)) slope = 1;
+        const T y = cells::value(p.a->c.activation, u), slope = cells::slope(p.a->c.activation, u, y);
         T r = (p.a->c.residual ? simt::fma(p.a->c.scale, y, own) : y) - with.z;
         T s = p.a->c.residual ? p.a->c.scale * slope : slope;
         if (!cells::finite(r) || !cells::finite(s)) {

@@ -99,19 +99,6 @@ struct newton {
 
     // ---- one step ----
 
-    // ReLU's: 1 wherever u may be above 0 while no |z_j| moves by more than the tolerance of max(1, |z|).
-    SIMT static void open_kinks(const problem<T> &p, const T (&w)[E], const T (&z)[K], const T (&u)[K],
-                                T (&slopes)[K]) {
-        T most = 1;
-        SIMT_UNROLL for (int k = 0; k < K; k++) most = magnitude(z[k]) > most ? magnitude(z[k]) : most;
-        most *= T(p.atol + p.rtol);
-        SIMT_UNROLL for (int i = 0; i < K; i++) {
-            T reach = 0;
-            SIMT_UNROLL for (int k = 0; k < K; k++) reach += magnitude(w[i * K + k]);
-            if (u[i] <= 0 && simt::fma(most, reach, u[i]) > 0) slopes[i] = 1;
-        }
-    }
-
     // f at z, r = f - own, and the slopes; all zero where f is not finite, and then false.
     SIMT static bool measure(const problem<T> &p, const T (&w)[E], const T *x, const T (&z)[K], const T (&own)[K],
                              T (&r)[K], T (&slopes)[K]) {
@@ -124,7 +111,6 @@ struct newton {
             slopes[i] = slope(p.activation, u[i], y);
             good = good && finite(r[i]);
         }
-        if (p.activation == DPCRI_CUDA_RELU) open_kinks(p, w, z, u, slopes);
         if (!good) SIMT_UNROLL for (int i = 0; i < K; i++) r[i] = slopes[i] = T(0);
         return good;
     }
