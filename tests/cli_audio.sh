@@ -88,7 +88,7 @@ with open(path("vast.au"), "wb") as file:
     samples = 2**28 + 1000
     file.write(b".snd" + struct.pack(">5I", 24, 8 * samples, 7, RATE, 1))
     file.seek(24 + 8 * (samples - 1))
-    file.write(struct.pack(">d", 0.25) + b"notes")
+    file.write(struct.pack(">3d", 0.25, np.nan, np.nan))
 assert run("convert", path("vast.au"), path("two.npy"), "--seconds", 1).startswith(b"%d frame" % (1 + (RATE - 256) // 128)), "vast.au"
 os.truncate(path("vast.au"), 24 + 8 * samples - 8)
 refused(5, "cut short", "convert", path("vast.au"), path("none.npy"))
