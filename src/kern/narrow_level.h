@@ -30,7 +30,7 @@
 
 // Measured in cache: AVX-512 on an AMD Zen 5 at 4.3 GHz, the others on a Zen 3, of whose cores others took a part now
 // and then (medians: a loop waits as long whatever they do, lanes take up to 1.8 times as long); loops of ReLU with
-// AVX-512 on a Zen 4 and, of float with 1, 2 and 4, the Zen 5, and the others from the Zen 4's cycles. By width, [0] a
+// AVX-512 on a Zen 4 and, of float with 2 and 4, the Zen 5, and the others from the Zen 4's cycles. By width, [0] a
 // vector of a wide diagonal: the loop, a lane's share of tanh with one W in registers and with a W of each step, the
 // loop of ReLU.
 #define SECONDS(loop, registers, tiles, relu) \
