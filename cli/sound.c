@@ -103,6 +103,14 @@ static bool read_head(const layout *l, source *file, int64_t at, char name[4], u
     return true;
 }
 
+// Whether the file has this form: what it says after the form's name, and, without chunks, the size of the samples.
+static bool has_form(const layout *l, source *file, uint32_t *said, uint32_t *size) {
+    char name[4];
+    *size = 0;
+    return read_head(l, file, 0, name, said) && !memcmp(name, l->form, 4) &&
+           (l->samples || read_head(l, file, SIZE_AT - 4, name, size));
+}
+
 // Where the chunk of samples begins behind its head, and how many bytes it says; 0: there is none.
 static int64_t find_samples(const layout *l, source *file, uint32_t *size) {
     char name[4];
@@ -125,11 +133,10 @@ static bool is_said(uint32_t size) {
 
 // Some count 8 bytes too many for the whole, or a last pad byte that is not there: the samples are what matters.
 static bool is_shorter(const layout *l, source *file) {
-    char name[4];
-    uint32_t said = 0, size = 0;
-    if (!read_head(l, file, 0, name, &said) || memcmp(name, l->form, 4) != 0 || !is_said(said)) return false;
+    uint32_t said, size;
+    if (!has_form(l, file, &said, &size) || !is_said(said)) return false;
     if (l->samples) return file->place.size - HEAD < said && !has_all_samples(l, file);
-    return read_head(l, file, 4, name, &size) && is_said(size) && (int64_t)said + size > file->place.size;
+    return is_said(size) && (int64_t)said + size > file->place.size;
 }
 
 // WAV of 4 GiB and more: the size of all in 64 bits at the start of its first chunk.
@@ -146,11 +153,9 @@ static bool is_shorter_long(source *file) {
 // Are there bytes behind samples that are said to be none, and beyond what the whole is said to be? Its writer was
 // stopped before he could say.
 static bool goes_on(const layout *l, source *file) {
-    char name[4];
-    uint32_t said = 0, size = 0;
-    if (!read_head(l, file, 0, name, &said) || memcmp(name, l->form, 4) != 0) return false;
-    if (!l->samples)
-        return read_head(l, file, 4, name, &size) && size == 0 && said < file->place.size;  // said: where they begin
+    uint32_t said, size;
+    if (!has_form(l, file, &said, &size)) return false;
+    if (!l->samples) return size == 0 && said < file->place.size;  // said: where they begin
     const int64_t at = find_samples(l, file, &size);
     return at > 0 && size == 0 && at < file->place.size && HEAD + (int64_t)said < file->place.size;
 }
@@ -158,12 +163,10 @@ static bool goes_on(const layout *l, source *file) {
 // libsndfile takes sizes of 2 GiB and more behind headers for negative ones, and their sounds for empty.
 static void unsay_size(source *file) {
     for (size_t i = 0; i < sizeof layouts / sizeof layouts[0]; i++) {
-        const layout *const l = &layouts[i];
-        char name[4];
-        uint32_t said = 0, size = 0;
-        if (l->samples || !read_head(l, file, 0, name, &said) || memcmp(name, l->form, 4) != 0) continue;
-        file->unsaid = read_head(l, file, SIZE_AT - 4, name, &size) && size >> 31 && size != UINT32_MAX;
+        uint32_t said, size;
+        if (layouts[i].samples || !has_form(&layouts[i], file, &said, &size)) continue;
         const int64_t end = (int64_t)said + size;
+        file->unsaid = size >> 31;
         if (file->unsaid && is_said(size) && end < file->place.size) file->place.size = end;
     }
 }
