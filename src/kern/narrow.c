@@ -32,8 +32,8 @@ int64_t dpcri_narrow_lanes(const dpcri_narrow *n) {
     return parts_of(n, k) >= STRANDS ? 1 : states_of(n, k) * STRANDS / parts_of(n, k);
 }
 
-// What sums and products alone take, ReLU among them; what the residual adds is one more of them. Of tanh, the table's,
-// which in double a Zen 4 takes too; a sigmoid, beside float's tanh of few operations, takes twice as long.
+// What sums and products alone take, ReLU among them; what the residual adds is one more of them. Of tanh, the table's;
+// a sigmoid, beside float's tanh of few operations, takes twice as long.
 static double loop_seconds(const dpcri_narrow *n, int64_t w) {
     const dpcri_narrow_kernels *k = dpcri_narrow_kernels_get(n->dtype);
     const dpcri_slower slower = dpcri_kernels_slower();
@@ -41,7 +41,7 @@ static double loop_seconds(const dpcri_narrow *n, int64_t w) {
     const double sum = 1e-9;
     if (n->activation <= DPCRI_ACT_RELU) return slower.relu * (k->relu_seconds[w] + (n->residual ? sum : 0));
     const double sigmoid = wide ? (w > 0 ? 1 : 1.4) : w > 0 ? 1.95 : 2.5;
-    const double waits = wide && dpcri_core_kind() == DPCRI_CORE_TURNS ? 1 : w > 0 ? slower.loop : slower.vectors;
+    const double waits = (w > 0 ? slower.loop : slower.vectors) * (wide ? slower.doubles : 1);
     return waits * k->loop_seconds[w] * (n->activation == DPCRI_ACT_SIGMOID ? sigmoid : 1);
 }
 

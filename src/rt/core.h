@@ -27,6 +27,7 @@ typedef struct dpcri_slower {
     double weights, nearer;  // what waits for wide layers' weights: from the third cache, and from the second
     double windows;          // adjoint windows, which shuffle as much as they multiply
     double loop, relu;       // loops of tanh and sigmoid; of ReLU in layers of up to 4
+    double doubles;          // of loops of tanh and sigmoid, in double
     double wide;             // loops of layers from 8 on
     double lanes_of_8;       // what fills the units and is 8 wide
     double loop_back_of_8;   // and a loop back of that
