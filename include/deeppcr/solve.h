@@ -263,6 +263,12 @@ typedef struct dpcr_steps {
     // `gradient` then adds to as many. Where those of all steps are more than the caches hold, plans reckon with the
     // memory's rate. 0: none that matter.
     double weight_bytes;
+
+    // Non-zero where f has kinks (ReLU, a clip), beyond which J says nothing: newton and shooting then call a step
+    // right only where the residual of each of its numbers is rounding, at most 16 roundings of |f_i| + sum_j |J_ij|
+    // |z_j| (times the root of a chunk's steps), whatever the tolerance. Of f that is affine between its kinks it is
+    // that a sweep after the last unit turned. What the callback `window` claims is left to it.
+    int kinks;
 } dpcr_steps;
 
 // ---- methods and options ----
@@ -305,8 +311,8 @@ DPCR_API dpcr_status dpcr_guess_find(const char *name, dpcr_guess *guess, dpcr_e
 // Positive: the result is the sequential chain's. Negative: it is not, and the call has said so.
 typedef enum dpcr_reason {
     DPCR_REASON_CONVERGED = 1,       // residuals below the tolerance and the error estimate, which is relative to
-                                     // max(1, |z|), at most atol + rtol; it passes on no more than J does, so nothing
-                                     // where ReLUs are at or below their kink, within the tolerance of being open
+                                     // max(1, |z|), at most atol + rtol; it passes on no more than J does: of f with
+                                     // kinks, say so (dpcr_steps.kinks)
     DPCR_REASON_RESIDUAL_ONLY = 2,   // residuals below the tolerance; no error estimate could confirm it
     DPCR_REASON_EXACT = 3,           // the loop's result by construction: equal numbers, the sign of a zero aside (so
                                      // of a step to which 0 and -0 are the same)

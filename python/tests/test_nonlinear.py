@@ -47,6 +47,22 @@ def test_every_method_equals_the_loop(rng, method, batch):
         assert found.report.method == method and repr(found.report).startswith(method)
 
 
+@pytest.mark.parametrize("method", ["newton", "shooting"])
+def test_beyond_a_kink_only_rounding_counts(method):
+    """From the first guess, 0, where the unit is closed, nothing grows: 1e-12 is within the tolerance of it."""
+    def step(z, l):
+        return np.maximum(5 * z, 0)
+
+    def jacobian(z, l):
+        return 5.0 * (z > 0)
+
+    loop = deeppcr.solve(step, [1e-12], 20, method="sequential").z
+    options = {"structure": "diagonal", "method": method, "chunk": 2}
+    found = deeppcr.solve(step, [1e-12], 20, jacobian, kinks=True, **options)
+    assert np.allclose(found.z, loop, rtol=1e-12) and loop[-1] > 90
+    assert not np.allclose(deeppcr.solve(step, [1e-12], 20, jacobian, **options).z, loop)  # or nothing is tested here
+
+
 def half(z, l):
     return 0.5 * z + 1
 

@@ -54,10 +54,28 @@ static bool SUFFIX(residual_row)(const REAL *f, const REAL *z, REAL *r, int64_t 
     return within;
 }
 
+// Whether f - z is rounding of every number's terms: f and, of J's row and the state that went in, their products.
+static bool SUFFIX(is_rounding)(const dpcri_rounding *rounding, const REAL *f, const REAL *z, const REAL *a,
+                                const REAL *in, int64_t w) {
+    const dpcr_transition *t = &rounding->transition;
+    const int64_t n = t->structure == DPCR_DENSE ? w : t->structure == DPCR_BLOCK ? t->block : 1;
+    for (int64_t i = 0; i < w; i++) {
+        if (f[i] == z[i]) continue;
+        const double r = fabs((double)f[i] - (double)z[i]);
+        double terms = fabs((double)f[i]);
+        if (r > 0 && r <= rounding->part * terms) continue;
+        const REAL *row = t->structure == DPCR_SCALAR ? a : a + i * n, *x = in + i / n * n;
+        for (int64_t j = 0; j < n; j++) terms += fabs((double)row[j] * (double)x[j]);
+        if (!(r > 0 && r <= rounding->part * terms))
+            return false;  // a difference of small numbers may have been flushed
+    }
+    return true;
+}
+
 static void SUFFIX(residual)(const dpcr_array *f, const dpcr_array *z, const dpcr_array *r, const dpcr_array *a,
                              int64_t values, int64_t first, const int64_t *front, double atol, double rtol,
-                             const double *scale, double damping, int64_t *good, double *worst,
-                             unsigned char *front_bad) {
+                             const double *scale, double damping, const dpcri_rounding *rounding, int64_t *good,
+                             double *worst, unsigned char *front_bad) {
     const int64_t steps = f->shape[0], rows = f->shape[1], w = f->shape[2];
     for (int64_t b = 0; b < rows; b++) good[b] = 0, worst[b] = 0, front_bad[b] = 0;
     for (int64_t l = 0; l < steps; l++)
@@ -84,6 +102,10 @@ static void SUFFIX(residual)(const dpcr_array *f, const dpcr_array *z, const dpc
                 SUFFIX(zero)(rl, w);
                 worst[b] = HUGE_VAL;
                 if (first + l == front[b]) front_bad[b] = 1;
+            }
+            if (rounding && within && good[b] == l) {
+                const REAL *in = l ? SUFFIX(at)(z, l - 1, b) : SUFFIX(at)(&rounding->before, 0, b);
+                within = SUFFIX(is_rounding)(rounding, fl, SUFFIX(at)(z, l, b), al, in, w);
             }
             if (al && (first + l == front[b] || !finite || !SUFFIX(finite)(al, values))) SUFFIX(zero)(al, values);
             if (al && damping != 1)
@@ -123,9 +145,9 @@ static void SUFFIX(grow)(const dpcr_array *m, int64_t run, const dpcr_array *z, 
 }
 
 static void SUFFIX(update)(const dpcr_array *z, const dpcr_array *f, const dpcr_array *delta, int64_t first,
-                           const int64_t *front, const void *const *reset, const int64_t *until, bool hold, bool mean,
-                           double atol, double rtol, const double *scale, const dpcr_array *growth, int64_t *good,
-                           double *estimate) {
+                           const int64_t *front, const void *const *reset, const int64_t *until, dpcri_hold_of hold,
+                           bool mean, double atol, double rtol, const double *scale, const dpcr_array *growth,
+                           int64_t *good, double *estimate) {
     const int64_t steps = z->shape[0], rows = z->shape[1], w = z->shape[2];
     for (int64_t b = 0; b < rows; b++) good[b] = 0, estimate[b] = 0;
     for (int64_t l = 0; l < steps; l++)
@@ -152,8 +174,9 @@ static void SUFFIX(update)(const dpcr_array *z, const dpcr_array *f, const dpcr_
             const bool made = (mean || !finite) && SUFFIX(finite)(fl, w);
             if (mean) within = square <= (double)w && made;
             if (first + l < until[b] && largest / most > estimate[b]) estimate[b] = largest / most;
-            if (hold && first + l < until[b]) {
-                // within tolerance as it is
+            const bool confirmed = hold == DPCRI_HOLD_CONFIRMED && within && first + l > front[b];
+            if (first + l < until[b] && (hold == DPCRI_HOLD_ALL || confirmed)) {
+                // right as it is
             } else if (first + l == front[b] || (made && !finite)) {
                 memcpy(zl, fl, (size_t)w * sizeof(REAL));
             } else if (finite) {

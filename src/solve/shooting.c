@@ -179,7 +179,9 @@ static dpcr_status coarse_plan(const dpcr_solve_plan *plan, coarse *c, dpcr_solv
                                .flops = fine->flops * (double)c->n,
                                .jacobian_flops = fine->jacobian_flops * (double)c->n,
                                .advance = coarse_advance,
-                               .linearise = coarse_linearise};
+                               .linearise = coarse_linearise,
+                               .kinks = fine->kinks};
+    made->steps_within = c->n;
     const int64_t window = (plan->window + c->n - 1) / c->n;
     made->window = window < made->steps.length ? window : made->steps.length;
     const dpcr_status status = dpcri_plan_derive(made, error);

@@ -35,6 +35,7 @@ struct dpcr_solve_plan {
     bool keep_pieces;               // evaluation tasks go by pieces, never by blocks of sequences
     const double *growth;           // [steps + 1][batch]: how many times a correction of the state that a step takes
                                     // counts (1 or more), of the last the one it gives; NULL: once
+    int64_t steps_within;           // a step is so many steps of the caller's; 0: one
     bool windows;                   // newton or shooting by the callback `window`
     double given[2];                // atol and rtol, as the caller gave them
     size_t workspace;
@@ -132,22 +133,34 @@ dpcr_span dpcri_span(int64_t first, int64_t lanes, int64_t stride, int64_t steps
 
 // ---- row operations, by dtype; all loops over [count][rows][w] views, last dimension contiguous ----
 
+// Where f has kinks: what a residual has to be to be rounding.
+typedef struct dpcri_rounding {
+    dpcr_transition transition;  // of `a`
+    double part;                 // of the terms of f_i: |f_i| and every |J_ij z_j|
+    dpcr_array before;           // [1][rows][w]: the states that go into the first step
+} dpcri_rounding;
+
+// Which steps whose residuals are right an update leaves as they are: none, all, or, behind the front, those whose
+// corrections are within tolerance too.
+typedef enum dpcri_hold_of { DPCRI_HOLD_NONE, DPCRI_HOLD_ALL, DPCRI_HOLD_CONFIRMED } dpcri_hold_of;
+
 typedef struct dpcri_row_ops {
     void (*copy)(const dpcr_array *from, const dpcr_array *to);
     void (*add)(const dpcr_array *from, const dpcr_array *to);  // to += from
     void (*fill)(const dpcr_array *to, double value);
     // r = f - z; for every row the count of leading steps within tolerance and the largest |r| / max(1, |z|). Where f
     // or a is not finite: A = 0, and r = 0 where f is not. Steps before front[row] get r = 0 and A = 0, the front
-    // itself A = 0. Tolerances are those of step l times scale[l], by absolute step; NULL: 1.
+    // itself A = 0. Tolerances are those of step l times scale[l], by absolute step; NULL: 1. With `rounding` a step is
+    // within them where each of its residuals is that, too.
     void (*residual)(const dpcr_array *f, const dpcr_array *z, const dpcr_array *r, const dpcr_array *a, int64_t values,
                      int64_t first, const int64_t *front, double atol, double rtol, const double *scale, double damping,
-                     int64_t *good, double *worst, unsigned char *front_bad);
+                     const dpcri_rounding *rounding, int64_t *good, double *worst, unsigned char *front_bad);
     // z += delta (z = f at the front and where the sum is not finite, reset[row] where f is not either), for steps >=
     // front[row]; counts the leading steps whose correction is within tolerance (`mean`: whose mean square is within
-    // (scale[l] atol)^2), and gives the largest correction / max(1, |z|) before until[row]. With `hold`, steps before
+    // (scale[l] atol)^2), and gives the largest correction / max(1, |z|) before until[row]. By `hold` steps before
     // until[row] stay as their residual was measured. A correction counts growth times ([l][row] double; NULL: once).
     void (*update)(const dpcr_array *z, const dpcr_array *f, const dpcr_array *delta, int64_t first,
-                   const int64_t *front, const void *const *reset, const int64_t *until, bool hold, bool mean,
+                   const int64_t *front, const void *const *reset, const int64_t *until, dpcri_hold_of hold, bool mean,
                    double atol, double rtol, const double *scale, const dpcr_array *growth, int64_t *good,
                    double *estimate);
     // estimate[row] = max(estimate[row], largest growth |delta| / max(1, |z|)); delta of the last step goes to carry

@@ -28,6 +28,7 @@ typedef struct sweep {
     int64_t values;                     // of A
     bool needs_jacobian, own_jacobian;  // A is made from J; J has A's own layout
     bool confirmed;                     // A is J itself: its corrections are error estimates
+    bool kinked;                        // and of f with kinks: a residual has to be rounding
     void *slot;                         // fused: where A of the piece at work lies, [piece][row_block][values]
     int64_t slot_first;                 // fused: the first step of that piece
     // the group at work: sequences [row, row + rows) whose window is [lo, hi)
@@ -154,6 +155,12 @@ static piece_steps piece_at(const sweep *s, int64_t i) {
     return (piece_steps){begin > s->lo ? begin : s->lo, end < s->hi ? end : s->hi};
 }
 
+// Of a number's terms, which a step that is itself so many steps rounds as often: at random.
+static double rounding_part(const dpcr_solve_plan *plan) {
+    const double unit = plan->steps.dtype == DPCR_F64 ? 0x1p-53 : 0x1p-24;
+    return 16 * unit * sqrt((double)(plan->steps_within > 1 ? plan->steps_within : 1));
+}
+
 static void evaluate_piece(sweep *s, int64_t i, void *dense) {
     const int64_t first = piece_at(s, i).first, last = piece_at(s, i).last;
     int code = 0;
@@ -171,8 +178,11 @@ static void evaluate_piece(sweep *s, int64_t i, void *dense) {
     const dpcr_array z = dpcri_outputs(&s->run->t, first, last - first, s->row, s->rows);
     const int64_t at = i * s->plan->steps.batch + s->row;
     const double damping = options->method == DPCR_METHOD_DAMPED ? options->damping : 1;
+    const dpcri_rounding rounding = {s->plan->transition, rounding_part(s->plan),
+                                     dpcri_inputs(&s->run->t, first, 1, s->row, s->rows)};
     s->ops->residual(&f, &z, &r, &a, s->values, first, s->space.masked + s->row, options->atol, options->rtol,
-                     options->step_scale, damping, s->space.good + at, s->space.worst + at, s->space.front_bad + at);
+                     options->step_scale, damping, s->kinked ? &rounding : NULL, s->space.good + at,
+                     s->space.worst + at, s->space.front_bad + at);
 }
 
 static int64_t piece_count(const sweep *s) { return (s->hi - 1) / s->plan->piece - s->lo / s->plan->piece + 1; }
@@ -202,10 +212,12 @@ static void update_piece(void *argument, int64_t task) {
     const int64_t at = task * s->plan->steps.batch + s->row;
     const bool mean = s->plan->options.lock == DPCR_LOCK_MEAN_SQUARE;
     const dpcr_array growth = growth_view(s, first, last - first);
-    s->ops->update(&z, &f, &r, first, s->space.masked + s->row, s->space.reset + s->row, s->space.until + s->row,
-                   !s->confirmed && !mean, mean, s->plan->options.atol, s->plan->options.rtol,
-                   s->plan->options.step_scale, s->plan->growth ? &growth : NULL, s->space.delta_good + at,
-                   s->space.estimate + at);
+    const dpcri_hold_of hold = s->kinked              ? DPCRI_HOLD_CONFIRMED  // beyond a kink an update is no good
+                               : s->confirmed || mean ? DPCRI_HOLD_NONE
+                                                      : DPCRI_HOLD_ALL;
+    s->ops->update(&z, &f, &r, first, s->space.masked + s->row, s->space.reset + s->row, s->space.until + s->row, hold,
+                   mean, s->plan->options.atol, s->plan->options.rtol, s->plan->options.step_scale,
+                   s->plan->growth ? &growth : NULL, s->space.delta_good + at, s->space.estimate + at);
 }
 
 // Leading steps of the window for which a per-piece count says good, for sequence b.
@@ -608,6 +620,7 @@ dpcr_status dpcri_solve_sweeps(dpcri_run *run) {
     // an identity is kept as scalars, so that single steps can be cut out
     s.confirmed =
         plan->options.method == DPCR_METHOD_NEWTON && (s.own_jacobian || steps->jacobian.structure == DPCR_IDENTITY);
+    s.kinked = s.confirmed && steps->kinks;
     _Atomic int code = 0;
     s.code = &code;
     memset(s.space.active, 1, (size_t)steps->batch);

@@ -91,6 +91,26 @@ void every_length_is_near_the_loop(void **) {
                                 (uint64_t)length);
 }
 
+// ReLUs near the loop; and where all are closed at the guess, 0, though the chain grows from far below the tolerance.
+void relus_are_right_beyond_their_kinks(void **) {
+    for (const int64_t w : {5, 17}) {
+        is_near_the_loop<float>({w, 14, 2, DPCRI_CUDA_RELU, 0, w == 17}, {3, 2, 64}, (uint64_t)w);
+        is_near_the_loop<double>({w, 14, 2, DPCRI_CUDA_RELU, 0.2, w == 5}, {3, 1, 32}, (uint64_t)w + 1);
+        for (const double scale : {0.0, 1.0}) {
+            layers_case<float> c({w, 12, 1, DPCRI_CUDA_RELU, scale, false});
+            for (float &v : c.theta) v = 0;
+            for (int64_t l = 0; l < c.length; l++)
+                for (int64_t i = 0; i < w; i++)
+                    c.theta[(size_t)(l * c.layer + i * w + (i + 1) % w)] = scale == 0 ? 5 : l % 2 ? 5 : -1;
+            for (float &v : c.z0) v = 1e-8f;
+            c.solve(1);
+            const std::vector<float> loop = c.z;
+            assert_int_equal(solve<float>(newton_of(c), {3, 1, 64}, 2), 0);
+            assert_near(c, loop, 1e-6, "beyond kinks");
+        }
+    }
+}
+
 void affine_chains_take_one_sweep(void **) {
     for (const double scale : {0.0, 0.3}) {
         layers_case<double> c({9, 40, 2, DPCRI_CUDA_IDENTITY, scale, scale == 0});
@@ -322,6 +342,7 @@ int main() {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_width_is_near_the_loop),
         cmocka_unit_test(every_length_is_near_the_loop),
+        cmocka_unit_test(relus_are_right_beyond_their_kinks),
         cmocka_unit_test(affine_chains_take_one_sweep),
         cmocka_unit_test(through_the_door),
         cmocka_unit_test(bits_are_those_of_any_order_and_batch),

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT
 // Fused Newton of the device's kernels on the CPU: the loop's states to the tolerance over tiles and windows, in few
 // sweeps; one set of bits for any order and any batch; what does not converge is the loop's, and says so.
+#include <algorithm>
+
 #include "cell_case.h"
 #include "kern/cuda/cells_run.h"
 
@@ -52,6 +54,27 @@ void newton_is_the_loop(void **) {
     }
     solves<2, double>(300, 1, false, true, 0.05, 3);
     solves<1, float>(150, 5, true, false, 0, 4);  // more columns than go together
+}
+
+// All units are closed at the guess, 0, though the chain grows from far below the tolerance.
+void relus_are_right_beyond_their_kinks(void **) {
+    for (const bool diagonal : {false, true})
+        for (const double scale : {0.0, 1.0}) {
+            cell_case<float> c(diagonal ? 3 : 2, 150, 2, diagonal, true, 0, 0);
+            c.activation = DPCRI_CUDA_RELU, c.scale = scale;
+            for (size_t i = 0; i < c.weight.size(); i++)
+                if (diagonal || i % 4 == 1 || i % 4 == 2)
+                    c.weight[i] = scale == 0 ? 1.2f : i / (diagonal ? 3 : 4) % 2 ? 0.5f : -0.1f;
+            for (float &v : c.z0) v = 1e-12f;
+            const std::vector<float> want = c.loop();
+            const dpcri_device_cell n = c.arguments(DPCRI_DEVICE_NEWTON);
+            if (diagonal)
+                solve<1, small>(c, n, 1);
+            else
+                solve<2, small>(c, n, 1);
+            assert_near(want, c.z, 1e-5, "beyond kinks");
+            assert_true(*std::max_element(want.begin(), want.end()) > 0.5f);
+        }
 }
 
 void affine_chains_take_one_sweep(void **) {
@@ -146,6 +169,7 @@ void as_launched(void **) {
 int main() {
     const CMUnitTest tests[] = {
         cmocka_unit_test(newton_is_the_loop),
+        cmocka_unit_test(relus_are_right_beyond_their_kinks),
         cmocka_unit_test(affine_chains_take_one_sweep),
         cmocka_unit_test(bits_are_those_of_any_order_and_batch),
         cmocka_unit_test(what_does_not_converge_is_the_loops),

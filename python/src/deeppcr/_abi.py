@@ -61,7 +61,7 @@ STRUCTURES: Dict[str, str] = {
         void *gradient_join; void *launch; uint64_t identity; int window_threads;
         int64_t adjoint_window_steps; int launch_sweeps; int64_t gradient_rows;
         double gradient_latency; double gradient_lane_seconds; void *rehearse; void *rehearsed; const int64_t *ends;
-        double weight_bytes;""",
+        double weight_bytes; int kinks;""",
     "dpcr_solve_options": """size_t size; dpcr_method method; dpcr_scheme scheme; dpcr_scheme backward; dpcr_guess guess;
         double atol; double rtol; int64_t window; int64_t chunk; int64_t warm_up; int64_t block; double damping;
         int max_sweeps; int no_fallback; size_t memory_limit; int consume_tape; dpcr_planning planning;

@@ -387,7 +387,7 @@ class SolvePlan:
         self._steps = _Steps(step, jacobian, self.batched, dtype, self.width, structure, block)
         kind = _abi.CONSTANTS[f"DPCR_{structure.upper()}"]
         c = _abi.Steps(size=ctypes.sizeof(_abi.Steps), length=length, batch=self.batch, width=self.width,
-                       dtype=library.DTYPES[dtype], lanes=_LANES,
+                       dtype=library.DTYPES[dtype], lanes=_LANES, kinks=options["kinks"],
                        jacobian=_abi.Transition(kind, self.width, self.width, block if structure == "block" else 0, None))  # fmt: skip
         c.advance = ctypes.cast(self._steps.advance_c, ctypes.c_void_p)
         if self._steps.linearise_c:
@@ -401,7 +401,8 @@ class SolvePlan:
             c.flops, c.jacobian_flops = c.lane_seconds * machine.flops, each * machine.flops
         self._options = _abi.SolveOptions(size=ctypes.sizeof(_abi.SolveOptions), method=METHODS[method])
         for name, value in {**_tolerances(options, method, dtype), **options}.items():
-            setattr(self._options, name, value)
+            if name != "kinks":
+                setattr(self._options, name, value)
         self._given = self._options.guess == GUESSES["given"]
         sample = library.of(first)
         self._options.start = ctypes.addressof(sample)
@@ -515,12 +516,12 @@ def plan(step: str, z0: Any = ..., length: int = ..., *, batch: int = ..., width
 @overload
 def plan(step: Callable[..., Any], z0: Any, length: int, jacobian: Optional[Callable[..., Any]] = ..., method: str = ..., *,
          structure: str = ..., block: int = ..., scheme: str = ..., backward: str = ..., guess: str = ..., fallback: bool = ...,
-         chunk: int = ..., **options: Any) -> SolvePlan: ...  # fmt: skip
+         chunk: int = ..., kinks: bool = ..., **options: Any) -> SolvePlan: ...  # fmt: skip
 def plan(
     step: Union[Callable[..., Any], str], z0: Any = None, length: int = 0, jacobian: Optional[Callable[..., Any]] = None,
     method: str = "auto", *, structure: str = "dense", block: int = 0, scheme: str = "auto", backward: str = "auto",
     guess: str = "zero", fallback: bool = True, batch: int = 1, width: int = 1, dtype: Any = np.float64, chunk: int = 0,
-    transposed: bool = False, **options: Any,
+    transposed: bool = False, kinks: bool = False, **options: Any,
 ) -> Union[SolvePlan, LinearPlan]:  # fmt: skip
     """Plans a chain: which method will run it, and why.
 
@@ -529,7 +530,7 @@ def plan(
 
     Parameters
     ----------
-    step, length, jacobian, method, structure, block, scheme, backward, fallback, chunk, options
+    step, length, jacobian, method, structure, block, scheme, backward, fallback, chunk, kinks, options
         As in `solve`: step and jacobian are called with states [n][w] and steps [n], and with a batch sequences [n].
     z0 : array_like
         [w], or [B][w] for a batch; of the dtype that the plan works in.
@@ -553,7 +554,7 @@ def plan(
         one_of("scheme", scheme, SCHEMES)
         one_of("structure", structure, STRUCTURES)
         others = {"z0": z0 is not None, "jacobian": jacobian is not None, "method": method != "auto", "backward": backward != "auto",
-                  "guess": guess != "zero", "fallback": fallback is not True}  # fmt: skip
+                  "guess": guess != "zero", "fallback": fallback is not True, "kinks": kinks is not False}  # fmt: skip
         for name in (*(n for n, given in others.items() if given), *options):
             raise ArgumentError.of("an option", name, "none but those of a linear chain's shape, scheme and chunk")
         sizes = (whole_number(n, v, least) for n, v, least in (("length", length, 0), ("batch", batch, 0), ("width", width, 1)))
@@ -573,7 +574,8 @@ def plan(
         else:
             given[name] = whole_number(name, value, 0, (1 << 31) - 1 if name == "max_sweeps" else (1 << 63) - 1)
     given.update(scheme=SCHEMES[one_of("scheme", scheme, SCHEMES)], backward=SCHEMES[one_of("backward", backward, SCHEMES)],
-                 guess=GUESSES[one_of("guess", guess, GUESSES)], no_fallback=int(not flag("fallback", fallback)))  # fmt: skip
+                 guess=GUESSES[one_of("guess", guess, GUESSES)], no_fallback=int(not flag("fallback", fallback)),
+                 kinks=int(flag("kinks", kinks)))  # fmt: skip
     return SolvePlan(step, z0, length, jacobian, method, structure, given["block"], given)
 
 
@@ -604,8 +606,10 @@ def solve(
         Called with the number of states that were just stepped or linearised, such as the `update` of a tqdm bar. With "sequential"
         they add up to length times batch; other methods go over states several times, so that a bar wants no total.
     options
-        structure, block, scheme, backward, fallback (False: raise NotConverged instead of finishing in order); atol and rtol, 0 or
-        more and finite: a step is converged where |z_l - f_l(z_{l-1})| <= atol + rtol |z_l| (both 1e-10, float32 1e-5, a tenth of that where
+        structure, block, scheme, backward, fallback (False: raise NotConverged instead of finishing in order); kinks (True: the step
+        has some, such as ReLU's, beyond which its Jacobian says nothing: "newton" and "shooting" then go on until every residual is
+        rounding, which a step that is affine between them reaches a sweep after its last unit turns); atol and rtol, 0 or more and
+        finite: a step is converged where |z_l - f_l(z_{l-1})| <= atol + rtol |z_l| (both 1e-10, float32 1e-5, a tenth of that where
         a method has no estimate of its error; both 0: with "overlap" the loop bit for bit); window, chunk, warm_up, damping,
         max_sweeps, memory_limit: as in `dpcr_solve_options`.
 

@@ -21,9 +21,9 @@
 // and sweep, and 3 C products one after another a window and sweep instead of C^2.
 //
 // The rules are newton.h's, number by number: where r or s is not finite both count as zero, where d is not, the state
-// becomes f's value, and the step is open. A row's bits are those of its length and width: not of the batch, the device
-// or who came first. The states of a row that is done stay, but its columns go on beside those of others.
-// docs/math/newton.md, windows.md.
+// becomes f's value, and the step is open; with ReLU's kinks it is, too, until its residuals are rounding. A row's bits
+// are those of its length and width: not of the batch, the device or who came first. The states of a row that is done
+// stay, but its columns go on beside those of others. docs/math/newton.md, windows.md.
 #ifndef DPCRI_CUDA_LAYERS_NEWTON_H
 #define DPCRI_CUDA_LAYERS_NEWTON_H
 
@@ -82,6 +82,8 @@ struct newton_phase {
         me.raise(a->worst + turn * a->together + row, cells::bits_of(worst));
         if (late > 0) me.raise(a->open + turn, 1);
     }
+    SIMT bool kinked() const { return a->c.activation == DPCRI_CUDA_RELU; }
+    SIMT bool is_small(T far, T size) const { return far <= T(a->c.atol) + T(a->c.rtol) * cells::magnitude(size); }
     SIMT T value(T u, T own) const {
         const T y = cells::value(a->c.activation, u);
         return a->c.residual ? simt::fma(a->c.scale, y, own) : y;
@@ -123,6 +125,19 @@ struct evaluating : newton_way<T> {
         return {p.input(at.m, at.column, at.i), me.peer_load(p.state(at.m, at.column, at.i))};
     }
     SIMT static T start(const ahead &with) { return with.x; }
+    // Whether a residual is rounding of its terms; those beyond f itself, a row of W times the state that goes in, are
+    // asked for only where the answer may hang on them.
+    SIMT static bool is_rounding(simt::lane &me, const problem &p, const large::spot &at, T r, T s, T z, T own) {
+        const T far = cells::magnitude(r);
+        T terms = cells::magnitude(z + r) + (p.a->c.residual ? cells::magnitude(own) : T(0));
+        if (far <= cells::rounding_of(terms)) return true;
+        if (!p.is_small(far, z) || s == T(0)) return false;
+        const T *weight = newton_way<T>::transition(p, 0, at.m) + (p.transposed ? at.i : at.i * p.w);
+        const int64_t apart = p.transposed ? p.w : 1;
+        T sum = 0;
+        for (int64_t j = 0; j < p.w; j++) sum += cells::magnitude(weight[j * apart] * p.before(me, at.m, at.column, j));
+        return far <= cells::rounding_of(simt::fma(cells::magnitude(s), sum, terms));
+    }
     SIMT static T finish(simt::lane &me, const problem &p, const large::item &, const large::spot &at,
                          const ahead &with, T u, T own, typename newton_way<T>::notes &) {
         const T y = cells::value(p.a->c.activation, u), slope = cells::slope(p.a->c.activation, u, y);
@@ -132,6 +147,8 @@ struct evaluating : newton_way<T> {
             r = s = 0;
             if (p.is_open(me, at.column)) p.note(me, at.column, (uint32_t)(p.length - at.m), cells::never);
         }
+        if (p.kinked() && p.is_open(me, at.column) && !is_rounding(me, p, at, r, s, with.z, own))
+            p.note(me, at.column, (uint32_t)(p.length - at.m), 0);
         const int64_t place = p.place(at.m, at.column, at.i);
         me.peer_store(p.a->residuals + place, r);
         me.peer_store(p.a->slopes + place, s);
@@ -239,7 +256,7 @@ struct applying : newton_way<T> {
         const T large = cells::magnitude(d) > cells::magnitude(with.r) ? cells::magnitude(d) : cells::magnitude(with.r);
         const float far = good ? (float)(large / (size > 1 ? size : T(1))) : cells::never;
         if (!(far <= seen.worst)) seen.worst = far < cells::never ? far : cells::never;
-        if ((!good || !(large <= T(p.a->c.atol) + T(p.a->c.rtol) * size) || !cells::finite(next)) && seen.late == 0)
+        if ((!good || !p.is_small(large, next) || !cells::finite(next)) && seen.late == 0)
             seen.late = (uint32_t)(p.length - at.m);  // the item's steps come in order
         if (with.open) me.peer_store(p.state(at.m, at.column, at.i), next);
         return d;

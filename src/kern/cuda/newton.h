@@ -18,7 +18,8 @@
 // zero, where a state is not it becomes f's value, and the step is open. After most_sweeps the steps before the first
 // open one are kept, and from there the column runs in order (or, with `stop`, stays as it is). A column's bits depend
 // on its length alone: window and scans are fixed, and others' sweeps do not touch it. Two barriers a sweep; K^3 + 3
-// K^2 multiply-adds and one activation a step. docs/math/newton.md, windows.md.
+// K^2 multiply-adds and one activation a step. Beyond a ReLU's kink J says nothing: there a step is open, too, until
+// each of its residuals is rounding. docs/math/newton.md, windows.md.
 #ifndef DPCRI_CUDA_NEWTON_H
 #define DPCRI_CUDA_NEWTON_H
 
@@ -34,6 +35,12 @@ struct span_of {
 typedef span_of<128, 4, 64> usual_span;
 
 constexpr float never = 3.0e38f;  // larger than any tolerance
+
+// Of |f_i| and every |J_ij z_j|: a residual that rounding may leave.
+template <class T>
+SIMT T rounding_of(T terms) {
+    return T(sizeof(T) == 4 ? 0x1p-20 : 0x1p-49) * terms;
+}
 
 // v = J v + r
 template <class T, int K>
@@ -80,7 +87,8 @@ struct newton {
     // What a thread knows of its items.
     struct items {
         T r[I][K], slope[I][K];
-        int count;  // that exist
+        bool settled[I];  // no kinks, or r is rounding
+        int count;        // that exist
     };
 
     struct place {
@@ -113,6 +121,17 @@ struct newton {
         }
         if (!good) SIMT_UNROLL for (int i = 0; i < K; i++) r[i] = slopes[i] = T(0);
         return good;
+    }
+
+    // Whether r = f - own is rounding of f's terms.
+    SIMT static bool is_rounding(const T (&j)[E], const T (&z)[K], const T (&own)[K], const T (&r)[K]) {
+        bool all = true;
+        SIMT_UNROLL for (int i = 0; i < K; i++) {
+            T terms = magnitude(own[i] + r[i]);
+            SIMT_UNROLL for (int k = 0; k < K; k++) terms += magnitude(j[i * K + k] * z[k]);
+            all = all && magnitude(r[i]) <= rounding_of(terms);
+        }
+        return all;
     }
 
     // ---- summaries over the block ----
@@ -189,6 +208,7 @@ struct newton {
             if (!measure(a.p, w, c.x + (o.first + i) * a.p.x_step, z, own, mine.r[n], mine.slope[n]) && bad == I)
                 bad = n;
             jacobian<T, K>(a.p, w, mine.slope[n], j);
+            mine.settled[n] = a.p.activation != DPCRI_CUDA_RELU || is_rounding(j, z, own, mine.r[n]);
             compose<T, K>(j, m);
             push<T, K>(j, mine.r[n], v);
         }
@@ -231,7 +251,7 @@ struct newton {
             push<T, K>(j, mine.r[n], d);
             bool good = true;
             SIMT_UNROLL for (int k = 0; k < K; k++) good = good && finite(d[k]);
-            bool open = !good || n >= bad;
+            bool open = !good || n >= bad || !mine.settled[n];
             SIMT_UNROLL for (int k = 0; k < K; k++) {
                 const T z = at.numbers.get(at.state(i) + k), next = z + (good ? d[k] : mine.r[n][k]);
                 const T scale = magnitude(next) > 1 ? magnitude(next) : T(1);
