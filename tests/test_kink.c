@@ -36,6 +36,7 @@ typedef struct way {
     dpcr_method method;
     dpcr_scheme scheme;  // AUTO: by windows, where there are some
     int64_t window;
+    dpcr_guess guess;
 } way;
 
 static const way ways[] = {
@@ -45,14 +46,15 @@ static const way ways[] = {
     {.method = DPCR_METHOD_NEWTON, .scheme = DPCR_SCHEME_SEQUENTIAL},
     {.method = DPCR_METHOD_NEWTON, .scheme = DPCR_SCHEME_PCR},
     {.method = DPCR_METHOD_NEWTON, .scheme = DPCR_SCHEME_SEQUENTIAL, .window = 11},
+    {.method = DPCR_METHOD_NEWTON, .scheme = DPCR_SCHEME_SEQUENTIAL, .guess = DPCR_GUESS_STATE},
     {.method = DPCR_METHOD_SHOOTING, .scheme = DPCR_SCHEME_SEQUENTIAL},
+    {.method = DPCR_METHOD_SHOOTING, .scheme = DPCR_SCHEME_SEQUENTIAL, .guess = DPCR_GUESS_STATE},
 };
 
-// Every way: where it says that it agrees with the loop, it does.
-static void claims(const char *what, kinked *k) {
+// The chain of k's numbers, as its dtype has them; true: windows serve it.
+static bool open_cell(kinked *k, dpcr_context *context, dpcr_cell **cell, dpcr_steps *steps) {
     const int64_t w = k->width, L = k->length, shape[3] = {L, w, w}, states[3] = {L, 1, w};
     const int64_t weights = (k->own ? L : 1) * w * w;
-    dpcr_context *const context = solving_context(1);
     const dpcr_cell_options o = {
         .size = sizeof o,
         .kind = DPCR_CELL_DENSE,
@@ -64,28 +66,39 @@ static void claims(const char *what, kinked *k) {
         .scale = k->scale,
         .weight = dpcr_array_make(as(k->dtype, k->weight, weights), k->dtype, k->own ? 3 : 2, shape + !k->own),
         .input = dpcr_array_make(as(k->dtype, k->x, L * w), k->dtype, 3, states)};
-    dpcr_cell *cell = NULL;
-    dpcr_steps steps = {.size = sizeof steps};
-    assert_int_equal(dpcr_cell_create(context, &o, &cell, NULL), DPCR_OK);
-    assert_int_equal(dpcr_cell_steps(cell, &steps, NULL), DPCR_OK);
-    assert_int_equal(steps.window != NULL, w <= 4);
-    void *const z0 = as(k->dtype, k->z0, w);
-    const chain c = {.length = L, .batch = 1, .width = w, .dtype = k->dtype};
+    *steps = (dpcr_steps){.size = sizeof *steps};
+    assert_int_equal(dpcr_cell_create(context, &o, cell, NULL), DPCR_OK);
+    assert_int_equal(dpcr_cell_steps(*cell, steps, NULL), DPCR_OK);
+    as(k->dtype, k->z0, w);
+    return steps->window != NULL;
+}
+
+static dpcr_solve_options options_of(const way *by, const kinked *k) {
+    return (dpcr_solve_options){.size = sizeof(dpcr_solve_options),
+                                .method = by->method,
+                                .scheme = by->scheme,
+                                .window = by->window,
+                                .guess = by->guess,
+                                .atol = k->tolerance,
+                                .rtol = k->tolerance};
+}
+
+// Every way: where it says that it agrees with the loop, it does.
+static void claims(const char *what, kinked *k) {
+    dpcr_context *const context = solving_context(1);
+    dpcr_cell *cell;
+    dpcr_steps steps;
+    assert_int_equal(open_cell(k, context, &cell, &steps), k->width <= 4);
+    const chain c = {.length = k->length, .batch = 1, .width = k->width, .dtype = k->dtype};
     const dpcr_solve_options loop = {.size = sizeof loop, .method = DPCR_METHOD_SEQUENTIAL};
-    solved by_loop = solve_steps(context, &steps, &c, z0, &loop, NULL, 0);
+    solved by_loop = solve_steps(context, &steps, &c, k->z0, &loop, NULL, 0);
     for (size_t m = 0; m < sizeof ways / sizeof *ways; m++) {
-        const dpcr_solve_options by = {.size = sizeof by,
-                                       .method = ways[m].method,
-                                       .scheme = ways[m].scheme,
-                                       .window = ways[m].window,
-                                       .atol = k->tolerance,
-                                       .rtol = k->tolerance};
-        solved s = solve_steps(context, &steps, &c, z0, &by, NULL, 0);
+        const dpcr_solve_options by = options_of(&ways[m], k);
+        solved s = solve_steps(context, &steps, &c, k->z0, &by, NULL, 0);
         assert_int_equal(s.status, DPCR_OK);
         const double error = largest_error(&c, s.z, by_loop.z), most = fmax(3 * k->tolerance, 1e-4);
         if (s.reasons[0] != DPCR_REASON_RESIDUAL_ONLY && !(error <= most))
-            fail_msg("%s, %s, scheme %d, window %d, dtype %d, w %d: reason %d, and off by %g", what,
-                     dpcr_method_name(ways[m].method), (int)ways[m].scheme, (int)ways[m].window, (int)k->dtype, (int)w,
+            fail_msg("%s, way %d, dtype %d, w %d: reason %d, and off by %g", what, (int)m, (int)k->dtype, (int)k->width,
                      s.reasons[0], error);
         solved_free(&s);
     }
@@ -163,6 +176,126 @@ static void products_that_vanish_are_no_agreement(void **state) {
     }
 }
 
+// A number below the rounding of the terms that it is a difference of, K - K: exact in the loop, and then it grows.
+// From a guess of zeros by twins that come to 1, and, kicked at step 5, beside one that stays there.
+static void units_turn_by_less_than_rounding(void **state) {
+    (void)state;
+    for (int dtype = DPCR_F32; dtype <= DPCR_F64; dtype++)
+        for (double times = 1; times <= 4096; times *= 16)
+            for (int twins = 0; twins < 2; twins++) {
+                const double tiny = dtype == DPCR_F32 ? 1e-6 : 1e-11;
+                kinked k = make((dpcr_dtype)dtype, 5, twins ? 60 : 400, false, 0);
+                k.z0[0] = 1;
+                if (twins) {
+                    k.z0[1] = 1, k.z0[2] = tiny;
+                    k.weight[0] = k.weight[6] = 0.5;
+                    k.weight[10] = times, k.weight[11] = -times, k.weight[12] = 1.5;
+                    for (int64_t l = 0; l < k.length; l++) k.x[5 * l] = k.x[5 * l + 1] = 0.5;
+                } else {
+                    k.weight[0] = 1, k.weight[5] = times, k.weight[6] = 1.1, k.weight[7] = 1;
+                    for (int64_t l = 0; l < k.length; l++) k.x[5 * l + 1] = -times;
+                    k.x[5 * 4 + 2] = tiny;
+                }
+                claims(twins ? "twins" : "a kick", &k);
+            }
+}
+
+// By which ways, and in how many sweeps at most, a chain converges; where sweeps are 0, that it is left to the loop.
+static void takes(const char *what, kinked *k, const way *by, int64_t chunk, dpcr_reason reason, int sweeps) {
+    dpcr_context *const context = solving_context(1);
+    dpcr_cell *cell;
+    dpcr_steps steps;
+    open_cell(k, context, &cell, &steps);
+    const chain c = {.length = k->length, .batch = 1, .width = k->width, .dtype = k->dtype};
+    dpcr_solve_options options = options_of(by, k);
+    options.chunk = chunk;
+    solved s = solve_steps(context, &steps, &c, k->z0, &options, NULL, 0);
+    if (s.reasons[0] != reason || s.sweeps[0] > sweeps)
+        fail_msg("%s, method %d, window %d, chunk %d, dtype %d, w %d: %s after %d sweeps", what, by->method,
+                 (int)by->window, (int)chunk, (int)k->dtype, (int)k->width, dpcr_reason_name(s.reasons[0]),
+                 s.sweeps[0]);
+    solved_free(&s);
+    dpcr_cell_destroy(cell);
+    dpcr_context_destroy(context);
+    free(k->weight), free(k->x), free(k->z0);
+}
+
+// Networks as they are: what has no number behind a kink that matters takes no more sweeps than others.
+static void usual_chains_converge(void **state) {
+    (void)state;
+    const struct {
+        way by;
+        int64_t chunk;
+        int sweeps;
+    } cases[] = {
+        {{.method = DPCR_METHOD_NEWTON, .scheme = DPCR_SCHEME_SEQUENTIAL}, 0, 12},
+        {{.method = DPCR_METHOD_NEWTON, .scheme = DPCR_SCHEME_SEQUENTIAL, .guess = DPCR_GUESS_STEP}, 0, 12},
+        {{.method = DPCR_METHOD_NEWTON, .scheme = DPCR_SCHEME_SEQUENTIAL, .window = 40}, 0, 40},
+        {{.method = DPCR_METHOD_SHOOTING, .scheme = DPCR_SCHEME_SEQUENTIAL}, 0, 5},
+        {{.method = DPCR_METHOD_SHOOTING, .scheme = DPCR_SCHEME_SEQUENTIAL}, 3, 8},
+    };
+    int64_t run = 0;
+    for (int dtype = DPCR_F32; dtype <= DPCR_F64; dtype++)
+        for (int64_t w = 5; w <= 32; w += 27)
+            for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+                if (!sampled_for_races(run++)) continue;
+                kinked k = make((dpcr_dtype)dtype, w, 200, true, 1);
+                const double size = 0.8 * sqrt(6 / (double)w);
+                for (int64_t j = 0; j < k.length * w * w; j++) k.weight[j] = noise(size);
+                for (int64_t j = 0; j < k.length * w; j++) k.x[j] = noise(0.5);
+                takes("usual", &k, &cases[i].by, cases[i].chunk, DPCR_REASON_CONVERGED, cases[i].sweeps);
+            }
+}
+
+// Without biases numbers die away, each right only beside itself: a step a sweep, which is left to the loop soon.
+static void chains_that_creep_are_left(void **state) {
+    (void)state;
+    kinked k = make(DPCR_F32, 32, 1000, true, 1);
+    for (int64_t j = 0; j < k.length * 32 * 32; j++) k.weight[j] = noise(0.5 * sqrt(6 / 32.0));
+    const way by = {.method = DPCR_METHOD_NEWTON, .scheme = DPCR_SCHEME_SEQUENTIAL};
+    takes("creeping", &k, &by, 0, DPCR_REASON_FALLBACK, 60);
+}
+
+static void positive(const chain *c, int64_t l, int64_t b, const double *in, double *out, double *j) {
+    (void)b;
+    const double a = c->jacobian.structure == DPCR_ZERO ? 0 : c->jacobian.structure == DPCR_IDENTITY ? 1 : 0.9;
+    for (int64_t i = 0; i < c->width; i++) out[i] = fmax(0, a * in[i] + 0.1 * (double)(1 + l % 3));
+    for (int64_t i = 0; j && i < c->width * c->width; i++) j[i] = i % (c->width + 1) == 0 ? a : 0;
+}
+
+// J of every structure, sequences side by side, windows and none, kinks of either kind.
+static void structures_converge(void **state) {
+    (void)state;
+    static const dpcr_structure structures[] = {DPCR_ZERO,     DPCR_IDENTITY, DPCR_SCALAR,
+                                                DPCR_DIAGONAL, DPCR_BLOCK,    DPCR_DENSE};
+    dpcr_context *const context = solving_context(2);
+    const double z0[3 * 6] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 1e-9};
+    for (size_t s = 0; s < sizeof structures / sizeof *structures; s++)
+        for (int kinks = DPCR_KINKS_CURVED; kinks <= DPCR_KINKS_AFFINE; kinks++)
+            for (int64_t window = 0; window < 20; window += 7) {
+                chain c = {.step = positive, .length = 50, .batch = 3, .width = 6, .dtype = DPCR_F64};
+                c.jacobian = dpcr_transition_square(structures[s], 6, structures[s] == DPCR_BLOCK ? 2 : 0);
+                dpcr_steps steps = chain_steps(&c);
+                steps.kinks = (dpcr_kinks)kinks;
+                const dpcr_solve_options by = {.size = sizeof by,
+                                               .method = DPCR_METHOD_NEWTON,
+                                               .scheme = DPCR_SCHEME_SEQUENTIAL,
+                                               .window = window};
+                solved got = solve_steps(context, &steps, &c, z0, &by, NULL, 0);
+                void *const loop = loop_of(&c, z0);
+                assert_int_equal(got.status, DPCR_OK);
+                for (int b = 0; b < 3; b++)
+                    if ((got.reasons[b] != DPCR_REASON_CONVERGED && got.reasons[b] != DPCR_REASON_EXACT) ||
+                        got.sweeps[b] > (window ? 30 : 3))
+                        fail_msg("structure %d, window %d: reason %d after %d sweeps", (int)structures[s], (int)window,
+                                 got.reasons[b], got.sweeps[b]);
+                assert_true(largest_error(&c, got.z, loop) < 1e-14);
+                free(loop);
+                solved_free(&got);
+            }
+    dpcr_context_destroy(context);
+}
+
 // An RNN of ReLUs from a state far below the tolerance, without inputs: as closed_units_open.
 static void networks_open(void **state) {
     (void)state;
@@ -212,6 +345,10 @@ int main(void) {
         cmocka_unit_test(dead_chains_stay_dead),
         cmocka_unit_test(residuals_keep_what_opens),
         cmocka_unit_test(products_that_vanish_are_no_agreement),
+        cmocka_unit_test(units_turn_by_less_than_rounding),
+        cmocka_unit_test(usual_chains_converge),
+        cmocka_unit_test(chains_that_creep_are_left),
+        cmocka_unit_test(structures_converge),
         cmocka_unit_test(networks_open),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -106,6 +106,16 @@ typedef struct dpcr_rehearsal {
     dpcr_array tape;                     // [L][R][tape_values], data NULL: none
 } dpcr_rehearsal;
 
+// Kinks of f (ReLU, a clip), beyond which J says nothing: newton and shooting then call a step right only where the
+// residual of each of its numbers is rounding, at most 16 roundings of its terms, |f_i| and every |J_ij z_j| (times the
+// root of a chunk's steps), whatever the tolerance. They give up where sweeps bring the chain on by a step or two.
+typedef enum dpcr_kinks {
+    DPCR_KINKS_NONE = 0,
+    DPCR_KINKS_CURVED,  // there are some
+    DPCR_KINKS_AFFINE   // and f is affine between them, so that J tells whether a unit has turned: then a residual that
+                        // is not 0 is right only where J is what it was in the sweep before
+} dpcr_kinks;
+
 // All callbacks return 0; a negative code aborts (DPCR_ERROR_CALLBACK, the code is kept in the error). A positive code
 // of advance or linearise makes the span's results not finite, for all its rows: a callback that can tell them apart
 // writes NaN where it cannot go on and returns 0. (Of lanes that advance had together each is then asked for again by
@@ -264,11 +274,8 @@ typedef struct dpcr_steps {
     // memory's rate. 0: none that matter.
     double weight_bytes;
 
-    // Non-zero where f has kinks (ReLU, a clip), beyond which J says nothing: newton and shooting then call a step
-    // right only where the residual of each of its numbers is rounding, at most 16 roundings of |f_i| + sum_j |J_ij|
-    // |z_j| (times the root of a chunk's steps), whatever the tolerance. Of f that is affine between its kinks it is
-    // that a sweep after the last unit turned. What the callback `window` claims is left to it.
-    int kinks;
+    // What newton and shooting go by beyond J. What the callback `window` claims is left to it.
+    dpcr_kinks kinks;
 } dpcr_steps;
 
 // ---- methods and options ----
@@ -310,16 +317,17 @@ DPCR_API dpcr_status dpcr_guess_find(const char *name, dpcr_guess *guess, dpcr_e
 
 // Positive: the result is the sequential chain's. Negative: it is not, and the call has said so.
 typedef enum dpcr_reason {
-    DPCR_REASON_CONVERGED = 1,       // residuals below the tolerance and the error estimate, which is relative to
-                                     // max(1, |z|), at most atol + rtol; it passes on no more than J does: of f with
-                                     // kinks, say so (dpcr_steps.kinks)
-    DPCR_REASON_RESIDUAL_ONLY = 2,   // residuals below the tolerance; no error estimate could confirm it
-    DPCR_REASON_EXACT = 3,           // the loop's result by construction: equal numbers, the sign of a zero aside (so
-                                     // of a step to which 0 and -0 are the same)
-    DPCR_REASON_SEQUENTIAL = 4,      // the method was the loop
-    DPCR_REASON_SCALED = 6,          // residuals below the tolerance in units of each step's scale (step_scale)
-    DPCR_REASON_FALLBACK = 5,        // the budget was spent: finished in order from the locked prefix
-    DPCR_REASON_NOT_CONVERGED = -1,  // the budget was spent and `no_fallback` was set
+    DPCR_REASON_CONVERGED = 1,      // residuals below the tolerance and the error estimate, which is relative to
+                                    // max(1, |z|), at most atol + rtol; it passes on no more than J does: of f with
+                                    // kinks, say so (dpcr_steps.kinks)
+    DPCR_REASON_RESIDUAL_ONLY = 2,  // residuals below the tolerance; no error estimate could confirm it
+    DPCR_REASON_EXACT = 3,          // the loop's result by construction: equal numbers, the sign of a zero aside (so
+                                    // of a step to which 0 and -0 are the same)
+    DPCR_REASON_SEQUENTIAL = 4,     // the method was the loop
+    DPCR_REASON_SCALED = 6,         // residuals below the tolerance in units of each step's scale (step_scale)
+    DPCR_REASON_FALLBACK = 5,  // the budget was spent, or kinks kept sweeps from bringing the chain on: finished in
+                               // order from the locked prefix
+    DPCR_REASON_NOT_CONVERGED = -1,  // the same, and `no_fallback` was set
     DPCR_REASON_NONFINITE = -2  // the chain itself leaves the finite numbers, as a sweep found: what follows is the
                                 // loop's own result. The loop and overlap do not look, and give their own reasons
 } dpcr_reason;

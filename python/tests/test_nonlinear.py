@@ -47,8 +47,9 @@ def test_every_method_equals_the_loop(rng, method, batch):
         assert found.report.method == method and repr(found.report).startswith(method)
 
 
+@pytest.mark.parametrize("kinks", [True, "affine"])
 @pytest.mark.parametrize("method", ["newton", "shooting"])
-def test_beyond_a_kink_only_rounding_counts(method):
+def test_beyond_a_kink_only_rounding_counts(method, kinks):
     """From the first guess, 0, where the unit is closed, nothing grows: 1e-12 is within the tolerance of it."""
     def step(z, l):
         return np.maximum(5 * z, 0)
@@ -58,7 +59,7 @@ def test_beyond_a_kink_only_rounding_counts(method):
 
     loop = deeppcr.solve(step, [1e-12], 20, method="sequential").z
     options = {"structure": "diagonal", "method": method, "chunk": 2}
-    found = deeppcr.solve(step, [1e-12], 20, jacobian, kinks=True, **options)
+    found = deeppcr.solve(step, [1e-12], 20, jacobian, kinks=kinks, **options)
     assert np.allclose(found.z, loop, rtol=1e-12) and loop[-1] > 90
     assert not np.allclose(deeppcr.solve(step, [1e-12], 20, jacobian, **options).z, loop)  # or nothing is tested here
 

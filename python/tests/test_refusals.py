@@ -40,7 +40,7 @@ REFUSED = [
     (lambda: chain(A, B, report="no"), "report"), (lambda: net(np.ones((5, 1, 2)), training="no"), "training"),
     *[(lambda t=t: chain(A, B, transposed=t), "transposed") for t in ("no", None, np.array([1, 0]), 2)],
     *[(lambda o=o: recurrent.GRU(2, 3, **{o: "no"}), o) for o in ("bias", "bidirectional")], (lambda: solve(half, B[0], 5, fallback="no"), "fallback"),
-    (lambda: solve(half, B[0], 5, kinks=2), "kinks"), (lambda: deeppcr.plan("linear", length=5, kinks=True), "an option"),
+    (lambda: solve(half, B[0], 5, kinks=2), "kinks"), (lambda: solve(half, B[0], 5, kinks="some"), "kinks"), (lambda: deeppcr.plan("linear", length=5, kinks=True), "an option"),
     *[(lambda s=s: recurrent.GRU(2, 3, seed=s), "seed") for s in ("x", -1, 1.5)], (lambda: deeppcr.plan("linear", length=5, transposed="no"), "transposed"),
     (lambda: chain(COMPLEX, B), "A's dtype"), (lambda: chain(A, B, np.full(2, "a")), "z0's dtype"),
     (lambda: chain([[1], [1, 2]], B), "A"), (lambda: chain(A, B, scheme=["pcr"]), "scheme"), (lambda: chain(A, B, scheme=None), "scheme"),

@@ -637,7 +637,9 @@ static void fill_steps(dpcr_model *model, int64_t batch, dpcr_steps *steps) {
                           .gradient_from_tape = dpcri_program_turns_tape(&model->program),
                           .gradient_rows = rows_of_gradient(&model->program),
                           .weight_bytes = (double)model->program.parameters * (double)dpcr_dtype_size(o->dtype),
-                          .kinks = o->activation == DPCR_ACT_RELU,
+                          .kinks = o->activation != DPCR_ACT_RELU ? DPCR_KINKS_NONE
+                                   : o->layer_norm                ? DPCR_KINKS_CURVED
+                                                                  : DPCR_KINKS_AFFINE,
                           .advance = advance,
                           .linearise = linearise,
                           .jvp = jvp,

@@ -614,7 +614,7 @@ static void fill_steps(const dpcr_cell *cell, dpcr_steps *steps) {
                           .jacobian_flops = (double)cell->values,
                           .tape_values = o->width,
                           .weight_bytes = cell->own ? (double)cell->values * (double)dpcr_dtype_size(o->dtype) : 0,
-                          .kinks = o->activation == DPCR_ACT_RELU,
+                          .kinks = o->activation == DPCR_ACT_RELU ? DPCR_KINKS_AFFINE : DPCR_KINKS_NONE,
                           .advance = advance,
                           .linearise = linearise,
                           .adjoint = adjoint,

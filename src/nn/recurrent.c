@@ -629,7 +629,9 @@ void dpcri_recurrent_steps(const dpcri_recurrent *c, dpcr_steps *steps) {
                           .lanes = lanes_of(c),
                           .tape_values = tape_of(c),
                           .gradient_from_tape = 1,
-                          .kinks = c->gates.activation == DPCRI_ACT_RELU || c->gates.variant.clip > 0,
+                          .kinks = c->gates.activation == DPCRI_ACT_RELU ? DPCR_KINKS_AFFINE
+                                   : c->gates.variant.clip > 0           ? DPCR_KINKS_CURVED
+                                                                         : DPCR_KINKS_NONE,
                           .advance = advance,
                           .linearise = state <= DPCRI_RECURRENT_JACOBIAN ? linearise : NULL,
                           .adjoint = adjoint,

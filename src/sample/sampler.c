@@ -501,6 +501,7 @@ static void make_chain(dpcr_sampler *s) {
                             .identity = identity_of(s)};
     if (!s->denoiser.linearise) return;
     s->chain.linearise = linearise;
+    s->chain.kinks = s->options.clip > 0 ? DPCR_KINKS_CURVED : DPCR_KINKS_NONE;
     s->chain.coarse_linearise = coarse_linearise;
     s->chain.jacobian = dpcr_transition_square(DPCR_DENSE, width, 0);
     s->chain.jacobian_flops = readings * s->denoiser.jacobian_flops + 4 * (double)width * (double)width;

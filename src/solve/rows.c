@@ -8,14 +8,18 @@
 #include "solve/solve_internal.h"
 
 #define REAL float
+#define BITS uint32_t
 #define SUFFIX(name) name##_f32
 #include "solve/rows_template.h"
 #undef REAL
+#undef BITS
 #undef SUFFIX
 #define REAL double
+#define BITS uint64_t
 #define SUFFIX(name) name##_f64
 #include "solve/rows_template.h"
 #undef REAL
+#undef BITS
 #undef SUFFIX
 
 const dpcri_row_ops *dpcri_row_ops_of(dpcr_dtype dtype) { return dtype == DPCR_F64 ? &ops_f64 : &ops_f32; }

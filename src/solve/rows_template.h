@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Row operations of the driver for one dtype. Parameters: REAL, SUFFIX(name). Included by rows.c once a dtype.
+// Row operations of the driver for one dtype. Parameters: REAL, BITS (as wide), SUFFIX(name). Included by rows.c once a
+// dtype.
 
 static REAL *SUFFIX(at)(const dpcr_array *array, int64_t step, int64_t row) {
     return (REAL *)array->data + step * array->strides[0] + row * array->strides[1];
@@ -54,22 +55,72 @@ static bool SUFFIX(residual_row)(const REAL *f, const REAL *z, REAL *r, int64_t 
     return within;
 }
 
-// Whether f - z is rounding of every number's terms: f and, of J's row and the state that went in, their products.
+// Numbers of a row of J.
+static int64_t SUFFIX(run)(const dpcr_transition *t) {
+    return t->structure == DPCR_DENSE ? t->cols : t->structure == DPCR_BLOCK ? t->block : 1;
+}
+
+// Sums of a row's bits, row after row: which unit turned counts, too.
+static uint64_t SUFFIX(sum_units)(const dpcr_transition *t, const REAL *a, int64_t values, int64_t step) {
+    const int64_t n = SUFFIX(run)(t);
+    uint64_t sum = (uint64_t)step + 1;
+    for (int64_t i = 0; i < values; i += n) {
+        BITS row = 0;
+        for (int64_t j = 0; j < n; j++) {
+            BITS bits;
+            memcpy(&bits, a + i + j, sizeof bits);
+            row += bits;
+        }
+        sum = (sum ^ row) * UINT64_C(0x9E3779B97F4A7C15);
+    }
+    return sum;
+}
+
+// The sum of |J_ij z_j|.
+static double SUFFIX(products)(const dpcr_transition *t, const REAL *a, const REAL *in, int64_t i) {
+    const int64_t n = SUFFIX(run)(t);
+    const REAL *row = t->structure == DPCR_SCALAR ? a : a + i * n, *x = in + i / n * n;
+    double sum = 0;
+    for (int64_t j = 0; j < n; j++) sum += fabs((double)row[j] * (double)x[j]);
+    return sum;
+}
+
+static void SUFFIX(terms)(const dpcr_transition *t, const dpcr_array *a, const dpcr_array *z, const dpcr_array *to) {
+    for (int64_t b = 0; b < to->shape[1]; b++)
+        for (int64_t i = 0; i < to->shape[2]; i++)
+            SUFFIX(at)(to, 0, b)[i] = (REAL)SUFFIX(products)(t, SUFFIX(at)(a, 0, b), SUFFIX(at)(z, 0, b), i);
+}
+
+// Whether f - z is rounding of every number's terms: f, J's row times the state that went in, number by number, and
+// `more`. f - z is not 0 where f is not z but for flushed differences, which nothing is known of.
 static bool SUFFIX(is_rounding)(const dpcri_rounding *rounding, const REAL *f, const REAL *z, const REAL *a,
-                                const REAL *in, int64_t w) {
-    const dpcr_transition *t = &rounding->transition;
-    const int64_t n = t->structure == DPCR_DENSE ? w : t->structure == DPCR_BLOCK ? t->block : 1;
+                                const REAL *in, const REAL *more, bool turned, int64_t w) {
     for (int64_t i = 0; i < w; i++) {
         if (f[i] == z[i]) continue;
         const double r = fabs((double)f[i] - (double)z[i]);
         double terms = fabs((double)f[i]);
-        if (r > 0 && r <= rounding->part * terms) continue;
-        const REAL *row = t->structure == DPCR_SCALAR ? a : a + i * n, *x = in + i / n * n;
-        for (int64_t j = 0; j < n; j++) terms += fabs((double)row[j] * (double)x[j]);
-        if (!(r > 0 && r <= rounding->part * terms))
-            return false;  // a difference of small numbers may have been flushed
+        if (turned || r == 0) return false;
+        if (r <= rounding->part * terms) continue;
+        if (a) terms += SUFFIX(products)(&rounding->transition, a, in, i);
+        if (more) terms += (double)more[i];
+        if (!(r <= rounding->part * terms && isfinite(terms))) return false;
     }
     return true;
+}
+
+// The same of step first + l of row b, if it is `asked`; notes its J for the next sweep.
+static bool SUFFIX(settles)(const dpcri_rounding *rounding, const REAL *f, const dpcr_array *z, const REAL *a,
+                            int64_t values, int64_t first, int64_t l, int64_t b, bool asked) {
+    bool turned = false;
+    if (rounding->units) {
+        uint64_t *units = rounding->units + (first + l) % rounding->window * rounding->batch + rounding->row + b;
+        const uint64_t now = SUFFIX(sum_units)(&rounding->transition, a, values, first + l);
+        turned = now != *units;
+        *units = now;
+    }
+    const REAL *in = l ? SUFFIX(at)(z, l - 1, b) : SUFFIX(at)(&rounding->before, 0, b);
+    const REAL *more = rounding->more.data ? SUFFIX(at)(&rounding->more, l, b) : NULL;
+    return asked && SUFFIX(is_rounding)(rounding, f, SUFFIX(at)(z, l, b), a, in, more, turned, z->shape[2]);
 }
 
 static void SUFFIX(residual)(const dpcr_array *f, const dpcr_array *z, const dpcr_array *r, const dpcr_array *a,
@@ -103,10 +154,7 @@ static void SUFFIX(residual)(const dpcr_array *f, const dpcr_array *z, const dpc
                 worst[b] = HUGE_VAL;
                 if (first + l == front[b]) front_bad[b] = 1;
             }
-            if (rounding && within && good[b] == l) {
-                const REAL *in = l ? SUFFIX(at)(z, l - 1, b) : SUFFIX(at)(&rounding->before, 0, b);
-                within = SUFFIX(is_rounding)(rounding, fl, SUFFIX(at)(z, l, b), al, in, w);
-            }
+            if (rounding) within = SUFFIX(settles)(rounding, fl, z, al, values, first, l, b, within && good[b] == l);
             if (al && (first + l == front[b] || !finite || !SUFFIX(finite)(al, values))) SUFFIX(zero)(al, values);
             if (al && damping != 1)
                 for (int64_t i = 0; i < values; i++) al[i] *= (REAL)damping;
@@ -174,8 +222,7 @@ static void SUFFIX(update)(const dpcr_array *z, const dpcr_array *f, const dpcr_
             const bool made = (mean || !finite) && SUFFIX(finite)(fl, w);
             if (mean) within = square <= (double)w && made;
             if (first + l < until[b] && largest / most > estimate[b]) estimate[b] = largest / most;
-            const bool confirmed = hold == DPCRI_HOLD_CONFIRMED && within && first + l > front[b];
-            if (first + l < until[b] && (hold == DPCRI_HOLD_ALL || confirmed)) {
+            if (first + l < until[b] && (hold == DPCRI_HOLD_ALL || (hold == DPCRI_HOLD_CONFIRMED && within))) {
                 // right as it is
             } else if (first + l == front[b] || (made && !finite)) {
                 memcpy(zl, fl, (size_t)w * sizeof(REAL));
@@ -270,6 +317,7 @@ static const dpcri_row_ops SUFFIX(ops) = {
     .update = SUFFIX(update),
     .measure = SUFFIX(measure),
     .grow = SUFFIX(grow),
+    .terms = SUFFIX(terms),
     .size = SUFFIX(size),
     .close = SUFFIX(close),
     .distance = SUFFIX(distance),

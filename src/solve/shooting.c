@@ -19,6 +19,7 @@ typedef struct coarse {
     int64_t n;       // fine steps a coarse one
     int64_t piece;   // lanes a call of linearise has at most
     double *growth;  // [coarse steps + 1][B] of the coarse plan
+    void *terms;     // [coarse steps][B][w] of the coarse plan; NULL: f has no kinks
     void *scratch;   // [DPCRI_EVALUATION_TASKS] of states [n][B][w], Jacobians [n][B][values], product [B][values]
     size_t slot_bytes;
     _Atomic int64_t *rest;  // counted: steps behind the last whole chunk, which are made with it
@@ -126,6 +127,18 @@ static int run_chunk(const coarse *c, const dpcr_span *span, const product *p, i
     return 0;
 }
 
+// What rounding goes by in a chunk's last step, of which M has nothing left where the chunk forgot its start.
+static void note_terms(const coarse *c, const dpcr_span *span, const product *p, int64_t chunk,
+                       const dpcr_array *start) {
+    const dpcr_steps *fine = &c->fine->steps;
+    const int64_t shape[3] = {fine->length / c->n, fine->batch, fine->width};
+    const dpcr_array whole = dpcr_array_make(c->terms, fine->dtype, 3, shape);
+    const dpcr_array to = dpcri_slice(&whole, chunk, 1, span->row, span->rows);
+    const dpcr_array j = dpcri_slice(&p->jacobians, c->n - 1, 1, 0, span->rows);
+    const dpcr_array before = c->n > 1 ? dpcri_slice(&p->states, c->n - 2, 1, 0, span->rows) : *start;
+    dpcri_row_ops_of(fine->dtype)->terms(&fine->jacobian, &j, &before, &to);
+}
+
 // Lane `lane`: the chunk and its M; of the last, what follows it.
 static int chunk_product(const coarse *c, const dpcr_span *span, int64_t lane, const dpcr_array *in,
                          const dpcr_array *f, const dpcr_array *a) {
@@ -138,6 +151,7 @@ static int chunk_product(const coarse *c, const dpcr_span *span, int64_t lane, c
     dpcr_array m;
     int code = run_chunk(c, span, &p, chunk * c->n, c->n, &start, c->n - 1, growth, &m);
     if (code) return code;
+    if (c->terms) note_terms(c, span, &p, chunk, &start);
     const dpcr_array end = dpcri_slice(&p.states, c->n - 1, 1, 0, span->rows);
     if (f) {
         const dpcr_array out = dpcri_slice(f, lane, 1, 0, span->rows);
@@ -200,13 +214,16 @@ static dpcr_status coarse_plan(const dpcr_solve_plan *plan, coarse *c, dpcr_solv
     return DPCR_OK;
 }
 
-static void carve(const dpcr_solve_plan *inner, const coarse *c, dpcri_arena *arena, void **boundaries, void **scratch,
-                  double **growth) {
+// Takes c's memory, and the boundaries.
+static void carve(const dpcr_solve_plan *inner, coarse *c, dpcri_arena *arena, void **boundaries) {
     int64_t numbers = 0;
     if (!dpcri_mul(inner->steps.length * inner->steps.batch, inner->steps.width, &numbers)) arena->overflow = true;
     *boundaries = dpcri_arena_take(arena, numbers, dpcr_dtype_size(inner->steps.dtype));
-    *scratch = dpcri_arena_take(arena, DPCRI_EVALUATION_TASKS, c->slot_bytes);
-    *growth = dpcri_arena_take(arena, (inner->steps.length + 1) * inner->steps.batch, sizeof **growth);
+    c->scratch = dpcri_arena_take(arena, DPCRI_EVALUATION_TASKS, c->slot_bytes);
+    c->growth = dpcri_arena_take(arena, (inner->steps.length + 1) * inner->steps.batch, sizeof *c->growth);
+    c->terms = NULL;
+    if (inner->steps.kinks != DPCR_KINKS_NONE && dpcr_transition_values(&inner->steps.jacobian) > 0)
+        c->terms = dpcri_arena_take(arena, numbers, dpcr_dtype_size(inner->steps.dtype));
 }
 
 size_t dpcri_shooting_bytes(const dpcr_solve_plan *plan, dpcr_error *error) {
@@ -215,7 +232,7 @@ size_t dpcri_shooting_bytes(const dpcr_solve_plan *plan, dpcr_error *error) {
     dpcri_arena arena = {0};
     void *boundaries;
     if (coarse_plan(plan, &c, &inner, error) != DPCR_OK) return SIZE_MAX;
-    carve(&inner, &c, &arena, &boundaries, &c.scratch, &c.growth);
+    carve(&inner, &c, &arena, &boundaries);
     dpcri_sweep_space space;
     dpcri_sweep_carve(&inner, &arena, &space);
     return arena.overflow ? SIZE_MAX : arena.used;
@@ -284,10 +301,10 @@ dpcr_status dpcri_solve_shooting(dpcri_run *run) {
     void *boundaries;
     dpcr_status status = coarse_plan(run->plan, &c, &inner, run->error);
     if (status != DPCR_OK) return status;
-    carve(&inner, &c, &run->arena, &boundaries, &c.scratch, &c.growth);
+    carve(&inner, &c, &run->arena, &boundaries);
     _Atomic int64_t rest = 0;
     c.rest = &rest;
-    inner.growth = c.growth;
+    inner.growth = c.growth, inner.terms = c.terms;
     for (int64_t k = 0; k < (inner.steps.length + 1) * inner.steps.batch; k++) c.growth[k] = 1;
     const int64_t shape[3] = {inner.steps.length, inner.steps.batch, inner.steps.width};
     const dpcr_array z = dpcr_array_make(boundaries, inner.steps.dtype, 3, shape);

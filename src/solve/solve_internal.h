@@ -36,6 +36,7 @@ struct dpcr_solve_plan {
     const double *growth;           // [steps + 1][batch]: how many times a correction of the state that a step takes
                                     // counts (1 or more), of the last the one it gives; NULL: once
     int64_t steps_within;           // a step is so many steps of the caller's; 0: one
+    void *terms;                    // [steps][batch][w] of such steps: what is rounded in the last of them; or NULL
     bool windows;                   // newton or shooting by the callback `window`
     double given[2];                // atol and rtol, as the caller gave them
     size_t workspace;
@@ -136,12 +137,17 @@ dpcr_span dpcri_span(int64_t first, int64_t lanes, int64_t stride, int64_t steps
 // Where f has kinks: what a residual has to be to be rounding.
 typedef struct dpcri_rounding {
     dpcr_transition transition;  // of `a`
-    double part;                 // of the terms of f_i: |f_i| and every |J_ij z_j|
+    double part;                 // of the terms of f_i: |f_i|, every |J_ij z_j|, and what `more` says
     dpcr_array before;           // [1][rows][w]: the states that go into the first step
+    dpcr_array more;             // [count][rows][w], data NULL: nothing
+    // Sums of J's bits in the sweep before, of step l and sequence row + b at [l modulo window][row + b] of [window]
+    // [batch], and then of this one: of f that is affine between kinks they change where a unit turns. NULL: it is not.
+    uint64_t *units;
+    int64_t window, batch, row;
 } dpcri_rounding;
 
-// Which steps whose residuals are right an update leaves as they are: none, all, or, behind the front, those whose
-// corrections are within tolerance too.
+// Which steps whose residuals are right an update leaves as they are: none, all, or those whose corrections are within
+// tolerance too.
 typedef enum dpcri_hold_of { DPCRI_HOLD_NONE, DPCRI_HOLD_ALL, DPCRI_HOLD_CONFIRMED } dpcri_hold_of;
 
 typedef struct dpcri_row_ops {
@@ -169,6 +175,8 @@ typedef struct dpcri_row_ops {
                     const dpcr_array *carry);
     // most[row] = max(most[row], the largest sum of |m| over `run` values / max(1, |z|)), m [1][B][values], z [1][B][w]
     void (*grow)(const dpcr_array *m, int64_t run, const dpcr_array *z, double *most);
+    // to [1][B][w] = the sums of |J_ij z_j|, a [1][B][values], z [1][B][w]; of structures that have values
+    void (*terms)(const dpcr_transition *transition, const dpcr_array *a, const dpcr_array *z, const dpcr_array *to);
     // most[row] = max(1, |z|)
     void (*size)(const dpcr_array *z, double *most);
     // true when every |x - y| <= atol + rtol |y| of the row; bit equality when both are 0
@@ -231,6 +239,8 @@ typedef struct dpcri_sweep_space {
     const void **reset;      // [B] the last locked state: where an iterate goes that is not finite
     int64_t *masked;         // [B] the front, or L where the sequence is not at work
     int64_t *filled;         // [B] steps that have a guess
+    uint64_t *units;         // [window][B]: dpcri_rounding's; NULL where f is not affine between kinks
+    int *crept;              // [B] sweeps in a row that brought the chain on by next to nothing
     unsigned char *active;   // [B] sequences that are still at work
     void *linear;
 } dpcri_sweep_space;

@@ -29,6 +29,7 @@ typedef struct sweep {
     bool needs_jacobian, own_jacobian;  // A is made from J; J has A's own layout
     bool confirmed;                     // A is J itself: its corrections are error estimates
     bool kinked;                        // and of f with kinks: a residual has to be rounding
+    bool verifying;                     // no sweep: what is there is judged
     void *slot;                         // fused: where A of the piece at work lies, [piece][row_block][values]
     int64_t slot_first;                 // fused: the first step of that piece
     // the group at work: sequences [row, row + rows) whose window is [lo, hi)
@@ -44,6 +45,12 @@ static bool needs_jacobian(const dpcr_solve_plan *plan) {
 static bool has_own_jacobian(const dpcr_solve_plan *plan) {
     return needs_jacobian(plan) && plan->transition.structure == plan->steps.jacobian.structure &&
            plan->transition.block == plan->steps.jacobian.block;
+}
+
+// A is J itself: an identity is kept as scalars, so that single steps can be cut out.
+static bool is_confirmed(const dpcr_solve_plan *plan) {
+    return plan->options.method == DPCR_METHOD_NEWTON &&
+           (has_own_jacobian(plan) || plan->steps.jacobian.structure == DPCR_IDENTITY);
 }
 
 // The loop over delta needs A of one step at a time: where A of the window would not stay in the second cache, blocks
@@ -93,6 +100,10 @@ void dpcri_sweep_carve(const dpcr_solve_plan *plan, dpcri_arena *arena, dpcri_sw
     space->masked = dpcri_arena_take(arena, steps->batch, sizeof(int64_t));
     space->filled = dpcri_arena_take(arena, steps->batch, sizeof(int64_t));
     space->active = dpcri_arena_take(arena, steps->batch, 1);
+    space->units = NULL;
+    if (steps->kinks == DPCR_KINKS_AFFINE && is_confirmed(plan))
+        space->units = dpcri_arena_take(arena, states, sizeof *space->units);
+    space->crept = dpcri_arena_take(arena, steps->batch, sizeof *space->crept);
     size_t linear = 0;
     if (values) {
         const dpcri_linear shape = {
@@ -161,6 +172,12 @@ static double rounding_part(const dpcr_solve_plan *plan) {
     return 16 * unit * sqrt((double)(plan->steps_within > 1 ? plan->steps_within : 1));
 }
 
+static dpcr_array terms_view(const sweep *s, int64_t first, int64_t count) {
+    const int64_t shape[3] = {s->plan->steps.length, s->plan->steps.batch, s->plan->steps.width};
+    const dpcr_array whole = dpcr_array_make(s->plan->terms, s->plan->steps.dtype, 3, shape);
+    return s->plan->terms ? dpcri_slice(&whole, first, count, s->row, s->rows) : whole;
+}
+
 static void evaluate_piece(sweep *s, int64_t i, void *dense) {
     const int64_t first = piece_at(s, i).first, last = piece_at(s, i).last;
     int code = 0;
@@ -178,8 +195,14 @@ static void evaluate_piece(sweep *s, int64_t i, void *dense) {
     const dpcr_array z = dpcri_outputs(&s->run->t, first, last - first, s->row, s->rows);
     const int64_t at = i * s->plan->steps.batch + s->row;
     const double damping = options->method == DPCR_METHOD_DAMPED ? options->damping : 1;
-    const dpcri_rounding rounding = {s->plan->transition, rounding_part(s->plan),
-                                     dpcri_inputs(&s->run->t, first, 1, s->row, s->rows)};
+    const dpcri_rounding rounding = {.transition = s->plan->transition,
+                                     .part = rounding_part(s->plan),
+                                     .before = dpcri_inputs(&s->run->t, first, 1, s->row, s->rows),
+                                     .more = terms_view(s, first, last - first),
+                                     .units = s->verifying ? NULL : s->space.units,
+                                     .window = s->plan->window,
+                                     .batch = s->plan->steps.batch,
+                                     .row = s->row};
     s->ops->residual(&f, &z, &r, &a, s->values, first, s->space.masked + s->row, options->atol, options->rtol,
                      options->step_scale, damping, s->kinked ? &rounding : NULL, s->space.good + at,
                      s->space.worst + at, s->space.front_bad + at);
@@ -385,6 +408,25 @@ static int64_t mean_lock(const sweep *s, int64_t b) {
     return small + 1;
 }
 
+// Leaves sequence b, to be finished in order.
+static void give_up(sweep *s, int64_t b) {
+    const bool open = s->plan->options.no_fallback != 0;
+    s->run->reason[b] = open ? DPCR_REASON_NOT_CONVERGED : DPCR_REASON_FALLBACK;
+    s->space.active[b] = 0;
+    if (open && s->plan->options.guess == DPCR_GUESS_STATE)
+        dpcri_hold(s->run, b, NULL, s->space.filled[b], s->plan->steps.length);
+}
+
+// Behind kinks a chain may settle a step a sweep, where all residuals are within tolerance: for so many sweeps.
+enum { CREEPS = 8 };
+
+static bool creeps(sweep *s, int64_t b, int64_t moved) {
+    const dpcr_solve_options *o = &s->plan->options;
+    const bool slow = s->kinked && moved <= 2 && s->hi - s->lo > 2 * CREEPS;
+    s->space.crept[b] = slow && s->run->last_residual[b] <= o->atol + o->rtol ? s->space.crept[b] + 1 : 0;
+    return s->space.crept[b] >= CREEPS;
+}
+
 // Moves the fronts, after the update.
 static void lock_prefixes(sweep *s) {
     dpcri_run *run = s->run;
@@ -393,9 +435,11 @@ static void lock_prefixes(sweep *s) {
         if (!s->space.active[b] || run->reason[b]) continue;
         const double estimate = largest(s, s->space.estimate, b);
         int64_t lock = s->space.until[b];
+        bool held = !mean && !s->confirmed && lock > run->front[b];
         if (s->confirmed) {
             const bool complete = lock == s->hi;
-            const int64_t confirmed = s->lo + leading(s, s->space.delta_good, b);
+            const int64_t confirmed = s->lo + leading(s, s->space.delta_good, b), front = run->front[b];
+            held = s->kinked && lock > front && confirmed > front;
             if (complete && confirmed < lock && estimate >= 0.5 * run->last_estimate[b])
                 run->residual_only[b] = 1;  // rounding: no further sweep would make the correction smaller
             else if (confirmed < lock)
@@ -409,9 +453,9 @@ static void lock_prefixes(sweep *s) {
         }
         if (mean) lock = mean_lock(s, b);
         const bool exact = s->plan->options.atol == 0 && s->plan->options.rtol == 0;
-        const bool held = !mean && !s->confirmed && s->space.until[b] > run->front[b];
         if (run->exact[b] == run->front[b] && !held) run->exact[b]++;  // F of a state with the loop's bits
-        run->front[b] = lock > run->front[b] ? lock : run->front[b] + 1;
+        const int64_t was = run->front[b];
+        run->front[b] = lock > was ? lock : was + 1;
         if (exact) run->exact[b] = run->front[b];
         if (run->front[b] >= s->plan->steps.length) {
             // Where the last step is that of an exact state, no estimate was within the tolerance that could be told.
@@ -425,6 +469,7 @@ static void lock_prefixes(sweep *s) {
             s->space.active[b] = 0;
         } else {
             s->space.partial[b] = 1;
+            if (creeps(s, b, run->front[b] - was)) give_up(s, b);
         }
     }
 }
@@ -521,17 +566,11 @@ static void fill_entering(sweep *s) {
     }
 }
 
-// Sequences of the group whose budget does not hold another round leave, to be finished in order.
+// Sequences of the group whose budget does not hold another round.
 static void spend_budget(sweep *s) {
     const double budget = (double)s->plan->options.max_sweeps * (double)s->plan->steps.length;
     for (int64_t b = s->row; b < s->row + s->rows; b++)
-        if (s->space.active[b] && (double)(s->run->work[b] + s->hi - s->run->front[b]) > budget + 0.5) {
-            const bool open = s->plan->options.no_fallback != 0;
-            s->run->reason[b] = open ? DPCR_REASON_NOT_CONVERGED : DPCR_REASON_FALLBACK;
-            s->space.active[b] = 0;
-            if (open && s->plan->options.guess == DPCR_GUESS_STATE)
-                dpcri_hold(s->run, b, NULL, s->space.filled[b], s->plan->steps.length);
-        }
+        if (s->space.active[b] && (double)(s->run->work[b] + s->hi - s->run->front[b]) > budget + 0.5) give_up(s, b);
 }
 
 static bool any_active(const sweep *s) {
@@ -539,6 +578,8 @@ static bool any_active(const sweep *s) {
         if (s->space.active[b]) return true;
     return false;
 }
+
+enum { UNSETTLED = 2 };  // in the place of `partial`: beyond a kink a residual is more than rounding
 
 // Evaluates the window and solves for the correction of every step of it, locked or not, given that of the step before.
 static dpcr_status verify_window(sweep *s, double *estimate) {
@@ -551,6 +592,8 @@ static dpcr_status verify_window(sweep *s, double *estimate) {
     const dpcr_array z = dpcri_outputs(&s->run->t, s->lo, s->hi - s->lo, 0, steps->batch);
     const dpcr_array growth = growth_view(s, s->lo, s->hi - s->lo);
     s->ops->measure(&z, &delta, s->plan->growth ? &growth : NULL, estimate, &carry);
+    for (int64_t b = 0; s->kinked && b < steps->batch; b++)
+        if (s->lo + leading(s, s->space.good, b) < s->hi) s->space.partial[b] = UNSETTLED;
     return DPCR_OK;
 }
 
@@ -568,7 +611,7 @@ static void judge_estimates(sweep *s, const double *estimate) {
             if (run->reason[b] == DPCR_REASON_CONVERGED) run->estimate = fmax(run->estimate, estimate[b]);
             continue;
         }
-        if (estimate[b] <= tolerance) {
+        if (estimate[b] <= tolerance && s->space.partial[b] != UNSETTLED) {
             run->reason[b] = DPCR_REASON_CONVERGED;
         } else if (estimate[b] <= tolerance + floor) {
             run->reason[b] = DPCR_REASON_RESIDUAL_ONLY;
@@ -597,7 +640,7 @@ static dpcr_status verify(sweep *s) {
         any = any || s->space.active[b];
     }
     if (!any) return DPCR_OK;
-    s->row = 0, s->rows = steps->batch;
+    s->row = 0, s->rows = steps->batch, s->verifying = true;
     for (s->lo = 0; s->lo < steps->length; s->lo = s->hi) {
         s->hi = s->lo + s->plan->window < steps->length ? s->lo + s->plan->window : steps->length;
         const dpcr_status status = verify_window(s, s->run->last_estimate);
@@ -617,15 +660,15 @@ dpcr_status dpcri_solve_sweeps(dpcri_run *run) {
     dpcri_sweep_carve(plan, &run->arena, &s.space);
     s.needs_jacobian = needs_jacobian(plan);
     s.own_jacobian = has_own_jacobian(plan);
-    // an identity is kept as scalars, so that single steps can be cut out
-    s.confirmed =
-        plan->options.method == DPCR_METHOD_NEWTON && (s.own_jacobian || steps->jacobian.structure == DPCR_IDENTITY);
-    s.kinked = s.confirmed && steps->kinks;
+    s.confirmed = is_confirmed(plan);
+    s.kinked = s.confirmed && steps->kinks != DPCR_KINKS_NONE;
     _Atomic int code = 0;
     s.code = &code;
     memset(s.space.active, 1, (size_t)steps->batch);
     memset(s.space.partial, 0, (size_t)steps->batch);
     memset(s.space.filled, 0, (size_t)steps->batch * sizeof *s.space.filled);
+    memset(s.space.crept, 0, (size_t)steps->batch * sizeof *s.space.crept);
+    if (s.space.units) memset(s.space.units, 0, (size_t)(plan->window * steps->batch) * sizeof *s.space.units);
     dpcr_status status = dpcri_make_guess(run, s.space.r);
     while (status == DPCR_OK && next_group(&s)) {
         if (dpcri_cancelled(plan->context)) return dpcri_fail_stopped(run->error, "solve");

@@ -24,6 +24,7 @@ CONSTANTS: Dict[str, int] = {
     "DPCR_METHOD_OVERLAP": 8, "DPCR_METHOD_SHOOTING": 9, "DPCR_METHOD_PARAREAL": 10,
     "DPCR_METHOD_PARATAA": 11, "DPCR_METHOD_COUNT": 12,
     "DPCR_GUESS_ZERO": 0, "DPCR_GUESS_STEP": 1, "DPCR_GUESS_STATE": 2, "DPCR_GUESS_GIVEN": 3,
+    "DPCR_KINKS_CURVED": 1, "DPCR_KINKS_AFFINE": 2,
     "DPCR_REASON_NOT_CONVERGED": -1, "DPCR_REASON_FALLBACK": 5,
     "DPCR_ACT_IDENTITY": 1, "DPCR_ACT_RELU": 2, "DPCR_ACT_TANH": 3, "DPCR_ACT_SIGMOID": 4, "DPCR_ACT_GELU": 5, "DPCR_ACT_SILU": 6,
     "DPCR_MLP": 1, "DPCR_RESNET": 2, "DPCR_BRANCH_LINEAR": 0, "DPCR_BRANCH_TWO_LAYER": 1,
@@ -61,7 +62,7 @@ STRUCTURES: Dict[str, str] = {
         void *gradient_join; void *launch; uint64_t identity; int window_threads;
         int64_t adjoint_window_steps; int launch_sweeps; int64_t gradient_rows;
         double gradient_latency; double gradient_lane_seconds; void *rehearse; void *rehearsed; const int64_t *ends;
-        double weight_bytes; int kinks;""",
+        double weight_bytes; dpcr_kinks kinks;""",
     "dpcr_solve_options": """size_t size; dpcr_method method; dpcr_scheme scheme; dpcr_scheme backward; dpcr_guess guess;
         double atol; double rtol; int64_t window; int64_t chunk; int64_t warm_up; int64_t block; double damping;
         int max_sweeps; int no_fallback; size_t memory_limit; int consume_tape; dpcr_planning planning;

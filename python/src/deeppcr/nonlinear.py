@@ -30,6 +30,7 @@ METHODS = {
 }
 METHOD_NAMES = {value: name for name, value in METHODS.items()}
 GUESSES = {name: _abi.CONSTANTS[f"DPCR_GUESS_{name.upper()}"] for name in ("zero", "step", "state", "given")}
+_KINKS = {False: 0, True: _abi.CONSTANTS["DPCR_KINKS_CURVED"], "affine": _abi.CONSTANTS["DPCR_KINKS_AFFINE"]}
 _LINEAR = ("newton", "diagonal", "block", "damped", "shooting")  # methods that linearise the steps
 _ESTIMATED = ("auto", "sequential", "newton", "overlap", "shooting")  # methods whose tolerances are not a tenth
 _LANES = 512  # states that one call of a Python step likes to get
@@ -516,12 +517,12 @@ def plan(step: str, z0: Any = ..., length: int = ..., *, batch: int = ..., width
 @overload
 def plan(step: Callable[..., Any], z0: Any, length: int, jacobian: Optional[Callable[..., Any]] = ..., method: str = ..., *,
          structure: str = ..., block: int = ..., scheme: str = ..., backward: str = ..., guess: str = ..., fallback: bool = ...,
-         chunk: int = ..., kinks: bool = ..., **options: Any) -> SolvePlan: ...  # fmt: skip
+         chunk: int = ..., kinks: Union[bool, str] = ..., **options: Any) -> SolvePlan: ...  # fmt: skip
 def plan(
     step: Union[Callable[..., Any], str], z0: Any = None, length: int = 0, jacobian: Optional[Callable[..., Any]] = None,
     method: str = "auto", *, structure: str = "dense", block: int = 0, scheme: str = "auto", backward: str = "auto",
     guess: str = "zero", fallback: bool = True, batch: int = 1, width: int = 1, dtype: Any = np.float64, chunk: int = 0,
-    transposed: bool = False, kinks: bool = False, **options: Any,
+    transposed: bool = False, kinks: Union[bool, str] = False, **options: Any,
 ) -> Union[SolvePlan, LinearPlan]:  # fmt: skip
     """Plans a chain: which method will run it, and why.
 
@@ -575,7 +576,7 @@ def plan(
             given[name] = whole_number(name, value, 0, (1 << 31) - 1 if name == "max_sweeps" else (1 << 63) - 1)
     given.update(scheme=SCHEMES[one_of("scheme", scheme, SCHEMES)], backward=SCHEMES[one_of("backward", backward, SCHEMES)],
                  guess=GUESSES[one_of("guess", guess, GUESSES)], no_fallback=int(not flag("fallback", fallback)),
-                 kinks=int(flag("kinks", kinks)))  # fmt: skip
+                 kinks=_KINKS[one_of("kinks", kinks, _KINKS) if isinstance(kinks, str) else flag("kinks", kinks)])  # fmt: skip
     return SolvePlan(step, z0, length, jacobian, method, structure, given["block"], given)
 
 
@@ -608,8 +609,8 @@ def solve(
     options
         structure, block, scheme, backward, fallback (False: raise NotConverged instead of finishing in order); kinks (True: the step
         has some, such as ReLU's, beyond which its Jacobian says nothing: "newton" and "shooting" then go on until every residual is
-        rounding, which a step that is affine between them reaches a sweep after its last unit turns); atol and rtol, 0 or more and
-        finite: a step is converged where |z_l - f_l(z_{l-1})| <= atol + rtol |z_l| (both 1e-10, float32 1e-5, a tenth of that where
+        rounding; "affine": and it is affine between them, so that the Jacobian tells whether any unit turned); atol and rtol, 0 or
+        more and finite: a step is converged where |z_l - f_l(z_{l-1})| <= atol + rtol |z_l| (both 1e-10, float32 1e-5, a tenth of that where
         a method has no estimate of its error; both 0: with "overlap" the loop bit for bit); window, chunk, warm_up, damping,
         max_sweeps, memory_limit: as in `dpcr_solve_options`.
 

@@ -21,9 +21,10 @@
 // and sweep, and 3 C products one after another a window and sweep instead of C^2.
 //
 // The rules are newton.h's, number by number: where r or s is not finite both count as zero, where d is not, the state
-// becomes f's value, and the step is open; with ReLU's kinks it is, too, until its residuals are rounding. A row's bits
-// are those of its length and width: not of the batch, the device or who came first. The states of a row that is done
-// stay, but its columns go on beside those of others. docs/math/newton.md, windows.md.
+// becomes f's value, and the step is open; with ReLU's kinks it is, too, until no unit of it turned since the sweep
+// before and its residuals are rounding. A row's bits are those of its length and width: not of the batch, the device
+// or who came first. The states of a row that is done stay, but its columns go on beside those of others.
+// docs/math/newton.md, windows.md.
 #ifndef DPCRI_CUDA_LAYERS_NEWTON_H
 #define DPCRI_CUDA_LAYERS_NEWTON_H
 
@@ -125,10 +126,12 @@ struct evaluating : newton_way<T> {
         return {p.input(at.m, at.column, at.i), me.peer_load(p.state(at.m, at.column, at.i))};
     }
     SIMT static T start(const ahead &with) { return with.x; }
-    // Whether a residual is rounding of its terms; those beyond f itself, a row of W times the state that goes in, are
-    // asked for only where the answer may hang on them.
+    // Whether a residual is rounding of its terms, or nothing where the unit turned; those beyond f itself, a row of W
+    // times the state that goes in, are asked for only where the answer may hang on them.
     SIMT static bool is_rounding(simt::lane &me, const problem &p, const large::spot &at, T r, T s, T z, T own) {
         const T far = cells::magnitude(r);
+        const bool turned = p.first || me.peer_load(p.a->slopes + p.place(at.m, at.column, at.i)) != s;
+        if (far == T(0) || turned) return far == T(0);
         T terms = cells::magnitude(z + r) + (p.a->c.residual ? cells::magnitude(own) : T(0));
         if (far <= cells::rounding_of(terms)) return true;
         if (!p.is_small(far, z) || s == T(0)) return false;

@@ -18,8 +18,8 @@
 // zero, where a state is not it becomes f's value, and the step is open. After most_sweeps the steps before the first
 // open one are kept, and from there the column runs in order (or, with `stop`, stays as it is). A column's bits depend
 // on its length alone: window and scans are fixed, and others' sweeps do not touch it. Two barriers a sweep; K^3 + 3
-// K^2 multiply-adds and one activation a step. Beyond a ReLU's kink J says nothing: there a step is open, too, until
-// each of its residuals is rounding. docs/math/newton.md, windows.md.
+// K^2 multiply-adds and one activation a step. Beyond a ReLU's kink J says nothing: there a step is open, too, until no
+// unit of it turned since the sweep before and each of its residuals is rounding. docs/math/newton.md, windows.md.
 #ifndef DPCRI_CUDA_NEWTON_H
 #define DPCRI_CUDA_NEWTON_H
 
@@ -87,7 +87,7 @@ struct newton {
     // What a thread knows of its items.
     struct items {
         T r[I][K], slope[I][K];
-        bool settled[I];  // no kinks, or r is rounding
+        bool settled[I];  // no kinks, or r is rounding, and 0 where a unit turned
         int count;        // that exist
     };
 
@@ -123,13 +123,13 @@ struct newton {
         return good;
     }
 
-    // Whether r = f - own is rounding of f's terms.
-    SIMT static bool is_rounding(const T (&j)[E], const T (&z)[K], const T (&own)[K], const T (&r)[K]) {
+    // Whether r = f - own is rounding of f's terms; `turned`: nothing.
+    SIMT static bool is_rounding(const T (&j)[E], const T (&z)[K], const T (&own)[K], const T (&r)[K], bool turned) {
         bool all = true;
         SIMT_UNROLL for (int i = 0; i < K; i++) {
             T terms = magnitude(own[i] + r[i]);
             SIMT_UNROLL for (int k = 0; k < K; k++) terms += magnitude(j[i * K + k] * z[k]);
-            all = all && magnitude(r[i]) <= rounding_of(terms);
+            all = all && magnitude(r[i]) <= (turned ? T(0) : rounding_of(terms));
         }
         return all;
     }
@@ -205,10 +205,14 @@ struct newton {
                 SIMT_UNROLL for (int k = 0; k < K; k++) z[k] = own[k];
             SIMT_UNROLL for (int k = 0; k < K; k++) own[k] = at.numbers.get(at.state(i) + k);
             weight_of(a, c, o.first + i, n == 0, w);
+            T was[K];
+            SIMT_UNROLL for (int k = 0; k < K; k++) was[k] = mine.slope[n][k];
             if (!measure(a.p, w, c.x + (o.first + i) * a.p.x_step, z, own, mine.r[n], mine.slope[n]) && bad == I)
                 bad = n;
             jacobian<T, K>(a.p, w, mine.slope[n], j);
-            mine.settled[n] = a.p.activation != DPCRI_CUDA_RELU || is_rounding(j, z, own, mine.r[n]);
+            bool turned = false;  // in the first sweep all have
+            SIMT_UNROLL for (int k = 0; k < K; k++) turned = turned || was[k] != mine.slope[n][k];
+            mine.settled[n] = a.p.activation != DPCRI_CUDA_RELU || is_rounding(j, z, own, mine.r[n], turned);
             compose<T, K>(j, m);
             push<T, K>(j, mine.r[n], v);
         }
@@ -321,6 +325,7 @@ struct newton {
     // One window of every column of this round; ends with all blocks together, its states in z.
     SIMT static void window(simt::lane &me, const arguments &a, const place &at, const work &o, int &turn) {
         items mine;
+        SIMT_UNROLL for (int n = 0; n < I; n++) SIMT_UNROLL for (int k = 0; k < K; k++) mine.slope[n][k] = T(-1);
         mine.count = 0;
         const int64_t left = o.steps - (int64_t)at.t * I;
         if (o.there) mine.count = left < 0 ? 0 : left < I ? (int)left : I;
