@@ -207,7 +207,10 @@ LINEARISE = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, cty
                              ctypes.c_void_p)  # fmt: skip
 XLA_HOST = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int, ctypes.c_void_p)
 
-_ENUMS = "status dtype device_type structure scheme planning method guess lock reason recurrent_kind architecture branch activation xla_what".split()
+_ENUMS = (
+    "status dtype device_type structure scheme planning method guess lock kinks reason recurrent_kind architecture branch activation "
+    "xla_what"
+).split()
 _TYPES: Dict[str, Any] = {
     "void": None, "int": ctypes.c_int, "char": ctypes.c_char, "double": ctypes.c_double, "size_t": ctypes.c_size_t,
     "int32_t": ctypes.c_int32, "int64_t": ctypes.c_int64, "uint64_t": ctypes.c_uint64,
