@@ -3,6 +3,7 @@
 // weights that go past, both ways and to the bit, over kinds and their variants, widths and items beside and across
 // tiles, numbers of blocks, room, chunks, resets, lengths and directions; and where they do not go in tiles.
 #include "kern/cuda/gates_tiles_back.h"
+#include "sampled.h"
 #include "trained_case.h"
 
 namespace {
@@ -16,10 +17,11 @@ int variant_of(dpcri_device_gates kind, uint64_t seed) {
 // Blocks alone have no room, or items are too many for them, or units too many; so few items go spread over blocks too.
 void widths_items_and_blocks(void **) {
     uint64_t seed = 0;
-    int served = 0;
+    int served = 0, asked = 0;
     for (const dpcri_device_gates kind : kinds)
         for (const int64_t hidden : {140, 160})
             for (const int64_t rows : {9, 17, 33, 40}) {
+                if (!sampled((int64_t)++seed)) continue;
                 const int most[] = {6, 10, 24, 40};
                 trained_case<float> n(kind, 2 + (int64_t)(seed % 2), rows, 3, hidden, 0.9);
                 n.back = seed % 2 == 1;
@@ -28,9 +30,11 @@ void widths_items_and_blocks(void **) {
                 const dpcri_device_recurrent f = n.forward(DPCRI_DEVICE_LOOP), b = n.backward(DPCRI_DEVICE_LOOP);
                 served += blocks_of(f) > 0;
                 served += blocks_of(b) > 0;
-                n.run(b, seed++);
+                n.run(b, seed);
+                asked += 2;
             }
-    assert_int_equal(served, 64);
+    assert_int_equal(served, asked);
+    assert_true(asked > 0);
 }
 
 // Numbers for which a block has less room, down to none.
@@ -38,6 +42,7 @@ void room_of_blocks(void **) {
     uint64_t seed = 0;
     for (const dpcri_device_gates kind : kinds)
         for (const int64_t bytes : {10 << 10, 30 << 10, 60 << 10, 100 << 10}) {
+            if (!sampled((int64_t)++seed)) continue;
             trained_case<float> n(kind, 2, 130 + (int64_t)(seed % 3), 2, 64, 0.9);
             n.back = seed % 2 == 0;
             vary_cell(n, variant_of(kind, seed));
@@ -45,7 +50,7 @@ void room_of_blocks(void **) {
             const dpcri_device_recurrent f = n.forward(DPCRI_DEVICE_LOOP), b = n.backward(DPCRI_DEVICE_LOOP);
             assert_int_equal(blocks_of(f) > 0, bytes > 10 << 10);
             assert_int_equal(blocks_of(b) > 0, bytes > 10 << 10);
-            n.run(b, seed++);
+            n.run(b, seed);
         }
 }
 
