@@ -204,6 +204,96 @@ static void units_turn_by_less_than_rounding(void **state) {
             }
 }
 
+// A row of W of powers of two, whose bits add up to those of the closed unit's zeros. Of units 0 to 3, which stay at 1,
+// a kick makes unit 5 tiny, its terms are not, and unit 6 keeps a large multiple of it.
+static void sums_of_bits_are_told_apart(void **state) {
+    (void)state;
+    for (int dtype = DPCR_F32; dtype <= DPCR_F64; dtype++)
+        for (int low = 1; low <= 2; low++) {
+            const double a = low, row[4] = {a, 4 / a, -a, -4 / a};
+            kinked k = make((dpcr_dtype)dtype, 7, 40, false, 0);
+            for (int64_t i = 0; i < 4; i++) k.z0[i] = 1, k.weight[5 * 7 + i] = row[i];
+            for (int64_t l = 0; l < k.length; l++)
+                for (int64_t i = 0; i < 4; i++) k.x[7 * l + i] = 1;
+            k.x[4 * 7 + 4] = dtype == DPCR_F32 ? 0x1p-19 : 0x1p-48, k.weight[4] = 1;
+            k.weight[6 * 7 + 5] = dtype == DPCR_F32 ? 1e6 : 1e14, k.weight[6 * 7 + 6] = 1;
+            claims("powers of two", &k);
+        }
+}
+
+static dpcr_cell *cell_of_rows(dpcr_context *context, kinked *k, int64_t rows, dpcr_steps *steps) {
+    const int64_t w = k->width, L = k->length, shape[3] = {L, w, w}, states[3] = {L, rows, w};
+    dpcr_array x = dpcr_array_make(k->x, k->dtype, 3, states);
+    x.strides[0] = w, x.strides[1] = 0;
+    const dpcr_cell_options o = {.size = sizeof o,
+                                 .kind = DPCR_CELL_DENSE,
+                                 .dtype = k->dtype,
+                                 .length = L,
+                                 .batch = rows,
+                                 .width = w,
+                                 .activation = DPCR_ACT_RELU,
+                                 .weight = dpcr_array_make(k->weight, k->dtype, 3, shape),
+                                 .input = x};
+    dpcr_cell *cell = NULL;
+    dpcr_error error = {0};
+    *steps = (dpcr_steps){.size = sizeof *steps};
+    if (dpcr_cell_create(context, &o, &cell, &error) != DPCR_OK) fail_msg("%s", error.text);
+    assert_int_equal(dpcr_cell_steps(cell, steps, NULL), DPCR_OK);
+    return cell;
+}
+
+// Chains that creep and others in a batch: what is finished in order has the loop's bits, and each has the bits and the
+// reason that it has alone.
+static void batches_are_sequences_alone(void **state) {
+    (void)state;
+    enum { B = 5, W = 6, L = 120 };
+    static const struct {
+        dpcr_method method;
+        int64_t window;
+    } sweeping[] = {{DPCR_METHOD_NEWTON, 0}, {DPCR_METHOD_NEWTON, 40}, {DPCR_METHOD_SHOOTING, 0}};
+    int left = 0, found = 0;
+    dpcr_context *const context = solving_context(2);
+    for (int run = 0; run < 24; run++) {
+        kinked k = make(DPCR_F64, W, L, true, 1);
+        for (int64_t i = 0; i < L * W * W; i++) k.weight[i] = noise(0.3 + 0.08 * run / 3);
+        for (int64_t i = 0; i < (run % 2 ? L : 30) * W; i++) k.x[i] = noise(0.5);
+        double z0[B * W];
+        for (int64_t i = 0; i < B * W; i++) z0[i] = noise(1) * pow(10, (double)(-3 * (i / W)));
+        dpcr_steps many, one;
+        dpcr_cell *const all = cell_of_rows(context, &k, B, &many), *const alone = cell_of_rows(context, &k, 1, &one);
+        const chain c = {.length = L, .batch = B, .width = W, .dtype = DPCR_F64},
+                    single = {.length = L, .batch = 1, .width = W, .dtype = DPCR_F64};
+        const dpcr_solve_options loop = {.size = sizeof loop, .method = DPCR_METHOD_SEQUENTIAL};
+        solved by_loop = solve_steps(context, &many, &c, z0, &loop, NULL, 0);
+        for (size_t m = 0; m < sizeof sweeping / sizeof *sweeping; m++) {
+            const dpcr_solve_options by = {.size = sizeof by,
+                                           .method = sweeping[m].method,
+                                           .scheme = DPCR_SCHEME_SEQUENTIAL,
+                                           .window = sweeping[m].window};
+            solved s = solve_steps(context, &many, &c, z0, &by, NULL, 0);
+            for (int64_t b = 0; b < B; b++) {
+                solved apart = solve_steps(context, &one, &single, z0 + b * W, &by, NULL, 0);
+                assert_int_equal(apart.reasons[0], s.reasons[b]);
+                const bool bits = s.reasons[b] == DPCR_REASON_FALLBACK || s.reasons[b] == DPCR_REASON_EXACT;
+                left += s.reasons[b] == DPCR_REASON_FALLBACK, found += s.reasons[b] == DPCR_REASON_CONVERGED;
+                for (int64_t l = 0; l < L; l++) {
+                    const double *const z = (double *)s.z + (l * B + b) * W, *const y =
+                                                                                 (double *)by_loop.z + (l * B + b) * W;
+                    assert_memory_equal(z, (double *)apart.z + l * W, W * sizeof *z);
+                    if (bits) assert_memory_equal(z, y, W * sizeof *z);
+                }
+                solved_free(&apart);
+            }
+            solved_free(&s);
+        }
+        solved_free(&by_loop);
+        dpcr_cell_destroy(all), dpcr_cell_destroy(alone);
+        free(k.weight), free(k.x), free(k.z0);
+    }
+    assert_true(left > 20 && found > 20);
+    dpcr_context_destroy(context);
+}
+
 // By which ways, and in how many sweeps at most, a chain converges; where sweeps are 0, that it is left to the loop.
 static void takes(const char *what, kinked *k, const way *by, int64_t chunk, dpcr_reason reason, int sweeps) {
     dpcr_context *const context = solving_context(1);
@@ -249,6 +339,20 @@ static void usual_chains_converge(void **state) {
                 for (int64_t j = 0; j < k.length * w; j++) k.x[j] = noise(0.5);
                 takes("usual", &k, &cases[i].by, cases[i].chunk, DPCR_REASON_CONVERGED, cases[i].sweeps);
             }
+    // Chunks that forget where they began: what their last steps round is more than what comes through them.
+    kinked k = make(DPCR_F64, 32, 1000, true, 1);
+    for (int64_t j = 0; j < k.length * 32 * 32; j++) k.weight[j] = noise(0.5 * sqrt(6 / 32.0));
+    for (int64_t j = 0; j < k.length * 32; j++) k.x[j] = noise(0.5);
+    takes("forgetting", &k, &cases[3].by, 0, DPCR_REASON_CONVERGED, 3);
+    // Fronts may go step by step for long before the chain is found; or it is found soon, and small.
+    k = make(DPCR_F64, 16, 300, true, 1);
+    for (int64_t j = 0; j < k.length * 16 * 16; j++) k.weight[j] = noise(sqrt(6 / 16.0));
+    for (int64_t j = 0; j < k.length * 16; j++) k.x[j] = noise(0.5);
+    takes("neutral", &k, &cases[0].by, 0, DPCR_REASON_CONVERGED, 100);
+    k = make(DPCR_F32, 32, 1000, true, 4e-6);
+    for (int64_t j = 0; j < k.length * 32 * 32; j++) k.weight[j] = noise(0.85 * sqrt(6 / 32.0));
+    for (int64_t j = 0; j < k.length * 32; j++) k.x[j] = noise(2e-6);
+    takes("small", &k, &cases[0].by, 0, DPCR_REASON_CONVERGED, 40);
 }
 
 // Without biases numbers die away, each right only beside itself: a step a sweep, which is left to the loop soon.
@@ -350,7 +454,9 @@ int main(void) {
         cmocka_unit_test(residuals_keep_what_opens),
         cmocka_unit_test(products_that_vanish_are_no_agreement),
         cmocka_unit_test(units_turn_by_less_than_rounding),
+        cmocka_unit_test(sums_of_bits_are_told_apart),
         cmocka_unit_test(usual_chains_converge),
+        cmocka_unit_test(batches_are_sequences_alone),
         cmocka_unit_test(chains_that_creep_are_left),
         cmocka_unit_test(structures_converge),
         cmocka_unit_test(networks_open),

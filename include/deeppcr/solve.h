@@ -108,12 +108,17 @@ typedef struct dpcr_rehearsal {
 
 // Kinks of f (ReLU, a clip), beyond which J says nothing: newton and shooting then call a step right only where the
 // residual of each of its numbers is rounding, at most 16 roundings of its terms, |f_i| and every |J_ij z_j| (times the
-// root of a chunk's steps), whatever the tolerance. They give up where sweeps bring the chain on by a step or two.
+// root of a chunk's steps), whatever the tolerance. Where 8 sweeps in a row brought a sequence on by two steps at most,
+// all residuals within the tolerance and more than 16 steps ahead, they leave it to the loop (on a device, and with
+// no_fallback, when the budget is spent).
 typedef enum dpcr_kinks {
     DPCR_KINKS_NONE = 0,
     DPCR_KINKS_CURVED,  // there are some
-    DPCR_KINKS_AFFINE   // and f is affine between them, so that J tells whether a unit has turned: then a residual that
-                        // is not 0 is right only where J is what it was in the sweep before
+    // And f is affine between them, so that J changes where a unit turns (exactly so where a step has one layer of
+    // units, which cannot make up for each other): then a residual that is not 0 is right only where J has the bits
+    // that it had in the sweep before. linearise gives the same bits for a step and the same open units, whatever else
+    // it is asked for at once.
+    DPCR_KINKS_AFFINE
 } dpcr_kinks;
 
 // All callbacks return 0; a negative code aborts (DPCR_ERROR_CALLBACK, the code is kept in the error). A positive code
@@ -326,7 +331,7 @@ typedef enum dpcr_reason {
     DPCR_REASON_SEQUENTIAL = 4,     // the method was the loop
     DPCR_REASON_SCALED = 6,         // residuals below the tolerance in units of each step's scale (step_scale)
     DPCR_REASON_FALLBACK = 5,  // the budget was spent, or kinks kept sweeps from bringing the chain on: finished in
-                               // order from the locked prefix
+                               // order, from the last state known to have the loop's bits
     DPCR_REASON_NOT_CONVERGED = -1,  // the same, and `no_fallback` was set
     DPCR_REASON_NONFINITE = -2  // the chain itself leaves the finite numbers, as a sweep found: what follows is the
                                 // loop's own result. The loop and overlap do not look, and give their own reasons

@@ -90,6 +90,9 @@ static dpcr_status check_steps(const dpcr_steps *steps, bool on_device, dpcr_err
     if (steps->lanes > INT32_MAX)
         return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "solve: lanes is %lld, wanted at most %lld",
                           (long long)steps->lanes, (long long)INT32_MAX);
+    if ((int)steps->kinks < DPCR_KINKS_NONE || steps->kinks > DPCR_KINKS_AFFINE)
+        return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "solve: kinks is %d, wanted 0, none, to %d, affine",
+                          (int)steps->kinks, (int)DPCR_KINKS_AFFINE);
     if (!steps->linearise) return DPCR_OK;
     if (steps->jacobian.rows != steps->width || steps->jacobian.cols != steps->width)
         return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "solve: jacobian is %lld x %lld, wanted %lld x %lld",

@@ -60,7 +60,8 @@ static int64_t SUFFIX(run)(const dpcr_transition *t) {
     return t->structure == DPCR_DENSE ? t->cols : t->structure == DPCR_BLOCK ? t->block : 1;
 }
 
-// Sums of a row's bits, row after row: which unit turned counts, too.
+// Sums of a row's bits, mixed (of powers of two, sums of bits are often the same), row after row: which unit turned
+// counts, too.
 static uint64_t SUFFIX(sum_units)(const dpcr_transition *t, const REAL *a, int64_t values, int64_t step) {
     const int64_t n = SUFFIX(run)(t);
     uint64_t sum = (uint64_t)step + 1;
@@ -69,7 +70,8 @@ static uint64_t SUFFIX(sum_units)(const dpcr_transition *t, const REAL *a, int64
         for (int64_t j = 0; j < n; j++) {
             BITS bits;
             memcpy(&bits, a + i + j, sizeof bits);
-            row += bits;
+            bits *= (BITS)UINT64_C(0x9E3779B97F4A7C15);
+            row += bits ^ bits >> (4 * sizeof bits - 1);
         }
         sum = (sum ^ row) * UINT64_C(0x9E3779B97F4A7C15);
     }

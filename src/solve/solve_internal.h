@@ -235,7 +235,7 @@ typedef struct dpcri_sweep_space {
     unsigned char *front_bad;
     int64_t *until;          // [B] first step whose residual is not within tolerance
     void *carry;             // [B][w] correction that comes into the window of a verification
-    unsigned char *partial;  // [B] 1 where steps were locked before the last round
+    unsigned char *partial;  // [B] not 0 where steps were locked before the last round
     const void **reset;      // [B] the last locked state: where an iterate goes that is not finite
     int64_t *masked;         // [B] the front, or L where the sequence is not at work
     int64_t *filled;         // [B] steps that have a guess

@@ -13,6 +13,7 @@
 // delta is an error estimate: a step is locked only when that is within the tolerance too, or cannot get any smaller
 // (residual-only). What a Newton step leaves is of the order of its square, so a chain that amplifies starts from a
 // prefix that is right to rounding. Work a sweep: L evaluations and the linear chain. Depth: that of the scheme.
+// Of f with kinks, beyond which A says nothing, a residual has to be rounding, and what is right is left as it is.
 // Memory: window x B x (values of A + 2 w). Sources: DeepPCR (arXiv 2309.16318), DEER (2309.12252), ParaDiGMS
 // (2305.16317); docs/math/newton.md.
 #include <math.h>
@@ -417,14 +418,28 @@ static void give_up(sweep *s, int64_t b) {
         dpcri_hold(s->run, b, NULL, s->space.filled[b], s->plan->steps.length);
 }
 
+static double largest_number(const sweep *s, int64_t b) {
+    const dpcr_steps *steps = &s->plan->steps;
+    double most = 0;
+    for (int64_t l = 0; l < steps->length; l++)
+        for (int64_t i = 0; i < steps->width; i++)
+            most = fmax(most, fabs(dpcri_state_get(steps->dtype, dpcri_state_at(&s->run->t.z, l, b), i)));
+    return most;
+}
+
 // Behind kinks a chain may settle a step a sweep, where all residuals are within tolerance: for so many sweeps.
 enum { CREEPS = 8 };
 
+// Of sequence b, which a sweep has brought on by `moved` steps. Residuals of small chains count beside their numbers.
 static bool creeps(sweep *s, int64_t b, int64_t moved) {
     const dpcr_solve_options *o = &s->plan->options;
-    const bool slow = s->kinked && moved <= 2 && s->hi - s->lo > 2 * CREEPS;
-    s->space.crept[b] = slow && s->run->last_residual[b] <= o->atol + o->rtol ? s->space.crept[b] + 1 : 0;
-    return s->space.crept[b] >= CREEPS;
+    const double far = s->run->last_residual[b], within = o->atol + o->rtol;
+    const bool ahead = s->hi - s->run->front[b] + moved > 2 * CREEPS;
+    const bool crept = s->kinked && !o->no_fallback && ahead && moved <= 2 && far <= within;
+    s->space.crept[b] = crept ? s->space.crept[b] + 1 : 0;
+    if (s->space.crept[b] < CREEPS) return false;
+    s->space.crept[b] = 0;
+    return far <= within * fmin(1, largest_number(s, b));
 }
 
 // Moves the fronts, after the update.

@@ -111,6 +111,29 @@ void relus_are_right_beyond_their_kinks(void **) {
     }
 }
 
+// u1 = K - K + 1.1 z1: a kick far below the rounding of its terms, and exact, turns a unit a step on.
+void kicks_below_rounding_are_seen(void **) {
+    for (const bool in_out : {false, true}) {
+        layers_case<float> c({5, 170, 1, DPCRI_CUDA_RELU, 0, in_out});
+        const auto weight = [&](int64_t l, int64_t i, int64_t j) -> float & {
+            return c.theta[(size_t)(l * c.layer + (in_out ? j * 5 + i : i * 5 + j))];
+        };
+        for (float &v : c.theta) v = 0;
+        for (int64_t l = 0; l < c.length; l++) {
+            weight(l, 1, 0) = 16, weight(l, 1, 1) = 1.1f;
+            c.theta[(size_t)(l * c.layer + 25)] = l == 5 ? 1 + 0x1p-23f : 1;
+            c.theta[(size_t)(l * c.layer + 26)] = -16;
+        }
+        for (float &v : c.z0) v = 0;
+        c.z0[0] = 1;
+        c.solve(1);
+        const std::vector<float> loop = c.z;
+        assert_int_equal(solve<float>(newton_of(c), {14, 1, 64}, 2), 0);
+        assert_near(c, loop, 1e-5, "a kick");
+        assert_true(c.z[(size_t)(169 * c.room + 1)] > 0.5f);
+    }
+}
+
 void affine_chains_take_one_sweep(void **) {
     for (const double scale : {0.0, 0.3}) {
         layers_case<double> c({9, 40, 2, DPCRI_CUDA_IDENTITY, scale, scale == 0});
@@ -343,6 +366,7 @@ int main() {
         cmocka_unit_test(every_width_is_near_the_loop),
         cmocka_unit_test(every_length_is_near_the_loop),
         cmocka_unit_test(relus_are_right_beyond_their_kinks),
+        cmocka_unit_test(kicks_below_rounding_are_seen),
         cmocka_unit_test(affine_chains_take_one_sweep),
         cmocka_unit_test(through_the_door),
         cmocka_unit_test(bits_are_those_of_any_order_and_batch),

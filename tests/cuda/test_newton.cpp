@@ -77,6 +77,32 @@ void relus_are_right_beyond_their_kinks(void **) {
         }
 }
 
+// z1' = relu(K - K + 3 z1): a kick far below the rounding of its terms, and exact, turns a unit a step on.
+void kicks_below_rounding_are_seen(void **) {
+    for (const float times : {1.0f, 16.0f}) {
+        cell_case<float> c(2, 20, 1, false, false, 0, 0);
+        c.activation = DPCRI_CUDA_RELU;
+        c.weight = {0, 0, times, 3};
+        for (int64_t l = 0; l < c.length; l++) c.x[(size_t)(2 * l)] = 1, c.x[(size_t)(2 * l + 1)] = -times;
+        c.x[2 * 5] = 1 + 0x1p-19f / times;
+        c.z0 = {1, 0};
+        const std::vector<float> want = c.loop();
+        solve<2, small>(c, c.arguments(DPCRI_DEVICE_NEWTON), 1);
+        assert_near(want, c.z, 1e-5, "a kick");
+        assert_true(want.back() > 0.5f);
+    }
+}
+
+// As many sweeps as others where nothing lies behind a kink that matters.
+void usual_relus_converge(void **) {
+    cell_case<double> c(2, 190, 1, false, true, 0.9, 1);
+    c.activation = DPCRI_CUDA_RELU;
+    const std::vector<double> want = c.loop();
+    solve<2, small>(c, c.arguments(DPCRI_DEVICE_NEWTON), 1);
+    assert_near(want, c.z, 1e-12, "usual");
+    assert_true(c.outcome[0].locked == 190 && c.outcome[0].sweeps <= 9);
+}
+
 void affine_chains_take_one_sweep(void **) {
     cell_case<double> c(2, 300, 2, false, true, 0.4, 1);
     c.activation = DPCRI_CUDA_IDENTITY;
@@ -170,6 +196,8 @@ int main() {
     const CMUnitTest tests[] = {
         cmocka_unit_test(newton_is_the_loop),
         cmocka_unit_test(relus_are_right_beyond_their_kinks),
+        cmocka_unit_test(kicks_below_rounding_are_seen),
+        cmocka_unit_test(usual_relus_converge),
         cmocka_unit_test(affine_chains_take_one_sweep),
         cmocka_unit_test(bits_are_those_of_any_order_and_batch),
         cmocka_unit_test(what_does_not_converge_is_the_loops),

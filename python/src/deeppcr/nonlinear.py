@@ -609,7 +609,7 @@ def solve(
     options
         structure, block, scheme, backward, fallback (False: raise NotConverged instead of finishing in order); kinks (True: the step
         has some, such as ReLU's, beyond which its Jacobian says nothing: "newton" and "shooting" then go on until every residual is
-        rounding; "affine": and it is affine between them, so that the Jacobian tells whether any unit turned); atol and rtol, 0 or
+        rounding; "affine": and it is affine between them, so that the Jacobian changes, bit for bit, where a unit turns); atol and rtol, 0 or
         more and finite: a step is converged where |z_l - f_l(z_{l-1})| <= atol + rtol |z_l| (both 1e-10, float32 1e-5, a tenth of that where
         a method has no estimate of its error; both 0: with "overlap" the loop bit for bit); window, chunk, warm_up, damping,
         max_sweeps, memory_limit: as in `dpcr_solve_options`.
