@@ -418,10 +418,11 @@ static void give_up(sweep *s, int64_t b) {
         dpcri_hold(s->run, b, NULL, s->space.filled[b], s->plan->steps.length);
 }
 
+// Of sequence b; what lies behind the window may not have been guessed yet.
 static double largest_number(const sweep *s, int64_t b) {
     const dpcr_steps *steps = &s->plan->steps;
     double most = 0;
-    for (int64_t l = 0; l < steps->length; l++)
+    for (int64_t l = 0; l < s->hi; l++)
         for (int64_t i = 0; i < steps->width; i++)
             most = fmax(most, fabs(dpcri_state_get(steps->dtype, dpcri_state_at(&s->run->t.z, l, b), i)));
     return most;
