@@ -94,7 +94,7 @@ static void SUFFIX(terms)(const dpcr_transition *t, const dpcr_array *a, const d
 }
 
 // Whether f - z is rounding of every number's terms: f, J's row times the state that went in, number by number, and
-// `more`. f - z is not 0 where f is not z but for flushed differences, which nothing is known of.
+// `more`. Of numbers that differ a difference of 0 was flushed, and tells nothing.
 static bool SUFFIX(is_rounding)(const dpcri_rounding *rounding, const REAL *f, const REAL *z, const REAL *a,
                                 const REAL *in, const REAL *more, bool turned, int64_t w) {
     for (int64_t i = 0; i < w; i++) {
