@@ -322,11 +322,11 @@ static void usual_chains_converge(void **state) {
         int64_t chunk;
         int sweeps;
     } cases[] = {
-        {{.method = DPCR_METHOD_NEWTON, .scheme = DPCR_SCHEME_SEQUENTIAL}, 0, 12},
-        {{.method = DPCR_METHOD_NEWTON, .scheme = DPCR_SCHEME_SEQUENTIAL, .guess = DPCR_GUESS_STEP}, 0, 12},
-        {{.method = DPCR_METHOD_NEWTON, .scheme = DPCR_SCHEME_SEQUENTIAL, .window = 40}, 0, 40},
-        {{.method = DPCR_METHOD_SHOOTING, .scheme = DPCR_SCHEME_SEQUENTIAL}, 0, 5},
-        {{.method = DPCR_METHOD_SHOOTING, .scheme = DPCR_SCHEME_SEQUENTIAL}, 3, 8},
+        {{.method = DPCR_METHOD_NEWTON, .scheme = DPCR_SCHEME_SEQUENTIAL}, 0, 20},
+        {{.method = DPCR_METHOD_NEWTON, .scheme = DPCR_SCHEME_SEQUENTIAL, .guess = DPCR_GUESS_STEP}, 0, 20},
+        {{.method = DPCR_METHOD_NEWTON, .scheme = DPCR_SCHEME_SEQUENTIAL, .window = 40}, 0, 60},
+        {{.method = DPCR_METHOD_SHOOTING, .scheme = DPCR_SCHEME_SEQUENTIAL}, 0, 8},
+        {{.method = DPCR_METHOD_SHOOTING, .scheme = DPCR_SCHEME_SEQUENTIAL}, 3, 12},
     };
     int64_t run = 0;
     for (int dtype = DPCR_F32; dtype <= DPCR_F64; dtype++)
@@ -346,9 +346,9 @@ static void usual_chains_converge(void **state) {
     takes("forgetting", &k, &cases[3].by, 0, DPCR_REASON_CONVERGED, 3);
     // Fronts may go step by step for long before the chain is found; or it is found soon, and small.
     k = make(DPCR_F64, 16, 300, true, 1);
-    for (int64_t j = 0; j < k.length * 16 * 16; j++) k.weight[j] = noise(sqrt(6 / 16.0));
+    for (int64_t j = 0; j < k.length * 16 * 16; j++) k.weight[j] = noise(0.95 * sqrt(6 / 16.0));
     for (int64_t j = 0; j < k.length * 16; j++) k.x[j] = noise(0.5);
-    takes("neutral", &k, &cases[0].by, 0, DPCR_REASON_CONVERGED, 100);
+    takes("nearly neutral", &k, &cases[0].by, 0, DPCR_REASON_CONVERGED, 100);
     k = make(DPCR_F32, 32, 1000, true, 4e-6);
     for (int64_t j = 0; j < k.length * 32 * 32; j++) k.weight[j] = noise(0.85 * sqrt(6 / 32.0));
     for (int64_t j = 0; j < k.length * 32; j++) k.x[j] = noise(2e-6);
