@@ -368,19 +368,21 @@ static const char *of_processors(const solve *s, const dpcr_transition *t) {
     return s->options.chunk && cli_linear_in_one_pass(t) ? "--chunk, but of csr and of what is wider than 16," : NULL;
 }
 
-// A chain is solved once here: what memory costs that nobody has touched yet counts. The loop needs none.
+// A chain is solved once here: what memory costs that nobody has touched yet counts. The loop needs none, unless it may
+// go in chunks where the chain forgets, for which nobody says what that gains: at most all that it takes.
 static int weigh_memory(dpcr_context *context, solve *s, const dpcr_chain_shape *shape, const dpcr_array *b,
                         dpcr_chain_plan **plan) {
     const double touch = 0.25e-9;  // seconds a byte: a page takes a microsecond
     const dpcr_scheme taken = dpcr_chain_plan_scheme(*plan);
-    if (s->options.scheme != DPCR_SCHEME_AUTO || taken == DPCR_SCHEME_SEQUENTIAL) return CLI_DONE;
+    const bool looped = taken == DPCR_SCHEME_SEQUENTIAL;
+    if (s->options.scheme != DPCR_SCHEME_AUTO || (looped && dpcr_chain_plan_workspace(*plan) == 0)) return CLI_DONE;
     dpcr_chain_options options = s->options;
     dpcr_chain_plan *loop = NULL;
     dpcr_error error = {0};
     options.scheme = DPCR_SCHEME_SEQUENTIAL;
     if (dpcr_chain_plan_create(context, shape, &options, &loop, &error) != DPCR_OK)
         return cli_fail_error(&error, CLI_COMPUTING);
-    const double gain = dpcr_chain_plan_seconds(loop) - dpcr_chain_plan_seconds(*plan);
+    const double gain = dpcr_chain_plan_seconds(loop) - (looped ? 0 : dpcr_chain_plan_seconds(*plan));
     const double room = touch * (double)((needs_b(*plan) ? array_bytes(b) : 0) + dpcr_chain_plan_workspace(*plan));
     if (gain > room) {
         dpcr_chain_plan_destroy(loop);
@@ -388,9 +390,9 @@ static int weigh_memory(dpcr_context *context, solve *s, const dpcr_chain_shape 
     }
     dpcr_chain_plan_destroy(*plan);
     *plan = loop;
-    snprintf(s->why, sizeof s->why,
-             "sequential: in b's place; %s would gain about %.3g us, and its memory take %.3g us",
-             dpcr_scheme_name(taken), gain > 0 ? 1e6 * gain : 0, 1e6 * room);
+    snprintf(s->why, sizeof s->why, "sequential: in b's place; %s would gain %s %.3g us, and its memory take %.3g us",
+             dpcr_scheme_name(looped ? DPCR_SCHEME_OVERLAP : taken), looped ? "at most" : "about",
+             gain > 0 ? 1e6 * gain : 0, 1e6 * room);
     return CLI_DONE;
 }
 
