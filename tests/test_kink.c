@@ -51,21 +51,23 @@ static const way ways[] = {
     {.method = DPCR_METHOD_SHOOTING, .scheme = DPCR_SCHEME_SEQUENTIAL, .guess = DPCR_GUESS_STATE},
 };
 
-// The chain of k's numbers, as its dtype has them; true: windows serve it.
-static bool open_cell(kinked *k, dpcr_context *context, dpcr_cell **cell, dpcr_steps *steps) {
-    const int64_t w = k->width, L = k->length, shape[3] = {L, w, w}, states[3] = {L, 1, w};
+// The chain of k's numbers, as its dtype has them, for so many sequences; true: windows serve it.
+static bool open_cell(kinked *k, int64_t rows, dpcr_context *context, dpcr_cell **cell, dpcr_steps *steps) {
+    const int64_t w = k->width, L = k->length, shape[3] = {L, w, w}, states[3] = {L, rows, w};
     const int64_t weights = (k->own ? L : 1) * w * w;
+    dpcr_array input = dpcr_array_make(as(k->dtype, k->x, L * w), k->dtype, 3, states);
+    input.strides[0] = w, input.strides[1] = 0;  // the same for all
     const dpcr_cell_options o = {
         .size = sizeof o,
         .kind = DPCR_CELL_DENSE,
         .dtype = k->dtype,
         .length = L,
-        .batch = 1,
+        .batch = rows,
         .width = w,
         .activation = DPCR_ACT_RELU,
         .scale = k->scale,
         .weight = dpcr_array_make(as(k->dtype, k->weight, weights), k->dtype, k->own ? 3 : 2, shape + !k->own),
-        .input = dpcr_array_make(as(k->dtype, k->x, L * w), k->dtype, 3, states)};
+        .input = input};
     *steps = (dpcr_steps){.size = sizeof *steps};
     assert_int_equal(dpcr_cell_create(context, &o, cell, NULL), DPCR_OK);
     assert_int_equal(dpcr_cell_steps(*cell, steps, NULL), DPCR_OK);
@@ -88,7 +90,7 @@ static void claims(const char *what, kinked *k) {
     dpcr_context *const context = solving_context(1);
     dpcr_cell *cell;
     dpcr_steps steps;
-    assert_int_equal(open_cell(k, context, &cell, &steps), k->width <= 4);
+    assert_int_equal(open_cell(k, 1, context, &cell, &steps), k->width <= 4);
     const chain c = {.length = k->length, .batch = 1, .width = k->width, .dtype = k->dtype};
     const dpcr_solve_options loop = {.size = sizeof loop, .method = DPCR_METHOD_SEQUENTIAL};
     solved by_loop = solve_steps(context, &steps, &c, k->z0, &loop, NULL, 0);
@@ -221,27 +223,6 @@ static void sums_of_bits_are_told_apart(void **state) {
         }
 }
 
-static dpcr_cell *cell_of_rows(dpcr_context *context, kinked *k, int64_t rows, dpcr_steps *steps) {
-    const int64_t w = k->width, L = k->length, shape[3] = {L, w, w}, states[3] = {L, rows, w};
-    dpcr_array x = dpcr_array_make(k->x, k->dtype, 3, states);
-    x.strides[0] = w, x.strides[1] = 0;
-    const dpcr_cell_options o = {.size = sizeof o,
-                                 .kind = DPCR_CELL_DENSE,
-                                 .dtype = k->dtype,
-                                 .length = L,
-                                 .batch = rows,
-                                 .width = w,
-                                 .activation = DPCR_ACT_RELU,
-                                 .weight = dpcr_array_make(k->weight, k->dtype, 3, shape),
-                                 .input = x};
-    dpcr_cell *cell = NULL;
-    dpcr_error error = {0};
-    *steps = (dpcr_steps){.size = sizeof *steps};
-    if (dpcr_cell_create(context, &o, &cell, &error) != DPCR_OK) fail_msg("%s", error.text);
-    assert_int_equal(dpcr_cell_steps(cell, steps, NULL), DPCR_OK);
-    return cell;
-}
-
 // Chains that creep and others in a batch: what is finished in order has the loop's bits, and each has the bits and the
 // reason that it has alone.
 static void batches_are_sequences_alone(void **state) {
@@ -260,7 +241,8 @@ static void batches_are_sequences_alone(void **state) {
         double z0[B * W];
         for (int64_t i = 0; i < B * W; i++) z0[i] = noise(1) * pow(10, (double)(-3 * (i / W)));
         dpcr_steps many, one;
-        dpcr_cell *const all = cell_of_rows(context, &k, B, &many), *const alone = cell_of_rows(context, &k, 1, &one);
+        dpcr_cell *all, *alone;
+        open_cell(&k, B, context, &all, &many), open_cell(&k, 1, context, &alone, &one);
         const chain c = {.length = L, .batch = B, .width = W, .dtype = DPCR_F64},
                     single = {.length = L, .batch = 1, .width = W, .dtype = DPCR_F64};
         const dpcr_solve_options loop = {.size = sizeof loop, .method = DPCR_METHOD_SEQUENTIAL};
@@ -294,12 +276,12 @@ static void batches_are_sequences_alone(void **state) {
     dpcr_context_destroy(context);
 }
 
-// By which ways, and in how many sweeps at most, a chain converges; where sweeps are 0, that it is left to the loop.
+// That a chain ends for this reason, after so many sweeps at most.
 static void takes(const char *what, kinked *k, const way *by, int64_t chunk, dpcr_reason reason, int sweeps) {
     dpcr_context *const context = solving_context(1);
     dpcr_cell *cell;
     dpcr_steps steps;
-    open_cell(k, context, &cell, &steps);
+    open_cell(k, 1, context, &cell, &steps);
     const chain c = {.length = k->length, .batch = 1, .width = k->width, .dtype = k->dtype};
     dpcr_solve_options options = options_of(by, k);
     options.chunk = chunk;
@@ -404,6 +386,41 @@ static void structures_converge(void **state) {
     dpcr_context_destroy(context);
 }
 
+// Chains of one's own say that f has kinks: cells and models of ReLUs, and what they are between them.
+static void chains_tell_their_kinks(void **state) {
+    (void)state;
+    dpcr_context *const context = solving_context(1);
+    for (int activation = DPCR_ACT_IDENTITY; activation < DPCR_ACT_COUNT; activation++)
+        for (int form = 0; form < 6; form++) {
+            const bool norm = form % 3 == 1, two = form % 3 == 2, residual = form > 2 || two;
+            const dpcr_model_options o = {.size = sizeof o,
+                                          .architecture = residual ? DPCR_RESNET : DPCR_MLP,
+                                          .layers = 2,
+                                          .width = 5,
+                                          .activation = (dpcr_activation)activation,
+                                          .branch = two ? DPCR_BRANCH_TWO_LAYER : DPCR_BRANCH_LINEAR,
+                                          .layer_norm = norm};
+            dpcr_model *model = NULL;
+            dpcr_steps steps = {.size = sizeof steps};
+            if (dpcr_model_create(context, &o, &model, NULL) != DPCR_OK) continue;  // not of every form
+            assert_int_equal(dpcr_model_steps(model, 1, &steps, NULL), DPCR_OK);
+            assert_int_equal(steps.kinks, activation != DPCR_ACT_RELU ? DPCR_KINKS_NONE
+                                          : norm                      ? DPCR_KINKS_CURVED
+                                                                      : DPCR_KINKS_AFFINE);
+            dpcr_model_destroy(model);
+        }
+    chain c = {.step = positive, .length = 5, .batch = 1, .width = 2, .dtype = DPCR_F64};
+    dpcr_steps steps = chain_steps(&c);
+    for (int kinks = -1; kinks <= 3; kinks++) {
+        dpcr_solve_plan *plan = NULL;
+        steps.kinks = (dpcr_kinks)kinks;
+        assert_int_equal(dpcr_solve_plan_create(context, &steps, NULL, &plan, NULL),
+                         kinks < 0 || kinks > 2 ? DPCR_ERROR_ARGUMENT : DPCR_OK);
+        dpcr_solve_plan_destroy(plan);
+    }
+    dpcr_context_destroy(context);
+}
+
 // An RNN of ReLUs from a state far below the tolerance, without inputs: as closed_units_open.
 static void networks_open(void **state) {
     (void)state;
@@ -459,6 +476,7 @@ int main(void) {
         cmocka_unit_test(batches_are_sequences_alone),
         cmocka_unit_test(chains_that_creep_are_left),
         cmocka_unit_test(structures_converge),
+        cmocka_unit_test(chains_tell_their_kinks),
         cmocka_unit_test(networks_open),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

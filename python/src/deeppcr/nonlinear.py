@@ -365,7 +365,7 @@ class SolvePlan:
     is next used: not before, as the step may be a method of what is copied, which is half-made until then."""
 
     def __init__(self, step: Callable[..., Any], z0: Any, length: int, jacobian: Optional[Callable[..., Any]], method: str,
-                 structure: str, block: int, options: Dict[str, Any]) -> None:  # fmt: skip
+                 structure: str, block: int, kinks: int, options: Dict[str, Any]) -> None:  # fmt: skip
         start = library.array(z0, "z0")
         library.real(start, "z0")
         dtype = library.float_of(start.dtype)
@@ -383,12 +383,13 @@ class SolvePlan:
         if structure == "block" and (block < 1 or self.width % block):
             raise ArgumentError.of("block", block, f"a divisor of the width, {self.width}")
         first = library.whole(start.reshape(-1, self.width), dtype, "z0")
-        self._made_of = (step, library.copied(first, "z0").reshape(start.shape), length, jacobian, method, structure, block, options)
+        self._made_of = (step, library.copied(first, "z0").reshape(start.shape), length, jacobian, method, structure, block, kinks,
+                         options)  # fmt: skip
         self.batch = first.shape[0]
         self._steps = _Steps(step, jacobian, self.batched, dtype, self.width, structure, block)
         kind = _abi.CONSTANTS[f"DPCR_{structure.upper()}"]
         c = _abi.Steps(size=ctypes.sizeof(_abi.Steps), length=length, batch=self.batch, width=self.width,
-                       dtype=library.DTYPES[dtype], lanes=_LANES, kinks=options["kinks"],
+                       dtype=library.DTYPES[dtype], lanes=_LANES, kinks=kinks,
                        jacobian=_abi.Transition(kind, self.width, self.width, block if structure == "block" else 0, None))  # fmt: skip
         c.advance = ctypes.cast(self._steps.advance_c, ctypes.c_void_p)
         if self._steps.linearise_c:
@@ -402,8 +403,7 @@ class SolvePlan:
             c.flops, c.jacobian_flops = c.lane_seconds * machine.flops, each * machine.flops
         self._options = _abi.SolveOptions(size=ctypes.sizeof(_abi.SolveOptions), method=METHODS[method])
         for name, value in {**_tolerances(options, method, dtype), **options}.items():
-            if name != "kinks":
-                setattr(self._options, name, value)
+            setattr(self._options, name, value)
         self._given = self._options.guess == GUESSES["given"]
         sample = library.of(first)
         self._options.start = ctypes.addressof(sample)
@@ -575,9 +575,9 @@ def plan(
         else:
             given[name] = whole_number(name, value, 0, (1 << 31) - 1 if name == "max_sweeps" else (1 << 63) - 1)
     given.update(scheme=SCHEMES[one_of("scheme", scheme, SCHEMES)], backward=SCHEMES[one_of("backward", backward, SCHEMES)],
-                 guess=GUESSES[one_of("guess", guess, GUESSES)], no_fallback=int(not flag("fallback", fallback)),
-                 kinks=_KINKS[one_of("kinks", kinks, _KINKS) if isinstance(kinks, str) else flag("kinks", kinks)])  # fmt: skip
-    return SolvePlan(step, z0, length, jacobian, method, structure, given["block"], given)
+                 guess=GUESSES[one_of("guess", guess, GUESSES)], no_fallback=int(not flag("fallback", fallback)))  # fmt: skip
+    bent = _KINKS[one_of("kinks", kinks, _KINKS) if isinstance(kinks, str) else flag("kinks", kinks)]
+    return SolvePlan(step, z0, length, jacobian, method, structure, given["block"], bent, given)
 
 
 def solve(
@@ -609,10 +609,10 @@ def solve(
     options
         structure, block, scheme, backward, fallback (False: raise NotConverged instead of finishing in order); kinks (True: the step
         has some, such as ReLU's, beyond which its Jacobian says nothing: "newton" and "shooting" then go on until every residual is
-        rounding; "affine": and it is affine between them, so that the Jacobian changes, bit for bit, where a unit turns); atol and rtol, 0 or
-        more and finite: a step is converged where |z_l - f_l(z_{l-1})| <= atol + rtol |z_l| (both 1e-10, float32 1e-5, a tenth of that where
-        a method has no estimate of its error; both 0: with "overlap" the loop bit for bit); window, chunk, warm_up, damping,
-        max_sweeps, memory_limit: as in `dpcr_solve_options`.
+        rounding; "affine": and it is affine between them, so that the Jacobian changes, bit for bit, where a unit turns); atol and
+        rtol, 0 or more and finite: a step is converged where |z_l - f_l(z_{l-1})| <= atol + rtol |z_l| (both 1e-10, float32 1e-5, a
+        tenth of that where a method has no estimate of its error; both 0: with "overlap" the loop bit for bit); window, chunk,
+        warm_up, damping, max_sweeps, memory_limit: as in `dpcr_solve_options`.
 
     Returns
     -------
