@@ -18,6 +18,7 @@ static void callbacks_agree(void **state) {
         assert_int_equal(dpcr_sampler_start(sampler, NULL, &start, NULL), DPCR_OK);
         if (dpcr_steps_check(context, steps, &start, 1e-4, &error) != DPCR_OK)
             fail_msg("%s (%d): %s", dpcr_sampler_name(variants[i].kind), i, error.text);
+        assert_int_equal(steps->kinks, variants[i].clip > 0 ? DPCR_KINKS_CURVED : DPCR_KINKS_NONE);
         dpcr_sampler_destroy(sampler);
     }
     dpcr_context_destroy(context);
