@@ -107,6 +107,10 @@ static void test_callbacks(void **state) {
             const dpcr_array z0 = dpcr_array_make(start, DPCR_F64, 2, shape);
             if (dpcr_steps_check(c.context, &c.steps, &z0, 1e-6, &error) != DPCR_OK)
                 fail_msg("kind %d, form %d: %s", kind, form, error.text);
+            assert_int_equal(c.steps.kinks, DPCR_KINKS_NONE);
+            c.layer.gates.variant.clip = 2;
+            dpcri_recurrent_steps(&c.layer, &c.steps);
+            assert_int_equal(c.steps.kinks, DPCR_KINKS_CURVED);
             free(start);
             chain_close(&c);
         }
