@@ -20,12 +20,14 @@
 
 #include "deeppcr/deeppcr.h"
 
-// m = tanh(gain W x + time / 1000), W a fixed matrix; gain huge: explodes where `explodes`.
+// m = tanh(gain W x + time / 1000), W a fixed matrix, or another function of that sum; gain huge: explodes where
+// `explodes`.
 typedef struct formula {
     int64_t width;
     dpcr_dtype dtype;
     double gain;
-    bool affine, explodes;
+    bool affine, explodes, relu;
+    dpcr_kinks kinks;  // that its denoiser says it has
 } formula;
 
 static inline double formula_weight(int64_t a, int64_t b) { return sin(1.3 * (double)(a + 1) + 2.1 * (double)(b + 1)); }
@@ -50,8 +52,8 @@ static inline int formula_linearise(void *user, int64_t rows, const void *x, con
         for (int64_t a = 0; a < w; a++) {
             double u = times[i] / 1000;
             for (int64_t b = 0; b < w; b++) u += f->gain * formula_weight(a, b) * number_at(x, f->dtype, i * w + b);
-            const double y = f->affine ? u : f->explodes ? exp(u * u) : tanh(u);
-            const double slope = f->affine ? 1 : f->explodes ? 2 * u * y : 1 - y * y;
+            const double y = f->affine ? u : f->explodes ? exp(u * u) : f->relu ? fmax(u, 0) : tanh(u);
+            const double slope = f->affine ? 1 : f->explodes ? 2 * u * y : f->relu ? u > 0 : 1 - y * y;
             set_number(m, f->dtype, i * w + a, y);
             for (int64_t b = 0; j && b < w; b++)
                 set_number(j, f->dtype, (i * w + a) * w + b, slope * f->gain * formula_weight(a, b));
@@ -73,7 +75,8 @@ static inline dpcr_denoiser formula_denoiser(formula *f, dpcr_prediction predict
                            .flops = 2 * (double)f->width * (double)f->width,
                            .predict = formula_predict,
                            .linearise = formula_linearise,
-                           .jacobian_flops = (double)f->width * (double)f->width};
+                           .jacobian_flops = (double)f->width * (double)f->width,
+                           .kinks = f->kinks};
 }
 
 static inline dpcr_context *sampling_context(int threads) {

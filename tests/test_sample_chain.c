@@ -18,9 +18,76 @@ static void callbacks_agree(void **state) {
         assert_int_equal(dpcr_sampler_start(sampler, NULL, &start, NULL), DPCR_OK);
         if (dpcr_steps_check(context, steps, &start, 1e-4, &error) != DPCR_OK)
             fail_msg("%s (%d): %s", dpcr_sampler_name(variants[i].kind), i, error.text);
-        assert_int_equal(steps->kinks, variants[i].clip > 0 ? DPCR_KINKS_CURVED : DPCR_KINKS_NONE);
         dpcr_sampler_destroy(sampler);
     }
+    dpcr_context_destroy(context);
+}
+
+// What the chain says it has: the model's kinks, and those of x0 cut.
+static void kinks_are_the_models_and_the_clips(void **state) {
+    (void)state;
+    dpcr_context *context = sampling_context(1);
+    for (int i = 0; i < VARIANTS; i++)
+        for (int kinks = DPCR_KINKS_NONE; kinks <= DPCR_KINKS_AFFINE; kinks++) {
+            formula f = {.width = W, .dtype = DPCR_F64, .gain = 0.2, .relu = true, .kinks = (dpcr_kinks)kinks};
+            const dpcr_sampler_options options = options_of(&variants[i]);
+            dpcr_sampler *sampler = make(context, &f, &variants[i], &options, B);
+            int wanted = kinks;
+            if (variants[i].clip > 0 || (kinks && variants[i].kind == DPCR_SAMPLER_HEUN)) wanted = DPCR_KINKS_CURVED;
+            assert_int_equal(dpcr_sampler_steps(sampler)->kinks, wanted);
+            dpcr_sampler_destroy(sampler);
+        }
+    const dpcr_sampler_options options = options_of(&variants[0]);
+    formula f = {.width = W, .dtype = DPCR_F64, .kinks = DPCR_KINKS_AFFINE};
+    dpcr_denoiser denoiser = formula_denoiser(&f, DPCR_PREDICT_EPSILON);
+    dpcr_sampler *sampler = NULL;
+    denoiser.size = offsetof(dpcr_denoiser, kinks);  // of a program that was built before it came
+    assert_int_equal(dpcr_sampler_create(context, &denoiser, &options, B, &sampler, NULL), DPCR_OK);
+    assert_int_equal(dpcr_sampler_steps(sampler)->kinks, DPCR_KINKS_NONE);
+    dpcr_sampler_destroy(sampler);
+    denoiser.size = sizeof denoiser;
+    const int wrong[] = {-1, DPCR_KINKS_AFFINE + 1};
+    for (int i = 0; i < 2; i++) {
+        dpcr_error error = {0};
+        denoiser.kinks = (dpcr_kinks)wrong[i];
+        assert_int_equal(dpcr_sampler_create(context, &denoiser, &options, B, &sampler, &error), DPCR_ERROR_ARGUMENT);
+        assert_non_null(strstr(error.text, "kinks"));
+    }
+    dpcr_context_destroy(context);
+}
+
+// A model of ReLUs that says so: what is called right is the loop's up to rounding, whatever the tolerance.
+static void a_denoiser_of_relus_is_right(void **state) {
+    (void)state;
+    dpcr_context *context = sampling_context(1);
+    const dpcr_method methods[] = {DPCR_METHOD_NEWTON, DPCR_METHOD_SHOOTING};
+    int by_sweeps = 0;
+    for (int i = 0; i < VARIANTS; i++)
+        for (int draw = 0; draw < 12; draw++) {
+            formula f = {
+                .width = W, .dtype = DPCR_F64, .gain = 0.1 * (draw + 1), .relu = true, .kinks = DPCR_KINKS_AFFINE};
+            const dpcr_sampler_options options = options_of(&variants[i]);
+            dpcr_sampler *sampler = make(context, &f, &variants[i], &options, B);
+            const dpcr_solve_options in_order = by_method(DPCR_METHOD_SEQUENTIAL);
+            solved loop = solve_sampler(context, sampler, &in_order, NULL);
+            double largest = 1;
+            for (int64_t n = 0; n < loop.length * loop.batch * loop.width; n++)
+                largest = fmax(largest, fabs(number_at(loop.z, loop.dtype, n)));
+            for (int k = 0; k < 2; k++) {
+                dpcr_solve_options by = by_method(methods[k]);
+                by.atol = by.rtol = 1e-2;
+                solved got = solve_sampler(context, sampler, &by, NULL);
+                const double distance = path_distance(&got, &loop);
+                if (!(distance <= 1e-11 * largest) || got.report.reason < 0)
+                    fail_msg("%s (%d), gain %g, by %s: %g of %g", dpcr_sampler_name(variants[i].kind), i, f.gain,
+                             dpcr_method_name(methods[k]), distance, largest);
+                by_sweeps += got.report.reason == DPCR_REASON_CONVERGED;
+                path_free(&got);
+            }
+            path_free(&loop);
+            dpcr_sampler_destroy(sampler);
+        }
+    assert_true(by_sweeps >= VARIANTS * 12);
     dpcr_context_destroy(context);
 }
 
@@ -334,6 +401,8 @@ static void denoisers_are_asked_at_trained_times_alone(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(callbacks_agree),
+        cmocka_unit_test(kinks_are_the_models_and_the_clips),
+        cmocka_unit_test(a_denoiser_of_relus_is_right),
         cmocka_unit_test(every_method_is_the_loop),
         cmocka_unit_test(tolerance_zero_is_the_loop_bit_for_bit),
         cmocka_unit_test(an_affine_denoiser_takes_one_sweep),

@@ -95,6 +95,8 @@ typedef struct dpcr_denoiser {
     double jacobian_flops;
 
     uint64_t identity;  // of the model: what is remembered of its chains is not taken for another's; 0: not told
+
+    dpcr_kinks kinks;  // of the model (ReLU, layer norm): methods that linearise go on until residuals are rounding
 } dpcr_denoiser;
 
 // ---- samplers ----

@@ -304,6 +304,10 @@ static dpcr_status check_denoiser(const dpcr_denoiser *d, dpcr_error *error) {
     if ((unsigned)d->prediction >= DPCR_PREDICTION_COUNT)
         return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "sampler: prediction is %d, wanted a named one",
                           (int)d->prediction);
+    if (d->size > offsetof(dpcr_denoiser, kinks) && ((int)d->kinks < DPCR_KINKS_NONE || d->kinks > DPCR_KINKS_AFFINE))
+        return dpcri_fail(error, DPCR_ERROR_ARGUMENT,
+                          "sampler: the denoiser's kinks is %d, wanted 0, none, to %d, affine", (int)d->kinks,
+                          (int)DPCR_KINKS_AFFINE);
     return DPCR_OK;
 }
 
@@ -483,6 +487,13 @@ static uint64_t identity_of(const dpcr_sampler *s) {
     return s->mask ? dpcri_checksum(sum, s->mask, (size_t)s->width) : sum;
 }
 
+// A step is affine in what the model says, but where x0 is cut or it is asked twice a step, whose units may then make
+// up for each other.
+static dpcr_kinks kinks_of(const dpcr_sampler *s) {
+    if (s->options.clip > 0 || (s->denoiser.kinks == DPCR_KINKS_AFFINE && reads_twice(s))) return DPCR_KINKS_CURVED;
+    return s->denoiser.kinks;
+}
+
 static void make_chain(dpcr_sampler *s) {
     const int64_t width = s->p ? 2 * s->width : s->width;
     const double readings = reads_twice(s) ? 2 : 1;
@@ -501,7 +512,7 @@ static void make_chain(dpcr_sampler *s) {
                             .identity = identity_of(s)};
     if (!s->denoiser.linearise) return;
     s->chain.linearise = linearise;
-    s->chain.kinks = s->options.clip > 0 ? DPCR_KINKS_CURVED : DPCR_KINKS_NONE;
+    s->chain.kinks = kinks_of(s);
     s->chain.coarse_linearise = coarse_linearise;
     s->chain.jacobian = dpcr_transition_square(DPCR_DENSE, width, 0);
     s->chain.jacobian_flops = readings * s->denoiser.jacobian_flops + 4 * (double)width * (double)width;
