@@ -350,7 +350,8 @@ static void positive(const chain *c, int64_t l, int64_t b, const double *in, dou
     (void)b;
     const double a = c->jacobian.structure == DPCR_ZERO ? 0 : c->jacobian.structure == DPCR_IDENTITY ? 1 : 0.9;
     for (int64_t i = 0; i < c->width; i++) out[i] = fmax(0, a * in[i] + 0.1 * (double)(1 + l % 3));
-    for (int64_t i = 0; j && i < c->width * c->width; i++) j[i] = i % (c->width + 1) == 0 ? a : 0;
+    for (int64_t i = 0; j && i < c->width * c->width; i++)
+        j[i] = i % (c->width + 1) == 0 && out[i / c->width] > 0 ? a : 0;
 }
 
 // J of every structure, sequences side by side, windows and none, kinks of either kind.
@@ -421,6 +422,67 @@ static void chains_tell_their_kinks(void **state) {
     dpcr_context_destroy(context);
 }
 
+// dpcr_steps_check of layers that say what they are, or something else.
+static void the_check_tells_of_kinks(void **state) {
+    (void)state;
+    dpcr_context *const context = solving_context(1);
+    float z0[2 * 5] = {0.3f, -0.2f, 0.9f, 0.1f, -0.7f, 1, 2, -3, 4, -5};
+    const dpcr_array start = dpcr_array_make(z0, DPCR_F32, 2, (const int64_t[]){2, 5});
+    for (int activation = DPCR_ACT_IDENTITY; activation < DPCR_ACT_COUNT; activation++)
+        for (int residual = 0; residual < 2; residual++)
+            for (int kinks = DPCR_KINKS_NONE; kinks <= DPCR_KINKS_AFFINE; kinks++) {
+                const dpcr_model_options o = {.size = sizeof o,
+                                              .architecture = residual ? DPCR_RESNET : DPCR_MLP,
+                                              .layers = 30,
+                                              .width = 5,
+                                              .activation = (dpcr_activation)activation,
+                                              .seed = 3};
+                dpcr_model *model = NULL;
+                dpcr_steps steps = {.size = sizeof steps};
+                dpcr_error error = {0};
+                assert_int_equal(dpcr_model_create(context, &o, &model, NULL), DPCR_OK);
+                assert_int_equal(dpcr_model_steps(model, 2, &steps, NULL), DPCR_OK);
+                steps.kinks = (dpcr_kinks)kinks;
+                const bool bends = activation != DPCR_ACT_RELU && activation != DPCR_ACT_IDENTITY;
+                const bool wrong =
+                    (activation == DPCR_ACT_RELU && kinks == DPCR_KINKS_NONE) || (bends && kinks == DPCR_KINKS_AFFINE);
+                const dpcr_status status = dpcr_steps_check(context, &steps, &start, 1e-4, &error);
+                if (status != (wrong ? DPCR_ERROR_CALLBACK : DPCR_OK))
+                    fail_msg("%s of %s, kinks %d: %s", residual ? "resnet" : "mlp", dpcr_activation_name(o.activation),
+                             kinks, status == DPCR_OK ? "right" : error.text);
+                if (wrong) assert_non_null(strstr(error.text, "kinks"));
+                dpcr_model_destroy(model);
+            }
+    // In double, of one's own; a program that was built before there were kinks is asked for none.
+    chain bent = {.step = positive,
+                  .length = 40,
+                  .batch = 1,
+                  .width = 3,
+                  .dtype = DPCR_F64,
+                  .jacobian = dpcr_transition_square(DPCR_DENSE, 3, 0)};
+    chain smooth = tanh_chain(40, 1, 3, DPCR_F64);
+    chain affine = {.step = step_affine,
+                    .length = 40,
+                    .batch = 1,
+                    .width = 3,
+                    .dtype = DPCR_F64,
+                    .parameters = (const double[]){0.9, 0.1}};
+    chain *const chains[] = {&bent, &smooth, &affine};
+    double from[3] = {0.3, -0.2, 0.1};
+    const dpcr_array first = dpcr_array_make(from, DPCR_F64, 2, (const int64_t[]){1, 3});
+    for (int i = 0; i < 3; i++)
+        for (int kinks = DPCR_KINKS_NONE; kinks <= DPCR_KINKS_AFFINE; kinks++) {
+            dpcr_steps steps = chain_steps(chains[i]);
+            steps.kinks = (dpcr_kinks)kinks;
+            const bool wrong = (i == 0 && kinks == DPCR_KINKS_NONE) || (i == 1 && kinks == DPCR_KINKS_AFFINE);
+            assert_int_equal(dpcr_steps_check(context, &steps, &first, 1e-4, NULL),
+                             wrong ? DPCR_ERROR_CALLBACK : DPCR_OK);
+            steps.size = offsetof(dpcr_steps, kinks);
+            assert_int_equal(dpcr_steps_check(context, &steps, &first, 1e-4, NULL), DPCR_OK);
+        }
+    dpcr_context_destroy(context);
+}
+
 // An RNN of ReLUs from a state far below the tolerance, without inputs: as closed_units_open.
 static void networks_open(void **state) {
     (void)state;
@@ -477,6 +539,7 @@ int main(void) {
         cmocka_unit_test(chains_that_creep_are_left),
         cmocka_unit_test(structures_converge),
         cmocka_unit_test(chains_tell_their_kinks),
+        cmocka_unit_test(the_check_tells_of_kinks),
         cmocka_unit_test(networks_open),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: MIT
 // dpcr_steps_check: does what the caller gave hold together? The same bits for every split of a span, f of linearise
-// against advance, J against central differences, jvp and adjoint against J.
+// against advance, J against central differences, jvp and adjoint against J, kinks against how J changes.
 #include <float.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 
-#include "solve/solve_internal.h"
+#include "solve/check.h"
 
 enum { CHECKED_STEPS = 24 };
 
@@ -19,19 +19,6 @@ typedef struct checker {
     dpcr_array x, y, f, v, j;  // [n][B][w] four times, [n][B][values]
     void *memory;
 } checker;
-
-static double get(const dpcr_array *array, int64_t l, int64_t b, int64_t i) {
-    const int64_t at = l * array->strides[0] + b * array->strides[1] + i;
-    return array->dtype == DPCR_F64 ? ((const double *)array->data)[at] : (double)((const float *)array->data)[at];
-}
-
-static void put(const dpcr_array *array, int64_t l, int64_t b, int64_t i, double value) {
-    const int64_t at = l * array->strides[0] + b * array->strides[1] + i;
-    if (array->dtype == DPCR_F64)
-        ((double *)array->data)[at] = value;
-    else
-        ((float *)array->data)[at] = (float)value;
-}
 
 static dpcr_status failed(const checker *c, const char *what, int64_t l, int64_t b, int64_t i, double got,
                           double wanted) {
@@ -50,7 +37,7 @@ static dpcr_status same(const checker *c, const char *what, const dpcr_array *go
     for (int64_t l = 0; l < got->shape[0]; l++)
         for (int64_t b = 0; b < got->shape[1]; b++)
             for (int64_t i = 0; i < got->shape[2]; i++) {
-                const double x = get(got, l, b, i), y = get(wanted, l, b, i);
+                const double x = dpcri_number(got, l, b, i), y = dpcri_number(wanted, l, b, i);
                 if (!(fabs(x - y) <= tolerance * fmax(1, fabs(y)))) return failed(c, what, l, b, i, x, y);
             }
     return DPCR_OK;
@@ -65,7 +52,7 @@ static dpcr_status run_loop(const checker *c) {
     for (int64_t l = 0; l < c->t.z.shape[0]; l++)
         for (int64_t b = 0; b < c->steps->batch; b++)
             for (int64_t i = 0; i < c->steps->width; i++)
-                if (!isfinite(get(&c->t.z, l, b, i)))
+                if (!isfinite(dpcri_number(&c->t.z, l, b, i)))
                     return dpcri_fail(c->error, DPCR_ERROR_CALLBACK, "steps_check: the loop is not finite at step %lld",
                                       (long long)l);
     return DPCR_OK;
@@ -135,7 +122,7 @@ static dpcr_status apply(const checker *c, int transposed, const dpcr_array *x, 
 // The distances to the two points, as the dtype holds them.
 static void steps_taken(const checker *c, int64_t l, int64_t b, int64_t k, double h, double *up, double *down) {
     const dpcr_array in = dpcri_inputs(&c->t, l, 1, 0, c->steps->batch);
-    const double x = get(&in, 0, b, k), step = h * fmax(1, fabs(x));
+    const double x = dpcri_number(&in, 0, b, k), step = h * fmax(1, fabs(x));
     const bool is_double = c->steps->dtype == DPCR_F64;
     *up = (is_double ? x + step : (double)(float)(x + step)) - x;
     *down = x - (is_double ? x - step : (double)(float)(x - step));
@@ -149,8 +136,9 @@ static dpcr_status compare_column(const checker *c, int64_t k, double h, double 
             double up, down;
             steps_taken(c, l, b, k, h, &up, &down);
             for (int64_t i = 0; i < c->v.shape[2]; i++) {
-                const double above = get(&c->f, l, b, i), below = get(&c->y, l, b, i), at = get(&c->t.z, l, b, i);
-                const double got = get(&c->v, l, b, i), slope = (above - below) / (up + down);
+                const double above = dpcri_number(&c->f, l, b, i), below = dpcri_number(&c->y, l, b, i),
+                             at = dpcri_number(&c->t.z, l, b, i);
+                const double got = dpcri_number(&c->v, l, b, i), slope = (above - below) / (up + down);
                 const double rise = (above - at) / up, fall = (at - below) / down;
                 const double allowed = tolerance * fmax(1, fabs(slope));
                 if (got >= fmin(rise, fall) - allowed && got <= fmax(rise, fall) + allowed) continue;
@@ -173,14 +161,16 @@ static dpcr_status check_jacobian(const checker *c) {
                 const dpcr_array in = dpcri_inputs(&c->t, l, 1, 0, batch), x = dpcri_slice(&c->x, l, 1, 0, batch);
                 dpcri_row_ops_of(c->steps->dtype)->copy(&in, &x);
                 for (int64_t b = 0; b < batch; b++)
-                    put(&x, 0, b, k, get(&in, 0, b, k) + (side ? -1 : 1) * h * fmax(1, fabs(get(&in, 0, b, k))));
+                    dpcri_set_number(
+                        &x, 0, b, k,
+                        dpcri_number(&in, 0, b, k) + (side ? -1 : 1) * h * fmax(1, fabs(dpcri_number(&in, 0, b, k))));
                 const dpcr_array out = dpcri_slice(side ? &c->y : &c->f, l, 1, 0, batch);
                 const dpcr_span span = dpcri_span(l, 1, 1, 1, 0, batch);
                 DPCR_TRY(code_of(c, "advance", c->steps->advance(c->steps->user, &span, &x, NULL, &out, NULL)));
             }
         dpcri_row_ops_of(c->steps->dtype)->fill(&c->x, 0);
         for (int64_t l = 0; l < n; l++)
-            for (int64_t b = 0; b < batch; b++) put(&c->x, l, b, k, 1);
+            for (int64_t b = 0; b < batch; b++) dpcri_set_number(&c->x, l, b, k, 1);
         DPCR_TRY(apply(c, 0, &c->x, &c->v));
         DPCR_TRY(compare_column(c, k, h, fmax(c->tolerance, 50 * eps / h)));
     }
@@ -192,7 +182,7 @@ static void fill_waves(const dpcr_array *x) {
     for (int64_t l = 0; l < x->shape[0]; l++)
         for (int64_t b = 0; b < x->shape[1]; b++)
             for (int64_t i = 0; i < x->shape[2]; i++)
-                put(x, l, b, i, sin(1.3 * (double)i + 0.7 * (double)b + 0.3 * (double)l + 1));
+                dpcri_set_number(x, l, b, i, sin(1.3 * (double)i + 0.7 * (double)b + 0.3 * (double)l + 1));
 }
 
 static dpcr_status check_jvp(const checker *c) {
@@ -337,6 +327,7 @@ dpcr_status dpcr_steps_check(dpcr_context *context, const dpcr_steps *steps, con
     if (steps->linearise) {
         DPCR_TRY(check_jacobian(&c));
         DPCR_TRY(check_jvp(&c));
+        DPCR_TRY(dpcri_check_kinks(context, steps, &c.t, error));
     }
     if (steps->adjoint) DPCR_TRY(check_adjoint(&c));
 done:
