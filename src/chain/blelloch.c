@@ -50,7 +50,8 @@ static void *take_states(const dpcri_flow *f, const dpcr_chain_options *options,
 
 static void carve(const dpcri_flow *flow, const dpcr_chain_options *options, dpcri_arena *arena) {
     take(flow, options, arena);
-    dpcri_recheck_take(flow, arena);
+    dpcri_recheck_space space;
+    dpcri_recheck_take(flow, arena, &space);
     take_states(flow, options, arena);
 }
 
@@ -158,7 +159,9 @@ static void middle(const dpcri_flow *f, const tree *t, int d, dpcr_chain_report 
 
 static void run(const dpcri_flow *f, const dpcr_chain_options *options, dpcri_arena *arena, dpcr_chain_report *report) {
     const tree t = take(f, options, arena);
-    void *const space = dpcri_recheck_take(f, arena), *const beside = take_states(f, options, arena);
+    dpcri_recheck_space space;
+    dpcri_recheck_take(f, arena, &space);
+    void *const beside = take_states(f, options, arena);
     dpcri_flow made = *f;
     if (beside) made.z = beside, made.z_step = f->rows * f->w, made.z_row = f->w;
     dpcri_flow_start(&made);
@@ -167,7 +170,7 @@ static void run(const dpcri_flow *f, const dpcr_chain_options *options, dpcri_ar
     for (int d = 0; d < t.levels; d++) up(&made, &t, d, report);
     middle(&made, &t, t.levels, report);
     for (int d = t.levels - 1; d >= 0; d--) down(&made, &t, d, report);
-    if (t.levels > 0) report->finished_from = dpcri_recheck(&made, space);
+    if (t.levels > 0) report->finished_from = dpcri_recheck(&made, &space);
     if (!beside) return;
     dpcri_flow last = *f;
     last.b = beside, last.b_step = made.z_step, last.b_row = made.z_row;

@@ -19,6 +19,7 @@ typedef struct dpcri_range {
     void *carried;  // before that: v of chunks 0..c together, in the same place
     void *stretch;  // states that are not kept [groups][DPCRI_SIDE][DPCRI_STRETCH][w]
     void *scratch;  // products on their way [groups + 1][values]
+    void *error;    // what the next start is wrong by, then a difference [2][w]
     int64_t compositions, applications;
     int64_t in_order;  // step from which the states' chunks ran in order; n: none did
 } dpcri_range;

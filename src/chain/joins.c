@@ -14,7 +14,11 @@
 
 #include "kern/chunked.h"
 
-enum { MOST_BLOCK = 512 };  // components that mix whose rounding is followed
+enum {
+    MOST_BLOCK = 512,  // components that mix whose rounding is followed
+    PRODUCTS = 4096,   // round by so many times as much as the loop
+    ROUNDINGS = 64     // what e may be of the loop's own
+};
 
 dpcri_chunk_states dpcri_joint_ends(const dpcri_flow *f, const dpcri_joint *j) {
     const int64_t last = (j->first + j->chunk - 1) * f->z_step + j->row * f->z_row;
@@ -61,17 +65,6 @@ double dpcri_joins_least(size_t size) {
     return half == 0 ? normal : normal * (size == 8 ? DBL_EPSILON : (double)FLT_EPSILON);
 }
 
-// The transitions' values that make component i of op(A) x, of which x's block has k from `first` on.
-static double entry(const dpcri_flow *f, const void *a, int64_t first, int64_t k, int64_t i, int64_t l) {
-    switch (f->form) {
-        case DPCR_ZERO: return 0;
-        case DPCR_IDENTITY: return 1;
-        case DPCR_SCALAR: return dpcri_number(f, a, 0);
-        case DPCR_DIAGONAL: return dpcri_number(f, a, first);
-        default: return dpcri_number(f, a, first * k + (f->transposed ? l * k + i : i * k + l));
-    }
-}
-
 // Component first + l after step m, or of what goes out after it, as the sum of what it is made of: of sizes in *terms,
 // and, of d in the place of the state before, without b.
 static double sum_of(const dpcri_flow *f, const dpcri_joint *j, int64_t m, int64_t first, int64_t k, int64_t l,
@@ -83,7 +76,7 @@ static double sum_of(const dpcri_flow *f, const dpcri_joint *j, int64_t m, int64
     double sum = 0;
     *terms = j->goes_out ? 0 : fabs(dpcri_number(f, f->b, m * f->b_step + j->row * f->b_row + first + l));
     for (int64_t q = 0; x && q < k; q++) {
-        const double value = entry(f, a, first, k, l, q);
+        const double value = dpcri_joins_entry(f, a, first, k, l, q);
         *terms += fabs(value) * fabs(dpcri_number(f, x, first + q));
         if (d) sum += value * d[q];
     }
@@ -121,17 +114,7 @@ static void disturb(const dpcri_flow *f, const dpcri_joint *j, int64_t c, int64_
     }
 }
 
-double dpcri_joins_disturbed(const dpcri_flow *f, int64_t m, int64_t n, int64_t row, int64_t i) {
-    const int64_t k = dpcri_joins_block(f);
-    const dpcri_joint joint = {.first = m - n + 1, .chunk = n, .row = row};
-    double size[MOST_BLOCK];
-    if (k > MOST_BLOCK) return 0;
-    disturb(f, &joint, 0, i / k * k, k, size);
-    return size[i % k];
-}
-
 bool dpcri_joins(const dpcri_flow *f, const dpcri_joint *j, int64_t c) {
-    const double products = 4096;  // round by so many times as much as the loop
     const double bound = DPCRI_JOINS(f->size);
     const int64_t k = dpcri_joins_block(f);
     dpcri_joint one = *j;
@@ -151,11 +134,158 @@ bool dpcri_joins(const dpcri_flow *f, const dpcri_joint *j, int64_t c) {
         double terms;
         sum_of(f, j, j->first + (c + 1) * j->chunk - 1, first, k, i - first, NULL, &terms);
         if (off <= bound * terms) continue;
-        if (off <= products * dpcri_joins_least(f->size)) continue;
+        if (off <= PRODUCTS * dpcri_joins_least(f->size)) continue;
         if (k > MOST_BLOCK) return false;  // in doubt it does not join
         if (first != block) disturb(f, j, c, first, k, disturbed);
         block = first;
-        if (!(off <= products * disturbed[i - first])) return false;
+        if (!(off <= PRODUCTS * disturbed[i - first])) return false;
+    }
+    return true;
+}
+
+bool dpcri_mixes(const dpcri_flow *f) {
+    return (f->dtype == DPCR_F32 || f->dtype == DPCR_F64) && dpcri_joins_block(f) > 1;
+}
+
+bool dpcri_carries(const dpcri_flow *f) { return dpcri_mixes(f) && (f->z != f->b || f->lost); }
+
+enum { LANES = 8 };  // compared at a time: as many as there are always, so that they are compared in vectors
+
+#define HALVE(T, I, name, absolute)                                                                                \
+    static inline bool name##_some(const T *m, int64_t each, int64_t step, int64_t row, int64_t column, int64_t w, \
+                                   int64_t k, int64_t count) {                                                     \
+        I halve = -1;                                                                                              \
+        for (int64_t first = 0; first < w; first += k)                                                             \
+            for (int64_t i = 0; i < k; i++) {                                                                      \
+                T sum[LANES] = {0};                                                                                \
+                const T *at = m + (first * k + i * row) * each;                                                    \
+                for (int64_t l = 0; l < k; l++, at += column * each)                                               \
+                    for (int64_t q = 0; q < count; q++) sum[q] += absolute(at[q * step]);                          \
+                for (int64_t q = 0; q < count; q++) halve &= sum[q] <= (T)0.5 ? -1 : 0;                            \
+            }                                                                                                      \
+        return halve != 0;                                                                                         \
+    }                                                                                                              \
+    static bool name(const dpcri_chunk_maps *maps, int64_t w, int64_t k, int64_t count) {                          \
+        const int64_t row = maps->transposed ? 1 : k, column = maps->transposed ? k : 1;                           \
+        const T *m = maps->m;                                                                                      \
+        for (; maps->step == 1 && count >= LANES; count -= LANES, m += LANES)                                      \
+            if (!name##_some(m, maps->each, 1, row, column, w, k, LANES)) return false;                            \
+        for (; count > 0; count--, m += maps->step)                                                                \
+            if (!name##_some(m, maps->each, 0, row, column, w, k, 1)) return false;                                \
+        return true;                                                                                               \
+    }
+HALVE(float, int32_t, halve_f32, fabsf)
+HALVE(double, int64_t, halve_f64, fabs)
+#undef HALVE
+
+bool dpcri_chunks_halve(const dpcri_flow *f, const dpcri_chunk_maps *maps, int64_t count) {
+    const int64_t k = dpcri_joins_block(f);
+    return f->size == 8 ? halve_f64(maps, f->w, k, count) : halve_f32(maps, f->w, k, count);
+}
+
+// Nothing holds beside what is not finite.
+#define HOLDS(T, I, name, absolute)                                                                                    \
+    static inline bool name##_some(const T *s, const T *e, int64_t each, int64_t count, int64_t w, int64_t k, T bound, \
+                                   T least) {                                                                          \
+        I holds = -1;                                                                                                  \
+        for (int64_t block = 0; block < w; block += k) {                                                               \
+            T most[LANES] = {0};                                                                                       \
+            for (int64_t i = block; i < block + k; i++)                                                                \
+                for (int64_t q = 0; q < count; q++) {                                                                  \
+                    const T size = absolute(s[i * each + q]);                                                          \
+                    most[q] = size > most[q] ? size : most[q];                                                         \
+                }                                                                                                      \
+            for (int64_t q = 0; q < count; q++) most[q] = bound * most[q] + least;                                     \
+            for (int64_t i = block; i < block + k; i++)                                                                \
+                for (int64_t q = 0; q < count; q++) holds &= absolute(e[i * each + q]) <= most[q] ? -1 : 0;            \
+        }                                                                                                              \
+        return holds != 0;                                                                                             \
+    }                                                                                                                  \
+    static bool name(const T *s, const T *e, int64_t each, int64_t count, int64_t w, int64_t k, T bound, T least) {    \
+        for (; count >= LANES; count -= LANES, s += LANES, e += LANES)                                                 \
+            if (!name##_some(s, e, each, LANES, w, k, bound, least)) return false;                                     \
+        for (; count > 0; count--, s++, e++)                                                                           \
+            if (!name##_some(s, e, each, 1, w, k, bound, least)) return false;                                         \
+        return true;                                                                                                   \
+    }
+HOLDS(float, int32_t, holds_f32, fabsf)
+HOLDS(double, int64_t, holds_f64, fabs)
+#undef HOLDS
+
+static bool holds_within(const dpcri_flow *f, const void *s, const void *e, int64_t each, int64_t count, double bound,
+                         double least) {
+    const int64_t k = dpcri_joins_block(f);
+    if (f->size == 8) return holds_f64(s, e, each, count, f->w, k, bound, least);
+    return holds_f32(s, e, each, count, f->w, k, (float)bound, (float)least);
+}
+
+bool dpcri_carried_holds(const dpcri_flow *f, const void *s, const void *e, int64_t each, int64_t count, double bound) {
+    return holds_within(f, s, e, each, count, bound, 0) ||
+           holds_within(f, s, e, each, count, bound, PRODUCTS * dpcri_joins_least(f->size));
+}
+
+void dpcri_carried_add(const dpcri_flow *f, const void *s, const void *e, int64_t each, void *sum) {
+    for (int64_t i = 0; i < f->w; i++) {
+        const double of_s = dpcri_number(f, s, i * each), both = of_s + dpcri_number(f, e, i * each);
+        if (f->size == 8)
+            ((double *)sum)[i * each] = isfinite(both) ? both : of_s;
+        else
+            ((float *)sum)[i * each] = isfinite((float)both) ? (float)both : (float)of_s;
+    }
+}
+
+void dpcri_difference(const dpcri_flow *f, const void *end, const void *next, void *difference) {
+    for (int64_t i = 0; i < f->w; i++) {
+        if (f->size == 8)
+            ((double *)difference)[i] = ((const double *)end)[i] - ((const double *)next)[i];
+        else
+            ((float *)difference)[i] = ((const float *)end)[i] - ((const float *)next)[i];
+    }
+}
+
+void dpcri_rounding_begin(const dpcri_flow *f, dpcri_chunk_rounding *r, double *room) {
+    *r = (dpcri_chunk_rounding){.d = room, .next = room + 2 * f->w, .draw = 1};
+    memset(room, 0, (size_t)(DPCRI_ROUNDING_NUMBERS * f->w) * sizeof *room);
+}
+
+void dpcri_rounding_take(const dpcri_flow *f, dpcri_chunk_rounding *r, const dpcri_chunk_maps *map, int64_t lo,
+                         int64_t hi, int64_t row) {
+    const int64_t w = f->w, k = dpcri_joins_block(f), across = map && map->transposed ? k : 1,
+                  down = map && map->transposed ? 1 : k;
+    const double eps = f->size == 8 ? DBL_EPSILON : (double)FLT_EPSILON;
+    for (int64_t first = 0; first < w; first += k) {
+        double size = 0;
+        for (int64_t m = lo; m < hi; m++)
+            for (int64_t i = first; i < first + k; i++) {
+                const double z = fabs(dpcri_number(f, f->z, m * f->z_step + row * f->z_row + i));
+                size = isfinite(z) && z > size ? z : size;
+            }
+        for (int64_t i = first; i < first + k; i++) {
+            double sums[2] = {0};
+            for (int64_t q = 0; q < k && map; q++) {
+                const double value = dpcri_number(f, map->m, (first * k + (i - first) * down + q * across) * map->each);
+                sums[0] += value * r->d[first + q], sums[1] += value * r->d[w + first + q];
+            }
+            r->draw = r->draw * 1664525u + 1013904223u;
+            r->next[i] = sums[0] + (r->draw >> 31 ? -eps : eps) * size;
+            r->next[w + i] = sums[1] + (r->draw >> 30 & 1 ? -eps : eps) * size;
+        }
+    }
+    double *const before = r->d;
+    r->d = r->next, r->next = before;
+    r->chunks++;
+}
+
+bool dpcri_is_rounding(const dpcri_flow *f, const dpcri_chunk_rounding *r, const void *e, int64_t each) {
+    const int64_t w = f->w, k = dpcri_joins_block(f);
+    for (int64_t first = 0; first < w; first += k) {
+        double off = 0, allowed = dpcri_joins_least(f->size);
+        for (int64_t i = first; i < first + k; i++) {
+            if (!isfinite(dpcri_number(f, e, i * each))) return false;
+            off = fmax(off, fabs(dpcri_number(f, e, i * each)));
+            allowed = fmax(allowed, fmax(fabs(r->d[i]), fabs(r->d[w + i])));
+        }
+        if (!(off <= ROUNDINGS * allowed)) return false;
     }
     return true;
 }

@@ -34,7 +34,8 @@ static buffers take(const dpcri_flow *f, dpcri_arena *arena) {
 static void carve(const dpcri_flow *flow, const dpcr_chain_options *options, dpcri_arena *arena) {
     (void)options;
     take(flow, arena);
-    dpcri_recheck_take(flow, arena);
+    dpcri_recheck_space space;
+    dpcri_recheck_take(flow, arena, &space);
 }
 
 typedef struct level {
@@ -104,7 +105,8 @@ static void run_part(void *argument, int64_t i) {
 static void run(const dpcri_flow *f, const dpcr_chain_options *options, dpcri_arena *arena, dpcr_chain_report *report) {
     (void)options;
     const buffers b = take(f, arena);
-    void *const space = dpcri_recheck_take(f, arena);
+    dpcri_recheck_space space;
+    dpcri_recheck_take(f, arena, &space);
     dpcri_flow first = *f;
     first.z = b.r[0];
     first.z_step = b.r_step;
@@ -143,7 +145,7 @@ static void run(const dpcri_flow *f, const dpcr_chain_options *options, dpcri_ar
         made.z = b.r[now];
         made.z_step = b.r_step;
         made.z_row = f->w;
-        report->finished_from = dpcri_recheck(&made, space);
+        report->finished_from = dpcri_recheck(&made, &space);
     }
     dpcri_flow last = *f;
     last.b = b.r[now];

@@ -6,16 +6,21 @@
 
 #include "chain/flow.h"
 
-// What products round by at most: a component holds within this of itself or of the terms of its sum (numbers of so many
-// bytes), or within so many times what rounding leaves of sums that come near zero.
+// What products round by at most: a component holds within this of itself (numbers of so many bytes), or within so many
+// times what rounding may leave the loop off by.
 #define DPCRI_RECHECK(size) ((size) == 8 ? 1e-9 : 1e-4)
 enum { DPCRI_RECHECK_ROUNDS = 256 };
 
-// What the check takes from the arena.
-void *dpcri_recheck_take(const dpcri_flow *flow, dpcri_arena *arena);
+// What the check takes from the arena, of each of its tasks.
+typedef struct dpcri_recheck_space {
+    void *made;        // [states][w]
+    double *followed;  // [11][w]
+} dpcri_recheck_space;
+
+void dpcri_recheck_take(const dpcri_flow *flow, dpcri_arena *arena, dpcri_recheck_space *space);
 
 // Looks at flow->z, and returns the first step that the loop had to finish; n: none. Chains whose z is b, which is gone
 // then, and the ring, which has no rounding, are not looked at.
-int64_t dpcri_recheck(const dpcri_flow *flow, void *space);
+int64_t dpcri_recheck(const dpcri_flow *flow, const dpcri_recheck_space *space);
 
 #endif

@@ -5,8 +5,8 @@
 //   1  chunks of C steps, side by side as the kernels' rows: M_c = A_last ... A_first, v_c = the chunk run from zero
 //   2  M = M_{K-1} ... M_0,  v by the loop over (M_c, v_c)
 //   3  g_c = M_c g_{c-1} + v_c from the g that comes in, then every chunk from its own, side by side
-//   4  what really goes out of them against g_c: where they do not join (joins.h), a sequence goes on in order; where z
-//      is b, which is gone, nothing can, and flow->lost says so
+//   4  what really goes out of them against g_c: where they do not join, or what they differ by grows to more than
+//      holds (joins.h), a sequence goes on in order; where z is b, which is gone, nothing can, and flow->lost says so
 //
 // Chunks are fixed by the range's length, so bits do not depend on threads. Work a step: one composition and two
 // applications; memory K (w + values).
@@ -27,6 +27,7 @@ void dpcri_range_carve(dpcri_range *r, dpcri_arena *arena) {
     r->stretch = dpcri_flow_take(f, arena, r->groups, DPCRI_SIDE * DPCRI_STRETCH, f->w);
     r->scratch = dpcri_flow_take(f, arena, r->groups + 1, f->values, 1);
     r->starts = dpcri_flow_take(f, arena, r->chunks.count + 1, f->rows, f->w);
+    r->error = dpcri_flow_take(f, arena, 2, f->w, 1);
     r->carried = r->starts;  // the one is read before the other is made
 }
 
@@ -240,9 +241,25 @@ static void run_in_order(const dpcri_range *r, int64_t c, int64_t row) {
     }
 }
 
-// Goes on in order after the first of a sequence's chunks that does not join.
+// r->error = M_c r->error + what chunk c's end differs by from the start after it: whether that start holds.
+static bool holds(const dpcri_range *r, int64_t c, int64_t row) {
+    const dpcri_flow *f = &r->flow;
+    void *const difference = dpcri_at_out(f, r->error, f->w);
+    if (!dpcri_carries(f)) return true;
+    dpcri_difference(f, end_at(r, c, row), start_at(r, c + 1, row), difference);
+    dpcri_span span = dpcri_flow_span(f, 1, 1);
+    span.a = sum_at(r, c, r->sum_rows > 1 ? row : 0);
+    span.x = r->error;
+    span.r = span.y = difference;
+    dpcri_flow_serial(f, &span);
+    memcpy(r->error, difference, (size_t)f->w * f->size);
+    return dpcri_carried_holds(f, start_at(r, c + 1, row), r->error, 1, 1, DPCRI_CARRIED(f->size));
+}
+
+// Goes on in order after the first of a sequence's chunks that does not join or hold.
 static void look(dpcri_range *r, int64_t row) {
     const dpcri_flow *f = &r->flow;
+    memset(r->error, 0, (size_t)f->w * f->size);
     for (int64_t c = 0; c + 1 < r->chunks.count; c++) {
         find_end(r, c, row);
         const dpcri_joint joint = {
@@ -254,12 +271,16 @@ static void look(dpcri_range *r, int64_t row) {
             .next = {start_at(r, c + 1, row), 0, 1},
             .goes_out = f->transposed,
         };
-        if (dpcri_joins(f, &joint, 0)) continue;
+        const bool joins = dpcri_joins(f, &joint, 0);
+        if (joins && holds(r, c, row)) continue;
         if (f->z == f->b) {
             *f->lost = true;
             return;
         }
-        start_from_end(r, c, row);
+        if (joins)
+            dpcri_carried_add(f, start_at(r, c + 1, row), r->error, 1, (void *)(uintptr_t)start_at(r, c + 1, row));
+        else
+            start_from_end(r, c, row);
         run_in_order(r, c + 1, row);
         if (start_of(r, c + 1) < r->in_order) r->in_order = start_of(r, c + 1);
         return;

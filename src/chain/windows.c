@@ -19,6 +19,10 @@
 // A chunk that ends elsewhere than the carry has it (joins.h): all groups end, then the loop goes on from the first
 // such end. The kernels leave their lanes' ends side by side, so nobody reads them out of z.
 //
+// Where differences at the joints may grow (joins.h), every window keeps its maps, starts and ends until all groups are
+// done; then they are carried on in order, and where some start does not hold all windows run once more from their
+// starts with what the differences grew to.
+//
 // Far beyond the caches a window is asked for by loads while the one before it finishes, and states go past the caches,
 // which would read what is about to be written.
 //
@@ -49,6 +53,7 @@ typedef struct sizes {
     int64_t buffer, maps, starts;  // of a window
     int64_t windows;               // of a group
     int64_t slots;
+    int64_t kept;  // windows that have maps and starts of their own: all, or those of the slots
 } sizes;
 
 typedef struct job {
@@ -62,6 +67,11 @@ typedef struct job {
     int64_t row, windows, groups;
     sizes s;
     char *slots, *start;      // start: copy of the first chunk's A, and its first state
+    char *maps, *starts;      // of every window that is kept
+    bool carries;             // every window keeps its own
+    double *rounding;         // of a sequence (joins.h)
+    char *errors, *error;     // where they do: e that enters and leaves the lanes of a window, and the next one
+    bool again;               // the windows run once more, from the starts that they have
     char *stage_a, *stage_b;  // the window that does not fill its lanes
     void *state;              // that enters the next group, [w]
     int64_t finished;         // the first step that the loop had to finish; n: none
@@ -71,17 +81,20 @@ typedef struct job {
     _Alignas(64) _Atomic int64_t next;  // group to take
     _Alignas(64) _Atomic int64_t done;  // groups that the state has passed
     _Atomic bool broken;  // a product left the finite numbers: from step broken_at on the loop goes on, from `state`
-    int64_t broken_at;
+    int64_t broken_at, broken_window, broken_lane;
     _Atomic int64_t apart_at;  // the first step whose chunk does not start where the one before it ends; n: none
+    _Atomic bool grows;        // some summary does not shrink what it is given
     char apart[64];
 } job;
 
 typedef struct group {
-    char *place;  // its buffers
+    char *place;   // its buffers
+    int64_t slot;  // of them
     int64_t number, count;
     dpcri_window windows[MOST_WINDOWS];
     int64_t lanes[MOST_WINDOWS];  // in use
     bool joined[MOST_WINDOWS];    // as far as its kernel tells
+    bool halves[MOST_WINDOWS];    // and whether its maps all halve what they are given
 } group;
 
 static dpcr_dtype dtype_of(const dpcri_flow *f) {
@@ -121,10 +134,12 @@ static sizes sizes_of(const job *j) {
     s.windows = s.windows < 1 ? 1 : s.windows > MOST_WINDOWS ? MOST_WINDOWS : s.windows;
     const int64_t windows = dpcri_chunks_most(f->n, j->chunk) / j->lanes + 1, groups = windows / s.windows + 1;
     s.slots = groups < MOST_SLOTS ? groups : MOST_SLOTS;
+    s.kept = s.slots * s.windows;
+    if (dpcri_mixes(f) && windows > s.kept) s.kept = windows;
     return s;
 }
 
-static int64_t slot_bytes(const sizes *s) { return s->windows * (s->buffer + s->maps + s->starts); }
+static int64_t slot_bytes(const sizes *s) { return s->windows * s->buffer; }
 
 // The pieces of a job but for the slots: copies of a chunk and of two states.
 static int64_t start_bytes(const dpcri_flow *f, int64_t chunk) { return (chunk * f->values + f->w) * (int64_t)f->size; }
@@ -133,6 +148,11 @@ static void take(job *j, dpcri_arena *arena) {
     const dpcri_flow *f = j->flow;
     j->s = sizes_of(j);
     j->slots = dpcri_arena_take(arena, j->s.slots, (size_t)slot_bytes(&j->s));
+    j->maps = dpcri_arena_take(arena, j->s.kept, (size_t)j->s.maps);
+    j->starts = dpcri_arena_take(arena, j->s.kept, (size_t)j->s.starts);
+    j->errors = dpcri_arena_take(arena, 1, (size_t)j->s.starts);
+    j->error = dpcri_arena_take(arena, f->w, f->size);
+    j->rounding = dpcri_arena_take(arena, DPCRI_ROUNDING_NUMBERS * f->w, sizeof *j->rounding);
     j->state = dpcri_arena_take(arena, f->w, f->size);
     j->start = j->stage_a = j->stage_b = NULL;
     if (j->summary) return;
@@ -145,6 +165,7 @@ static void start_job(job *j, const dpcri_flow *f, int64_t chunk) {
     j->flow = f, j->chunk = chunk, j->summary = summary_of(f);
     j->kernels = j->summary ? NULL : kernels_of(f, chunk);
     j->lanes = j->kernels ? j->kernels->lanes : DPCRI_SIDE;
+    j->carries = dpcri_carries(f);
 }
 
 void dpcri_windows_carve(const dpcri_flow *f, int64_t chunk, dpcri_arena *arena) {
@@ -195,10 +216,16 @@ static void unstage(const job *j, const group *g, int64_t i) {
     memcpy(z, j->stage_b + used * state, (size_t)(count * state));
 }
 
+// Maps and starts of a window of a group; `slot`, its slot's number, where they are not kept.
+static void set_kept(const job *j, const group *g, int64_t place, dpcri_window *w) {
+    const int64_t i = j->carries ? g->number * j->group_windows + place : g->slot * j->s.windows + place;
+    w->maps = j->maps + i * j->s.maps;
+    w->starts = j->starts + i * j->s.starts;
+}
+
 static void set_window(const job *j, group *g, int64_t place) {
     const dpcri_flow *f = j->flow;
     const int64_t i = g->number * j->group_windows + place, lanes = j->lanes, left = j->full - i * lanes;
-    char *const maps = g->place + j->s.windows * j->s.buffer;
     dpcri_window *w = &g->windows[place];
     g->lanes[place] = left < lanes ? left : lanes;
     w->a = lowest(j, f->a, f->a_step, f->a_row, i * lanes);
@@ -207,8 +234,7 @@ static void set_window(const job *j, group *g, int64_t place) {
     w->head = i == 0 && j->head;
     w->first = w->head && f->z0 ? j->start + f->values * j->chunk * (int64_t)f->size : NULL;
     w->buffer = g->place + place * j->s.buffer;
-    w->maps = maps + place * j->s.maps;
-    w->starts = maps + j->s.windows * j->s.maps + place * j->s.starts;
+    set_kept(j, g, place, w);
     w->first_a = w->head && !f->z0 ? j->start : NULL;
     w->ahead = (dpcri_ahead){0};
     if (j->group_windows == 1) w->ahead = ahead_of(j, i + j->tasks);  // likely this thread's next
@@ -240,11 +266,9 @@ static int64_t first_step(const job *j, const group *g, int64_t place) {
 static void summarise_rows(const job *j, group *g, int64_t place) {
     const dpcri_flow *f = j->flow;
     const int64_t m = first_step(j, g, place), left = (j->start_step + j->full * j->chunk - m) / j->chunk;
-    char *const maps = g->place, *const starts = maps + j->s.windows * j->s.maps;
     dpcri_window *w = &g->windows[place];
     g->lanes[place] = left < j->lanes ? left : j->lanes;
-    w->maps = maps + place * j->s.maps;
-    w->starts = starts + place * j->s.starts;
+    set_kept(j, g, place, w);
     j->summary(&(dpcri_summary){.n = j->chunk,
                                 .count = g->lanes[place],
                                 .a = dpcri_at(f, f->a, m * f->a_step + j->row * f->a_row),
@@ -258,20 +282,18 @@ static void summarise_rows(const job *j, group *g, int64_t place) {
                                 .ahead = dpcri_windows_ahead(f)});
 }
 
-static void carry_rows(const job *j, const group *g, int64_t place) {
+static void carry_rows(const job *j, const dpcri_window *w, int64_t count, void *state) {
     const dpcri_flow *f = j->flow;
-    const dpcri_window *w = &g->windows[place];
-    const int64_t count = g->lanes[place];
     dpcri_span span = dpcri_flow_span(f, count, 1);
-    memcpy(w->starts, j->state, (size_t)f->w * f->size);
+    memcpy(w->starts, state, (size_t)f->w * f->size);
     span.a = w->maps;
     span.a_step = f->values;
-    span.x = j->state;
+    span.x = state;
     span.r = dpcri_at(f, w->maps, j->lanes * f->values);
     span.y = dpcri_at_out(f, w->starts, f->w);
     span.r_step = span.y_step = f->w;
     dpcri_flow_serial(f, &span);
-    memcpy(j->state, dpcri_at(f, w->starts, count * f->w), (size_t)f->w * f->size);
+    memcpy(state, dpcri_at(f, w->starts, count * f->w), (size_t)f->w * f->size);
 }
 
 static void finish_rows(const job *j, const group *g, int64_t place) {
@@ -297,15 +319,16 @@ static void finish_rows(const job *j, const group *g, int64_t place) {
 static void summarise(const job *j, group *g, int64_t place) {
     if (j->summary) {
         summarise_rows(j, g, place);
+        g->halves[place] = false;
         return;
     }
     set_window(j, g, place);
-    j->kernels->summarise(&g->windows[place]);
+    g->halves[place] = j->kernels->summarise(&g->windows[place]);
 }
 
 static void carry(const job *j, const group *g, int64_t place) {
     if (j->summary)
-        carry_rows(j, g, place);
+        carry_rows(j, &g->windows[place], g->lanes[place], j->state);
     else
         j->kernels->carry(&g->windows[place], g->lanes[place], j->state);
 }
@@ -358,6 +381,8 @@ static int64_t first_broken(const job *j, const group *g, int64_t *lane) {
 
 static void break_off(job *j, const group *g, int64_t place, int64_t lane) {
     j->broken_at = chunk_step(j, g, place, lane);
+    j->broken_window = g->number * j->group_windows + place;
+    j->broken_lane = lane;
     copy_start(j, g, place, lane, j->state);
     j->broken = true;
     j->next = j->groups;
@@ -396,10 +421,43 @@ static void look(job *j, const group *g, int64_t place, bool kept, int64_t count
     }
 }
 
+// Asks whether the summaries of a window's chunks let differences grow. That of the chain's first chunk serves nobody,
+// nor that of its last.
+static void ask_growth(job *j, const group *g, int64_t place) {
+    const dpcri_flow *f = j->flow;
+    const int64_t window = g->number * j->group_windows + place, skip = window == 0 && j->head ? 1 : 0;
+    const int64_t most = j->full - (j->start_step + j->full * j->chunk == f->n) - window * j->lanes;
+    const int64_t count = (most < j->lanes ? most : j->lanes) - skip, step = j->summary ? f->values : 1;
+    const dpcri_chunk_maps maps = {dpcri_at(f, g->windows[place].maps, skip * step), j->summary ? 1 : j->lanes, step,
+                                   j->summary && f->transposed};
+    if (count > 0 && !dpcri_chunks_halve(f, &maps, count)) j->grows = true;
+}
+
+// From the starts that the windows have, which are known all.
+static void run_group_again(job *j, group *g) {
+    for (int64_t i = 0; i < g->count; i++) {
+        const int64_t window = g->number * j->group_windows + i;
+        const bool broken = j->broken && window == j->broken_window;
+        if (j->broken && window > j->broken_window) return;
+        summarise(j, g, i);
+        if (broken)
+            finish_lanes(j, g, i, j->broken_lane);
+        else
+            finish(j, g, i);
+        if (broken || !g->joined[i]) look(j, g, i, !broken && !j->summary, broken ? j->broken_lane : g->lanes[i]);
+    }
+}
+
 static void run_group(job *j, group *g) {
     const int64_t lo = g->number * j->group_windows, left = j->windows - lo;
     g->count = left < j->group_windows ? left : j->group_windows;
+    if (j->again) {
+        run_group_again(j, g);
+        return;
+    }
     for (int64_t i = 0; i < g->count; i++) summarise(j, g, i);
+    for (int64_t i = 0; i < g->count && j->carries; i++)
+        if (!g->halves[i] && !j->grows) ask_growth(j, g, i);
     if (!await(j, g->number) || j->broken) return;
     for (int64_t i = 0; i < g->count; i++) carry(j, g, i);
     // What is not finite stays so, whatever it is multiplied by: the last state tells of all.
@@ -419,6 +477,7 @@ static void run_slot(void *argument, int64_t slot) {
     job *j = argument;
     group g;  // what is read of it is written before: to clear it takes as long as 300 steps
     g.place = j->slots + slot * slot_bytes(&j->s);
+    g.slot = slot;
     while ((g.number = atomic_fetch_add_explicit(&j->next, 1, memory_order_relaxed)) < j->groups) {
         if (dpcri_watch_stopped(j->flow->watch)) return;
         run_group(j, &g);
@@ -459,13 +518,165 @@ bool dpcri_windows_alone(int64_t n, int64_t values, int64_t w, int threads) {
     return threads == 1 || (double)n * step_ns < 2 * region_ns;
 }
 
+// ---- what differences at the joints grow to ----
+
+static dpcri_window kept_window(const job *j, int64_t i) {
+    return (dpcri_window){
+        .maps = j->maps + i * j->s.maps, .starts = j->starts + i * j->s.starts, .head = i == 0 && j->head};
+}
+
+// The states that leave a window's lanes, or e of them: component i of lane c at i each + c, or + c w.
+static void *leaving(const job *j, void *starts) {
+    return dpcri_at_out(j->flow, starts, j->summary ? j->flow->w : j->flow->w * j->lanes);
+}
+
+// Puts end - s of `count` lanes where v was, which nobody needs any more. kept: the kernels left their ends there.
+static void find_differences(const job *j, int64_t i, bool kept, int64_t count) {
+    dpcri_flow f = *j->flow;
+    const dpcri_window w = kept_window(j, i);
+    void *const v = dpcri_at_out(&f, w.maps, j->lanes * f.values), *const next = leaving(j, w.starts);
+    if (kept) {
+        f.w *= j->lanes;  // all as one state
+        dpcri_difference(&f, v, next, v);
+        return;
+    }
+    const int64_t each = j->summary ? 1 : j->lanes, step = j->summary ? f.w : 1;
+    const int64_t w_each = f.w;
+    f.w = 1;
+    for (int64_t c = 0; c < count; c++) {
+        const int64_t last = j->start_step + (i * j->lanes + c + 1) * j->chunk - 1;
+        const void *const z = dpcri_at(&f, f.z, last * f.z_step + j->row * f.z_row);
+        for (int64_t k = 0; k < w_each; k++)
+            dpcri_difference(&f, dpcri_at(&f, z, k), dpcri_at(&f, next, k * each + c * step),
+                             dpcri_at_out(&f, v, k * each + c * step));
+    }
+}
+
+// Takes the chunks up to number c of those that lanes have.
+static void take_roundings(const job *j, dpcri_chunk_rounding *r, int64_t c) {
+    const dpcri_flow *f = j->flow;
+    const int64_t before = j->head ? 0 : 1;  // the chain's first chunk is nobody's
+    if (before && r->chunks == 0) dpcri_rounding_take(f, r, NULL, 0, j->start_step, j->row);
+    while (r->chunks <= c + before) {
+        const int64_t at = r->chunks - before, lane = at % j->lanes, m = j->start_step + at * j->chunk;
+        const dpcri_window w = kept_window(j, at / j->lanes);
+        const dpcri_chunk_maps map = {dpcri_at(f, w.maps, j->summary ? lane * f->values : lane),
+                                      j->summary ? 1 : j->lanes, 0, j->summary && f->transposed};
+        dpcri_rounding_take(f, r, r->chunks ? &map : NULL, m, m + j->chunk, j->row);
+    }
+}
+
+// Of the first `count` lanes of window i, which lane's leaving state does not hold within the bound; count: all do.
+static int64_t first_moved(const job *j, int64_t i, int64_t count, double bound, dpcri_chunk_rounding *r) {
+    const int64_t each = j->summary ? 1 : j->lanes, step = j->summary ? j->flow->w : 1;
+    const void *const s = leaving(j, kept_window(j, i).starts), *const e = leaving(j, j->errors);
+    if (!j->summary && dpcri_carried_holds(j->flow, s, e, each, count, bound)) return count;
+    for (int64_t c = 0; c < count; c++) {
+        const void *const of_lane = dpcri_at(j->flow, e, c * step);
+        if (dpcri_carried_holds(j->flow, dpcri_at(j->flow, s, c * step), of_lane, each, 1, bound)) continue;
+        take_roundings(j, r, i * j->lanes + c);
+        if (!dpcri_is_rounding(j->flow, r, of_lane, each)) return c;
+    }
+    return count;
+}
+
+// s + e, of what enters the window's lanes and leaves them.
+static void add_errors(const job *j, const dpcri_window *w, int64_t count) {
+    const dpcri_flow *f = j->flow;
+    const int64_t states = j->summary ? count + 1 : j->lanes, step = j->summary ? f->w : 1,
+                  each = j->summary ? 1 : j->lanes;
+    for (int64_t c = 0; c < states; c++) {
+        void *const s = dpcri_at_out(f, w->starts, c * step);
+        dpcri_carried_add(f, s, dpcri_at(f, j->errors, c * step), each, s);
+    }
+    for (int64_t c = 0; c < count && !j->summary; c++) {
+        void *const s = dpcri_at_out(f, leaving(j, w->starts), c);
+        dpcri_carried_add(f, s, dpcri_at(f, leaving(j, j->errors), c), each, s);
+    }
+}
+
+typedef enum errors_for { TO_FIND, TO_ASK, TO_ADD } errors_for;
+
+// Carries e through the first `chunks` chunks, which ran from a carried state. TO_FIND: first makes the differences.
+// TO_ADD: the starts become s + e, and j->error is that of the last. Else returns the first chunk whose leaving state
+// does not hold within the bound, with e of its window in j->errors; `chunks`: all do.
+static int64_t carry_errors(job *j, int64_t chunks, errors_for what, double bound) {
+    const dpcri_flow *f = j->flow;
+    dpcri_chunk_rounding rounding;
+    dpcri_rounding_begin(f, &rounding, j->rounding);
+    memset(j->error, 0, (size_t)f->w * f->size);
+    for (int64_t i = 0; i < j->windows; i++) {
+        dpcri_window w = kept_window(j, i), e = w;
+        const int64_t left = chunks - i * j->lanes, count = left < j->lanes ? left : j->lanes;
+        if (left < 0) break;
+        e.starts = j->errors;
+        if (what == TO_FIND) find_differences(j, i, !j->summary && i != j->broken_window, count);
+        if (j->summary)
+            carry_rows(j, &e, count, j->error);
+        else
+            j->kernels->carry(&e, count, j->error);
+        if (what == TO_ADD) {
+            add_errors(j, &w, count);
+            continue;
+        }
+        const int64_t c = first_moved(j, i, count, bound, &rounding);
+        if (c == count) continue;
+        for (int64_t rest = i + 1; what == TO_FIND && rest * j->lanes < chunks; rest++)
+            find_differences(j, rest, !j->summary && rest != j->broken_window,
+                             chunks - rest * j->lanes < j->lanes ? chunks - rest * j->lanes : j->lanes);
+        return i * j->lanes + c;
+    }
+    return chunks;
+}
+
+static void run_tasks(job *j) {
+    atomic_init(&j->next, 0);
+    atomic_init(&j->done, 0);
+    atomic_init(&j->apart_at, j->flow->n);
+    dpcri_parallel(j->flow->context, j->tasks, run_slot, j);
+}
+
+// Whether the chunks that ran, up to step `from`, join as the loop would have it; else it goes on from *at, with
+// j->state.
+static bool held(job *j, int64_t from, int64_t *at) {
+    const dpcri_flow *f = j->flow;
+    const int64_t chunks = (from - j->start_step) / j->chunk - (from == f->n);
+    int64_t apart = j->apart_at, moved = chunks;
+    if (j->carries && j->grows && chunks > 0 && !dpcri_watch_stopped(f->watch)) {
+        moved = carry_errors(j, chunks, TO_FIND, DPCRI_CARRIED(f->size));
+        if (moved < chunks && f->z != f->b && !(apart < f->n && apart <= from) &&
+            carry_errors(j, chunks, TO_ASK, DPCRI_REFINED(f->size)) == chunks) {
+            carry_errors(j, chunks, TO_ADD, 0);
+            if (from < f->n) dpcri_carried_add(f, j->state, j->error, 1, j->state);
+            j->again = true;
+            run_tasks(j);
+            j->again = false;
+            apart = j->apart_at;
+            moved = carry_errors(j, chunks, TO_FIND, DPCRI_CARRIED(f->size));
+        } else if (moved < chunks) {
+            carry_errors(j, chunks, TO_ASK, DPCRI_CARRIED(f->size));  // e of that chunk's window
+        }
+    }
+    if (moved < chunks && j->start_step + (moved + 1) * j->chunk < apart) {
+        const int64_t c = moved % j->lanes, each = j->summary ? 1 : j->lanes, place = j->summary ? c * f->w : c;
+        void *const e = dpcri_at_out(f, j->errors, place);  // of what enters that chunk, which holds
+        dpcri_carried_add(f, dpcri_at(f, kept_window(j, moved / j->lanes).starts, place), e, each, e);
+        for (int64_t i = 0; i < f->w; i++) memcpy(dpcri_at_out(f, j->state, i), dpcri_at(f, e, i * each), f->size);
+        *at = j->start_step + moved * j->chunk;
+        return false;
+    }
+    *at = apart;
+    if (apart >= f->n || apart > from) return true;
+    memcpy(j->state, dpcri_at(f, f->z, (apart - 1) * f->z_step + j->row * f->z_row), (size_t)f->w * f->size);
+    return false;
+}
+
 static void run_row(job *j) {
     const dpcri_flow *f = j->flow;
     const int64_t threads = dpcr_context_threads(f->context);
-    atomic_init(&j->next, 0);
-    atomic_init(&j->done, 0);
     atomic_init(&j->broken, false);
-    atomic_init(&j->apart_at, j->flow->n);
+    atomic_init(&j->grows, false);
+    j->broken_window = -1;
     if (j->head) {
         start_in_lane(j);
     } else {
@@ -479,16 +690,16 @@ static void run_row(job *j) {
     j->groups = (j->windows + j->group_windows - 1) / j->group_windows;
     j->tasks = alone ? 1 : threads < j->s.slots ? threads : j->s.slots;
     j->tasks = j->tasks < j->groups ? j->tasks : j->groups;
-    dpcri_parallel(f->context, j->tasks, run_slot, j);
-    const int64_t past = j->start_step + j->full * j->chunk;
-    const int64_t apart = j->apart_at, from = j->broken ? j->broken_at : past;
-    if (apart < from && f->z == f->b) {
-        *f->lost = true;
-        return;
-    }
-    if (apart < f->n && apart <= from) {
-        dpcri_flow_loop(f, apart, f->n - apart, j->row, dpcri_at(f, f->z, (apart - 1) * f->z_step + j->row * f->z_row));
-        j->finished = apart < j->finished ? apart : j->finished;
+    run_tasks(j);
+    const int64_t past = j->start_step + j->full * j->chunk, from = j->broken ? j->broken_at : past;
+    int64_t at;
+    if (!held(j, from, &at)) {
+        if (f->z == f->b && at < from) {
+            *f->lost = true;
+            return;
+        }
+        dpcri_flow_loop(f, at, f->n - at, j->row, j->state);
+        j->finished = at < j->finished ? at : j->finished;
         return;
     }
     if (from < f->n) dpcri_flow_loop(f, from, f->n - from, j->row, from == 0 ? start_of(j) : j->state);
@@ -498,7 +709,7 @@ static void run_row(job *j) {
 int64_t dpcri_windows_run(const dpcri_flow *f, int64_t chunk, dpcri_arena *arena) {
     job j;
     start_job(&j, f, chunk);
-    j.finished = f->n;
+    j.finished = f->n, j.again = false;
     take(&j, arena);
     j.chunks = dpcri_chunks_of(f, chunk);
     j.head = !j.summary && j.chunks.head == chunk;

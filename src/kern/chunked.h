@@ -40,7 +40,9 @@ typedef struct dpcri_window {
 
 typedef struct dpcri_chunked_kernels {
     int64_t lanes, steps;  // of a window; of a chunk, C
-    void (*summarise)(const dpcri_window *window);
+    // Whether all lanes' maps, idle ones' too, halve what they are given, at least: the largest number of a block,
+    // where components mix.
+    bool (*summarise)(const dpcri_window *window);
     // Enters `count` lanes with the state x [w], which becomes that of the lane after them.
     void (*carry)(const dpcri_window *window, int64_t count, void *x);
     // Puts the lanes' last states where v was. Whether all of them, idle lanes' too, join what carry had leave them.
