@@ -32,18 +32,21 @@ DPCR_API void dpcr_filter_destroy(dpcr_filter *filter);
 // Sections, and states of each (2 of a biquad).
 DPCR_API int64_t dpcr_filter_sections(const dpcr_filter *filter);
 DPCR_API int64_t dpcr_filter_order(const dpcr_filter *filter);
-// Samples after which a state is forgotten (what is left of it is below 1e-24 of it); 0: never, or only above 2^40.
+// Samples after which a state is forgotten (what is left of it is below 1e-24 of it); 0: never, or only above 2^40, or
+// after growing beyond 1e12.
 DPCR_API int64_t dpcr_filter_memory(const dpcr_filter *filter);
 
 // Filters B channels of L samples:
 //   for b: z = zi[b]; for l in 0..L-1: (y[b][l], z) = the cascade of (x[b][l], z); zf[b] = z
-//   x, y [B][L], both float or both double, any strides (the transposed view of [L][B] serves interleaved sound); they
-//   must not overlap. zi, zf [B][sections][order] of double, the last two dimensions contiguous; NULL: zeros, not
-//   wanted; zf may be zi.
+//   x, y [B][L], both float or both double, any strides (the transposed view of [L][B] serves interleaved sound).
+//   zi, zf [B][sections][order] of double, the last two dimensions contiguous; NULL: zeros, not wanted; zf may be zi.
+//   y shares memory with none of the others (its samples may lie between x's, as in frames), or is refused.
 // Float signals are computed in double and rounded once. The result differs from the loop's by rounding of the states
-// at the stretches' seams, which are compared: a channel where a stretch does not end where the next one began, to
-// 1e-10 of the largest state, is run again in order (so is all of a filter that grows beyond 1e12 over the length, and
-// what follows a number that is not finite), and has the loop's bits. Bits depend neither on the number of threads nor
+// at the stretches' seams, which are compared, and refined where the filter makes much of it: a channel where stretches
+// do not end where the next ones began, which carried on through the signal comes to 1e-10 of the largest state (of
+// filters that make more of rounding than that: to more than rounding explains), is run again in order (so is all of a
+// filter that grows beyond 1e12 over the length, and what follows a number that is not finite), and has the loop's
+// bits. Bits depend neither on the number of threads nor
 // on how many channels go together; seams follow from L and the filter alone. Denormal numbers are the caller's choice:
 // workers take on the caller's mode. Scratch comes from the context (float signals through more than 16 sections: a
 // channel of doubles, or as many as 32 MB hold).
@@ -59,7 +62,7 @@ DPCR_API dpcr_status dpcr_filter_adjoint(const dpcr_filter *filter, const dpcr_a
 // gradients gy by y and gzf by zf (NULL: zeros) has by the divided coefficients, at the signals x from zi (NULL:
 // zeros), summed over samples and channels in a fixed order; ga's first column, of a_0 = 1, is left as it is. gx and
 // gzi as above, written; NULL: not wanted. Computed in double, channel after channel, in scratch of sections + 3
-// signals. x and gy are two arrays.
+// signals. x and gy are two arrays; gx and gzi share memory with none of the others, but that gzi may be zi or gzf.
 DPCR_API dpcr_status dpcr_filter_gradient(const dpcr_filter *filter, const dpcr_array *x, const dpcr_array *zi,
                                           const dpcr_array *gy, const dpcr_array *gzf, double *gb, double *ga,
                                           const dpcr_array *gx, const dpcr_array *gzi, dpcr_error *error);

@@ -232,16 +232,83 @@ static bool meets_itself(const dpcr_array *array) {
     return meets(axis, axes, 0, false, &tries);
 }
 
-dpcr_status dpcri_check_written(const char *call, const char *name, const dpcr_array *array, dpcr_error *error) {
-    if (!array) return DPCR_OK;
+static bool is_empty(const dpcr_array *array) {
     for (int32_t d = 0; d < array->ndim; d++)
-        if (array->shape[d] == 0) return DPCR_OK;
+        if (array->shape[d] == 0) return true;
+    return false;
+}
+
+dpcr_status dpcri_check_written(const char *call, const char *name, const dpcr_array *array, dpcr_error *error) {
+    if (!array || is_empty(array)) return DPCR_OK;
     if (dpcri_reaches_too_far(array))
         return dpcri_fail(error, DPCR_ERROR_OVERFLOW, "%s: the strides of %s reach beyond the address space", call,
                           name);
     if (!meets_itself(array)) return DPCR_OK;
     return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "%s: %s is written, but its strides make it overlap itself", call,
                       name);
+}
+
+// Is there a place from `from` to `to`, one of each axis added up? The axes go from the longest stride down.
+static bool lies_between(const places *axis, int axes, int64_t from, int64_t to, int *tries) {
+    if (axes == 0) return from <= 0 && to >= 0;
+    if (--*tries < 0) return true;
+    int64_t reach = 0;
+    for (int k = 1; k < axes; k++) reach += (axis[k].count - 1) * axis[k].stride;
+    const int64_t stride = axis->stride;
+    int64_t i = from > reach ? (from - reach - 1) / stride + 1 : 0;
+    for (; i < axis->count && i * stride <= to; i++)
+        if (lies_between(axis + 1, axes - 1, from - i * stride, to - i * stride, tries)) return true;
+    return false;
+}
+
+// Axes of one stride are one, of as many places as their sums have.
+static int add_axis(places *axis, int axes, places new) {
+    int k = 0;
+    while (k < axes && axis[k].stride > new.stride) k++;
+    if (k < axes && axis[k].stride == new.stride) {
+        axis[k].count += new.count - 1;
+        return axes;
+    }
+    memmove(axis + k + 1, axis + k, (size_t)(axes - k) * sizeof *axis);
+    axis[k] = new;
+    return axes + 1;
+}
+
+// a at `a.lowest + I`, b at `b.lowest + b.reach - J`, in bytes: they meet where I + J is b.lowest + b.reach - a.lowest.
+static bool share_memory(const dpcr_array *a, const dpcr_array *b) {
+    const dpcr_array *const both[2] = {a, b};
+    const int64_t bytes[2] = {(int64_t)dpcr_dtype_size(a->dtype), (int64_t)dpcr_dtype_size(b->dtype)};
+    places axis[2 * DPCR_MAX_DIMS];
+    uintptr_t lowest[2];
+    int64_t reach[2] = {0};
+    int axes = 0, tries = 1 << 16;
+    for (int i = 0; i < 2; i++) {
+        lowest[i] = (uintptr_t)both[i]->data;
+        for (int32_t d = 0; d < both[i]->ndim; d++) {
+            const places new = {both[i]->shape[d], llabs(both[i]->strides[d]) * bytes[i]};
+            if (new.count < 2 || new.stride == 0) continue;
+            const int64_t span = (new.count - 1) * new.stride;
+            if (both[i]->strides[d] < 0) lowest[i] -= (uintptr_t)span;
+            reach[i] += span;
+            axes = add_axis(axis, axes, new);
+        }
+    }
+    if (reach[0] > INT64_MAX / 4 || reach[1] > INT64_MAX / 4) return true;  // more than memory is
+    const int64_t at = (int64_t)(lowest[1] - lowest[0]);
+    if (at >= reach[0] + bytes[0] || -at >= reach[1] + bytes[1]) return false;
+    return lies_between(axis, axes, at + reach[1] - bytes[0] + 1, at + reach[1] + bytes[1] - 1, &tries);
+}
+
+dpcr_status dpcri_check_apart(const char *call, const char *name, const dpcr_array *array, const char *written_name,
+                              const dpcr_array *written, dpcr_error *error) {
+    if (!array || !written || is_empty(array) || is_empty(written)) return DPCR_OK;
+    if (dpcri_reaches_too_far(array) || dpcri_reaches_too_far(written))
+        return dpcri_fail(error, DPCR_ERROR_OVERFLOW, "%s: the strides of %s reach beyond the address space", call,
+                          dpcri_reaches_too_far(array) ? name : written_name);
+    if (!share_memory(array, written)) return DPCR_OK;
+    return dpcri_fail(error, DPCR_ERROR_ARGUMENT,
+                      "%s: %s shares memory with %s, which is written; wanted it elsewhere: a copy, say", call, name,
+                      written_name);
 }
 
 static places places_of(int64_t count, int64_t stride, size_t size) {

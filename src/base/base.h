@@ -78,6 +78,11 @@ bool dpcri_reaches_too_far(const dpcr_array *array);
 // refused too.
 dpcr_status dpcri_check_written(const char *call, const char *name, const dpcr_array *array, dpcr_error *error);
 
+// Refuses an array that shares memory with another one, which is written; NULL and empty ones pass, and one that
+// reaches beyond the address space does not. Exact but for strides that would take a long search, which are refused.
+dpcr_status dpcri_check_apart(const char *call, const char *name, const dpcr_array *array, const char *written_name,
+                              const dpcr_array *written, dpcr_error *error);
+
 // Refuses a z0, [B][w], with a row that shares memory with one of z, [L][B][w]; both have been checked for shape.
 // Where z's rows share memory with one another, which dpcri_check_written refuses, some may be missed.
 dpcr_status dpcri_check_start(const char *call, const dpcr_array *z0, const dpcr_array *z, dpcr_error *error);

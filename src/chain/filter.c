@@ -3,12 +3,15 @@
 //
 // The states s of a stage obey s_l = A s_{l-1} + B x_l. Squaring gives A^(2^k), any A^n from those, and how soon the
 // filter forgets: the least m with |A^m| <= 1e-24, by descending through the powers. A filter without feedback forgets
-// after its order.
+// after its order. Squares of slow modes cancel, and would lose in double what tells 1 - 1e-6 from 1: they are formed
+// in twice its digits. docs/math/filter.md, Powers.
 #include "chain/filter.h"
 
 #include <inttypes.h>
 #include <math.h>
 #include <string.h>
+
+#include "chain/twofold.h"
 
 enum {
     STAGE_WIDTH = 32,  // states whose powers are formed
@@ -40,22 +43,74 @@ int64_t dpcr_filter_memory(const dpcr_filter *filter) {
     return memory > 0 ? memory : 1;
 }
 
+static dpcri_filter_matrix matrix_at(double *data, int64_t i, int64_t w) {
+    return (dpcri_filter_matrix){data + 2 * i * w * w, data + (2 * i + 1) * w * w};
+}
+
+static dpcri_twofold plus_product(dpcri_twofold sum, double factor, dpcri_twofold x) {
+    dpcri_twofold_add(&sum.value, &sum.rest, factor, 0, x.value, x.rest);
+    dpcri_twofold_settle(&sum.value, &sum.rest);
+    return sum;
+}
+
 // One step of the stage without input, in place.
-static void step(const dpcr_filter *f, const dpcri_filter_stage *stage, double *s) {
+static void step(const dpcr_filter *f, const dpcri_filter_stage *stage, dpcri_twofold *s) {
     const int64_t p = f->order;
-    double x = 0;
+    const dpcri_twofold zero = {0};
+    dpcri_twofold x = zero;
     for (int64_t c = stage->first; c < stage->first + stage->count && p; c++, s += p) {
-        const double *b = f->b + c * (p + 1), *a = f->a + c * (p + 1), y = b[0] * x + s[0];
-        for (int64_t i = 0; i < p; i++) s[i] = b[i + 1] * x + (i + 1 < p ? s[i + 1] : 0) - a[i + 1] * y;
+        const double *b = f->b + c * (p + 1), *a = f->a + c * (p + 1);
+        const dpcri_twofold y = plus_product(s[0], b[0], x);
+        for (int64_t i = 0; i < p; i++)
+            s[i] = plus_product(plus_product(i + 1 < p ? s[i + 1] : zero, b[i + 1], x), -a[i + 1], y);
         x = y;
     }
 }
 
-static void multiply(int64_t w, const double *x, const double *y, double *xy) {
+// A, column by column.
+static void first_power(const dpcr_filter *f, const dpcri_filter_stage *stage, dpcri_filter_matrix power) {
+    const int64_t w = stage->width;
+    dpcri_twofold column[STAGE_WIDTH];
+    for (int64_t j = 0; j < w; j++) {
+        memset(column, 0, sizeof column);
+        column[j].value = 1;
+        step(f, stage, column);
+        for (int64_t i = 0; i < w; i++)
+            power.value[i * w + j] = column[i].value, power.rest[i * w + j] = column[i].rest;
+    }
+}
+
+static void add_row(int64_t w, double x, double x_rest, const double *restrict y, const double *restrict y_rest,
+                    double *restrict sum, double *restrict rest) {
+    for (int64_t j = 0; j < w; j++) dpcri_twofold_add(&sum[j], &rest[j], x, x_rest, y[j], y_rest[j]);
+}
+
+static void multiply(int64_t w, dpcri_filter_matrix x, dpcri_filter_matrix y, dpcri_filter_matrix xy) {
+    memset(xy.value, 0, (size_t)(w * w) * sizeof *xy.value);
+    memset(xy.rest, 0, (size_t)(w * w) * sizeof *xy.rest);
+    for (int64_t i = 0; i < w; i++) {
+        for (int64_t k = 0; k < w; k++)
+            if (x.value[i * w + k] != 0)  // nothing goes back from a section to those before it
+                add_row(w, x.value[i * w + k], x.rest[i * w + k], y.value + k * w, y.rest + k * w, xy.value + i * w,
+                        xy.rest + i * w);
+        for (int64_t j = 0; j < w; j++) dpcri_twofold_settle(&xy.value[i * w + j], &xy.rest[i * w + j]);
+    }
+}
+
+static void multiply_values(int64_t w, const double *x, const double *y, double *xy) {
     memset(xy, 0, (size_t)(w * w) * sizeof *xy);
     for (int64_t i = 0; i < w; i++)
         for (int64_t k = 0; k < w; k++)
             for (int64_t j = 0; j < w; j++) xy[i * w + j] += x[i * w + k] * y[k * w + j];
+}
+
+static void copy_matrix(int64_t w, dpcri_filter_matrix to, dpcri_filter_matrix from) {
+    memcpy(to.value, from.value, (size_t)(w * w) * sizeof *to.value);
+    memcpy(to.rest, from.rest, (size_t)(w * w) * sizeof *to.rest);
+}
+
+static void unit_matrix(int64_t w, dpcri_filter_matrix to) {
+    for (int64_t i = 0; i < w * w; i++) to.value[i] = i % (w + 1) == 0, to.rest[i] = 0;
 }
 
 static double largest(const double *x, int64_t n) {
@@ -71,14 +126,14 @@ static bool has_feedback(const dpcr_filter *f) {
 }
 
 // The least m with |A^m| <= FORGOTTEN: the largest that is not, from the highest power down, and one more.
-static int64_t memory_of(const dpcri_filter_stage *stage, double *at, double *next) {
+static int64_t memory_of(const dpcri_filter_stage *stage, dpcri_filter_matrix at, dpcri_filter_matrix next) {
     const int64_t w = stage->width;
     int64_t m = 0;
-    for (int64_t i = 0; i < w * w; i++) at[i] = i % (w + 1) == 0;
+    unit_matrix(w, at);
     for (int64_t k = stage->powers - 1; k >= 0; k--) {
-        multiply(w, at, stage->power + k * w * w, next);
-        if (largest(next, w * w) <= FORGOTTEN) continue;
-        memcpy(at, next, (size_t)(w * w) * sizeof *at);
+        multiply(w, at, matrix_at(stage->power, k, w), next);
+        if (largest(next.value, w * w) <= FORGOTTEN) continue;
+        copy_matrix(w, at, next);
         m += (int64_t)1 << k;
     }
     return m + 1;
@@ -95,39 +150,45 @@ dpcr_status dpcri_filter_measure(const dpcr_filter *f, dpcri_filter_stage *stage
         stage->limit = 0;
         return DPCR_OK;
     }
-    stage->power = dpcri_alloc(f->context, (size_t)((POWERS + 2) * entries) * sizeof *stage->power);
+    stage->power = dpcri_alloc(f->context, (size_t)(2 * (POWERS + 2) * entries) * sizeof *stage->power);
     if (!stage->power)
         return dpcri_fail(error, DPCR_ERROR_MEMORY, "filter_create: no memory for powers of %" PRId64 " states", w);
-    for (int64_t j = 0; j < w; j++) {
-        double *unit = stage->power + POWERS * entries;  // room kept for memory_of
-        memset(unit, 0, (size_t)w * sizeof *unit);
-        unit[j] = 1;
-        step(f, stage, unit);
-        for (int64_t i = 0; i < w; i++) stage->power[i * w + j] = unit[i];
-    }
-    for (stage->powers = 1; stage->powers < POWERS; stage->powers++) {
-        double *const last = stage->power + (stage->powers - 1) * entries;
-        const double size = largest(last, entries);
+    first_power(f, stage, matrix_at(stage->power, 0, w));
+    double size = 0;
+    for (stage->powers = 1;; stage->powers++) {
+        const dpcri_filter_matrix last = matrix_at(stage->power, stage->powers - 1, w);
+        size = largest(last.value, entries);
         if (size > SLOW && stage->slow == INT64_MAX) stage->slow = (int64_t)1 << (stage->powers - 1);
-        if (size <= FORGOTTEN) break;
         if (size > GROWN) {
             stage->limit = (int64_t)1 << (stage->powers - 1);
             return DPCR_OK;
         }
-        multiply(w, last, last, last + entries);
+        if (size <= FORGOTTEN || stage->powers == POWERS) break;
+        multiply(w, last, last, matrix_at(stage->power, stage->powers, w));
     }
-    if (largest(stage->power + (stage->powers - 1) * entries, entries) <= FORGOTTEN)
-        stage->memory = memory_of(stage, stage->power + POWERS * entries, stage->power + (POWERS + 1) * entries);
+    if (size <= FORGOTTEN)
+        stage->memory = memory_of(stage, matrix_at(stage->power, POWERS, w), matrix_at(stage->power, POWERS + 1, w));
     return DPCR_OK;
 }
 
-void dpcri_filter_power(const dpcri_filter_stage *stage, int64_t n, double *power, double *scratch) {
+void dpcri_filter_power(const dpcri_filter_stage *stage, int64_t n, bool twofold, dpcri_filter_matrix power,
+                        dpcri_filter_matrix scratch) {
     const int64_t w = stage->width;
-    for (int64_t i = 0; i < w * w; i++) power[i] = i % (w + 1) == 0;
+    bool first = true;
+    unit_matrix(w, power);
     for (int64_t k = 0; k < stage->powers && n >> k; k++) {
+        const dpcri_filter_matrix factor = matrix_at(stage->power, k, w);
         if (!(n >> k & 1)) continue;
-        multiply(w, power, stage->power + k * w * w, scratch);
-        memcpy(power, scratch, (size_t)(w * w) * sizeof *power);
+        if (first) {
+            copy_matrix(w, power, factor);
+        } else if (twofold) {
+            multiply(w, power, factor, scratch);
+            copy_matrix(w, power, scratch);
+        } else {
+            multiply_values(w, power.value, factor.value, scratch.value);
+            memcpy(power.value, scratch.value, (size_t)(w * w) * sizeof *power.value);
+        }
+        first = false;
     }
 }
 

@@ -124,6 +124,30 @@ static dpcr_status channel(const gradient *d, const dpcr_array *x, const dpcr_ar
     return status;
 }
 
+static bool in_one_place(const dpcr_array *a, const dpcr_array *b) {
+    return a && b && a->data == b->data && (a->shape[0] < 2 || a->strides[0] == b->strides[0]);
+}
+
+// What is written, channel after channel, lies apart from what later ones read; gzi may be zi or gzf.
+static dpcr_status check_apart(const dpcr_array *x, const dpcr_array *zi, const dpcr_array *gy, const dpcr_array *gzf,
+                               const dpcr_array *gx, const dpcr_array *gzi, dpcr_error *error) {
+    static const char call[] = "filter_gradient";
+    dpcr_status status;
+    if (x->data == gy->data && x->data && x->shape[0] && x->shape[1])
+        return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "%s: x and gy lie in the same place", call);
+    DPCR_TRY(dpcri_check_apart(call, "x", x, "gx", gx, error));
+    DPCR_TRY(dpcri_check_apart(call, "gy", gy, "gx", gx, error));
+    DPCR_TRY(dpcri_check_apart(call, "zi", zi, "gx", gx, error));
+    DPCR_TRY(dpcri_check_apart(call, "gzf", gzf, "gx", gx, error));
+    DPCR_TRY(dpcri_check_apart(call, "gzi", gzi, "gx", gx, error));
+    DPCR_TRY(dpcri_check_apart(call, "x", x, "gzi", gzi, error));
+    DPCR_TRY(dpcri_check_apart(call, "gy", gy, "gzi", gzi, error));
+    if (!in_one_place(zi, gzi)) DPCR_TRY(dpcri_check_apart(call, "zi", zi, "gzi", gzi, error));
+    if (!in_one_place(gzf, gzi)) DPCR_TRY(dpcri_check_apart(call, "gzf", gzf, "gzi", gzi, error));
+done:
+    return status;
+}
+
 dpcr_status dpcr_filter_gradient(const dpcr_filter *filter, const dpcr_array *x, const dpcr_array *zi,
                                  const dpcr_array *gy, const dpcr_array *gzf, double *gb, double *ga,
                                  const dpcr_array *gx, const dpcr_array *gzi, dpcr_error *error) {
@@ -133,6 +157,7 @@ dpcr_status dpcr_filter_gradient(const dpcr_filter *filter, const dpcr_array *x,
     DPCR_TRY(dpcri_filter_check(filter, "filter_gradient", x, gzi, gx ? gx : gy, NULL, error));
     DPCR_TRY(dpcri_check_written("filter_gradient", "gx", gx, error));
     DPCR_TRY(dpcri_check_written("filter_gradient", "gzi", gzi, error));
+    DPCR_TRY(check_apart(x, zi, gy, gzf, gx, gzi, error));
     gradient d = {.filter = filter, .length = x->shape[1]};
     dpcri_arena arena = {0};
     void *memory = NULL;

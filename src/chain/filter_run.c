@@ -3,14 +3,20 @@
 //   e_c <- the states after stretch c from zeros; its last m samples do where the filter forgets in m < n
 //   s_0 = zi;  s_{c+1} = A^n s_c + e_c       (A^n = 0 where it forgets)
 //   y of stretch c from s_c; the rest from the last one's end
-// Work at most 2 L samples, L (1 + m/n) where the filter forgets; depth 2 n + K. The ends are compared with the starts
-// that were taken; a channel with a defect, or with numbers that are not finite, runs again in order.
+// A filter with slow modes makes more of what the s_c are off: its links have twice a double's digits, and before y its
+// stretches run for their ends alone, whose distance from the next starts, carried on, is added to those:
+//   d_c = end_c - s_{c+1};  Delta_{c+1} = A^n Delta_c + d_c;  s_c += Delta_c, again while that shrinks
+// Work at most 2 L samples, 3 L where modes are slow, L (1 + m/n) where the filter forgets; depth 2 n + K. In the end
+// Delta is looked at once more; a channel where it is large, or with numbers that are not finite, runs again in order.
 // The adjoint is the same from the last sample down, with the transposed power. Derivation: docs/math/filter.md.
 #include <inttypes.h>
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "chain/filter.h"
+#include "chain/twofold.h"
+#include "rt/dev/device.h"
 #include "rt/watch.h"
 
 enum {
@@ -21,12 +27,20 @@ enum {
     MEMORIES = 8,
     LINES = 32,
     LARGE = 16 << 20,
-    MIDDLE = 4 << 20
+    MIDDLE = 4 << 20,
+    LOOKS = 4,    // at the ends, before a slow filter's samples
+    STEADY = 64,  // a memory of so many stretches is short: links whose power is a few roundings off do
+    VECTORS = 6   // of w numbers: scratch of the links
 };
-static const double DEFECT = 1e-10;  // of the largest state of its kind
+// Of the largest state of its kind. DEFECT: what Delta may be in the end; LOST: even where the loop's rounding is large
+static const double DEFECT = 1e-10, LOST = 1e-3;
+// Starts that move by less than NEAR are as good as the links, which are right to 1e-8 of what they move, make them;
+// those that do not move FEWER times less than before are off by the rounding of the stretches alone, as the loop is.
+static const double NEAR = 1e-8, FEWER = 16;
 
 static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 static int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
+static double larger(double a, double b) { return a > b ? a : b; }
 
 // A signal or states: channel b begins at data + b * channel; in bytes, 4 or 8 an element.
 typedef struct signals {
@@ -43,6 +57,8 @@ typedef struct filtering {
     int64_t stretches, n, rest;  // K, samples of each, and what is left over at the end
     int64_t seen;                // samples of a stretch that its summary looks at: min(n, m)
     double *start, *end;         // [K][channels][w]
+    dpcri_filter_matrix power;   // A^n column by column (backward, row by row); value NULL: forgotten
+    double *vectors;             // [VECTORS][w]
     double *state;  // of channel 0: what goes in at first, then what comes out; all of the filter's, one channel after
                     // the other
     dpcri_watch *watch;
@@ -153,79 +169,139 @@ static double *nth(const filtering *f, double *states, int64_t b, int64_t i) {
     return states + (c * f->channels + b) * f->stage->width;
 }
 
-// s' = A^n s + e, transposed backward; power NULL: forgotten.
-static void link(const filtering *f, const double *power, const double *s, const double *e, double *next) {
+static bool forgets(const filtering *f) { return f->stage->memory <= f->n; }
+
+// Does the filter make more than a few times of what a state is off, over the signal?
+static bool is_slow(const filtering *f) { return !forgets(f) && f->stage->slow <= f->length; }
+
+// A^n, for sums over its columns.
+static void take_power(filtering *f, dpcri_filter_matrix power, dpcri_filter_matrix scratch) {
+    const int64_t w = f->stage->width;
+    f->power = (dpcri_filter_matrix){0};
+    if (forgets(f)) return;
+    dpcri_filter_power(f->stage, f->n, is_slow(f) || f->stage->memory / STEADY > f->n, power, scratch);
+    f->power = f->backward ? power : scratch;
+    for (int64_t i = 0; i < w && !f->backward; i++)
+        for (int64_t j = 0; j < w; j++) {
+            scratch.value[j * w + i] = power.value[i * w + j];
+            scratch.rest[j * w + i] = power.rest[i * w + j];
+        }
+}
+
+// next += column s
+static void add_column(int64_t w, const double *restrict column, double s, double *restrict next) {
+    for (int64_t i = 0; i < w; i++) next[i] += column[i] * s;
+}
+
+static void add_twofold_column(int64_t w, const double *restrict column, const double *restrict column_rest, double s,
+                               double s_rest, double *restrict next, double *restrict rest) {
+    for (int64_t i = 0; i < w; i++) dpcri_twofold_add(&next[i], &rest[i], column[i], column_rest[i], s, s_rest);
+}
+
+// Rows of column j of the power that may hold something: nothing goes back from a section to those before it.
+static int64_t first_row(const filtering *f, int64_t j) { return f->backward ? 0 : j - j % f->filter->order; }
+static int64_t row_end(const filtering *f, int64_t j) {
+    return f->backward ? j - j % f->filter->order + f->filter->order : f->stage->width;
+}
+
+// next = A^n s + e
+static void link(const filtering *f, const double *s, const double *e, double *next) {
+    const int64_t w = f->stage->width;
+    for (int64_t i = 0; i < w; i++) next[i] = e[i];
+    for (int64_t j = 0; f->power.value && j < w; j++) {
+        const int64_t from = first_row(f, j), to = row_end(f, j);
+        add_column(to - from, f->power.value + j * w + from, s[j], next + from);
+    }
+}
+
+// The same in twice a double's digits: s and next are [2][w], value and rest.
+static void link_twofold(const filtering *f, const double *s, const double *e, double *next) {
     const int64_t w = f->stage->width;
     memcpy(next, e, (size_t)w * sizeof *e);
-    for (int64_t i = 0; power && i < w; i++)
-        for (int64_t j = 0; j < w; j++) next[i] += (f->backward ? power[j * w + i] : power[i * w + j]) * s[j];
-}
-
-static void chain_starts(const filtering *f, const double *power) {
-    const size_t bytes = (size_t)f->stage->width * sizeof *f->start;
-    for (int64_t b = 0; b < f->channels; b++) {
-        memcpy(nth(f, f->start, b, 0), state_of(f, b), bytes);
-        for (int64_t i = 1; i < f->stretches; i++)
-            link(f, power, nth(f, f->start, b, i - 1), nth(f, f->end, b, i - 1), nth(f, f->start, b, i));
+    memset(next + w, 0, (size_t)w * sizeof *e);
+    for (int64_t j = 0; j < w; j++) {
+        const int64_t from = first_row(f, j), to = row_end(f, j), at = j * w + from;
+        add_twofold_column(to - from, f->power.value + at, f->power.rest + at, s[j], s[w + j], next + from,
+                           next + w + from);
     }
+    for (int64_t i = 0; i < w; i++) dpcri_twofold_settle(&next[i], &next[w + i]);
 }
 
-// Stretches have run from their starts; where one does not end where the next began, the next's start moves by that,
-// and all behind it by what they make of it.
-static void refine_starts(const filtering *f, const double *power, double *moved, double *next) {
+static void chain_starts(const filtering *f) {
     const int64_t w = f->stage->width;
+    const size_t bytes = (size_t)w * sizeof *f->start;
+    const bool slow = is_slow(f);
     for (int64_t b = 0; b < f->channels; b++) {
-        memset(moved, 0, (size_t)w * sizeof *moved);
+        double *s = f->vectors, *next = s + 2 * w;
+        memcpy(s, state_of(f, b), bytes);
+        memset(s + w, 0, bytes);
+        memcpy(nth(f, f->start, b, 0), s, bytes);
         for (int64_t i = 1; i < f->stretches; i++) {
-            double *const start = nth(f, f->start, b, i), *const end = nth(f, f->end, b, i - 1);
-            for (int64_t s = 0; s < w; s++) end[s] -= start[s];
-            link(f, power, moved, end, next);
-            for (int64_t s = 0; s < w; s++) start[s] += next[s];
-            memcpy(moved, next, (size_t)w * sizeof *moved);
+            (slow ? link_twofold : link)(f, s, nth(f, f->end, b, i - 1), next);
+            memcpy(nth(f, f->start, b, i), next, bytes);
+            double *const last = s;
+            s = next, next = last;
         }
     }
 }
 
-// Do all stretches of channel b end where the next ones began? Its last end goes to `state`.
-static bool seams_meet(const filtering *f, int64_t b) {
+// Stretches of channel b have run from their starts: Delta_i = A^n Delta_{i-1} + (the end before start i) - start i,
+// which is by how much start i is off beside what the stretches make of the first one. Its largest entry beside the
+// largest state of its kind; HUGE_VAL: some number is not finite. move: each start moves by that, of a slow filter.
+static double defect_of(const filtering *f, int64_t b, bool move) {
     const int64_t w = f->stage->width;
-    double *last = state_of(f, b);
-    memcpy(last, nth(f, f->end, b, f->stretches - 1), (size_t)w * sizeof *last);
-    for (int64_t s = 0; s < w; s++) {
-        double size = 0, defect = 0;
-        for (int64_t i = 1; i < f->stretches; i++) {
-            const double end = nth(f, f->end, b, i - 1)[s], start = nth(f, f->start, b, i)[s];
-            if (!(isfinite(end) && isfinite(start))) return false;
-            size = fmax(size, fmax(fabs(end), fabs(start)));
-            defect = fmax(defect, fabs(end - start));
+    double *delta = f->vectors, *next = delta + 2 * w, *const size = delta + 4 * w, *const off = delta + 5 * w;
+    memset(delta, 0, (size_t)(VECTORS * w) * sizeof *delta);
+    for (int64_t i = 1; i < f->stretches; i++) {
+        double *const start = nth(f, f->start, b, i), *const end = nth(f, f->end, b, i - 1);
+        for (int64_t s = 0; s < w; s++) {
+            if (!(isfinite(end[s]) && isfinite(start[s]))) return HUGE_VAL;
+            size[s] = larger(size[s], larger(fabs(end[s]), fabs(start[s])));
+            end[s] -= start[s];
         }
-        if (defect > DEFECT * size || !isfinite(last[s])) return false;
+        (move ? link_twofold : link)(f, delta, end, next);
+        for (int64_t s = 0; s < w; s++) {
+            off[s] = larger(off[s], fabs(next[s]));
+            if (move) start[s] += next[s];
+        }
+        double *const last = delta;
+        delta = next, next = last;
     }
-    return true;
+    double defect = 0;
+    for (int64_t s = 0; s < w; s++)
+        if (off[s] > 0) defect = larger(defect, off[s] / size[s]);
+    return defect;
 }
 
 static int64_t groups_of(int64_t lanes) { return (lanes + LANES - 1) / LANES; }
 
-// One stage over all channels; `bad` [channels] is set where a channel has to run in order.
-static void run_stage(filtering *f, double *power, double *scratch, unsigned char *bad) {
-    dpcr_context *context = f->filter->context;
-    const bool forgets = f->stage->memory <= f->n;
-    if (f->backward && f->rest) dpcri_parallel(context, groups_of(f->channels), filter_rest, f);
-    if (f->stretches) {
-        const int64_t groups = groups_of(f->channels * f->stretches);
-        if (!forgets) dpcri_filter_power(f->stage, f->n, power, scratch);
-        dpcri_parallel(context, groups, summarise, f);
-        chain_starts(f, forgets ? NULL : power);
-        if (!forgets &&
-            f->stage->slow <= f->n) {  // a slow mode makes up to 1 / (1 - |pole|) times more of the seams' rounding
-            dpcri_parallel(context, groups, look_at_ends, f);
-            refine_starts(f, power, scratch, scratch + f->stage->width);
+// Moves the starts of every channel until they are as near as the rounding of the stretches lets them be. defect
+// [channels]: by how much each moved last.
+static void refine_starts(const filtering *f, double *defect, unsigned char *steady) {
+    bool again = true;
+    for (int64_t b = 0; b < f->channels; b++) defect[b] = HUGE_VAL, steady[b] = 0;
+    for (int look = 0; again && look < LOOKS; look++) {
+        dpcri_parallel(f->filter->context, groups_of(f->channels * f->stretches), look_at_ends, (void *)f);
+        again = false;
+        for (int64_t b = 0; b < f->channels; b++) {
+            if (steady[b]) continue;
+            const double before = defect[b];
+            defect[b] = defect_of(f, b, true);
+            steady[b] = defect[b] <= NEAR || !(defect[b] < before / FEWER);
+            again = again || !steady[b];
         }
-        dpcri_parallel(context, groups, filter_stretches, f);
-        for (int64_t b = 0; b < f->channels; b++)
-            if (!seams_meet(f, b)) bad[b] = 1;
     }
-    if (!f->backward && f->rest) dpcri_parallel(context, groups_of(f->channels), filter_rest, f);
+}
+
+// Do all stretches of channel b end where the next ones began, but for rounding? Its last end goes to `state`.
+static bool seams_meet(const filtering *f, int64_t b, const double *moved) {
+    const int64_t w = f->stage->width;
+    double *last = state_of(f, b);
+    memcpy(last, nth(f, f->end, b, f->stretches - 1), (size_t)w * sizeof *last);
+    for (int64_t s = 0; s < w; s++)
+        if (!isfinite(last[s])) return false;
+    const double defect = defect_of(f, b, false);
+    return defect <= DEFECT || (is_slow(f) && defect <= FEWER * moved[b] && defect <= LOST);
 }
 
 // ---- all stages, all channels ----
@@ -237,10 +313,29 @@ typedef struct job {
     int64_t batch, length;
     signals middle;    // between stages, doubles: y where that has them, else of `together` channels
     int64_t together;  // channels that go through all stages at once
-    double *starts, *ends, *states, *power, *scratch;
-    unsigned char *bad;
+    double *starts, *ends, *states, *vectors;
+    dpcri_filter_matrix power, scratch;
+    double *moved;                // [together]: how far the starts of a slow stage moved last
+    unsigned char *steady, *bad;  // [together], [batch]
     dpcri_watch *watch;
 } job;
+
+// One stage over all channels; `bad` [channels] is set where a channel has to run in order.
+static void run_stage(filtering *f, const job *j, unsigned char *bad) {
+    dpcr_context *context = f->filter->context;
+    if (f->backward && f->rest) dpcri_parallel(context, groups_of(f->channels), filter_rest, f);
+    if (f->stretches) {
+        const int64_t groups = groups_of(f->channels * f->stretches);
+        take_power(f, j->power, j->scratch);
+        dpcri_parallel(context, groups, summarise, f);
+        chain_starts(f);
+        if (is_slow(f)) refine_starts(f, j->moved, j->steady);
+        dpcri_parallel(context, groups, filter_stretches, f);
+        for (int64_t b = 0; b < f->channels; b++)
+            if (!seams_meet(f, b, j->moved)) bad[b] = 1;
+    }
+    if (!f->backward && f->rest) dpcri_parallel(context, groups_of(f->channels), filter_rest, f);
+}
 
 static void carve_middle(job *j, dpcri_arena *arena) {
     j->together = j->batch;
@@ -269,8 +364,11 @@ static size_t carve(job *j, dpcri_arena *arena) {
     j->ends = dpcri_arena_take(arena, count, sizeof *j->ends);
     if (!dpcri_mul(j->batch, f->sections * f->order, &count)) arena->overflow = true;
     j->states = dpcri_arena_take(arena, count, sizeof *j->states);
-    j->power = dpcri_arena_take(arena, width * width, sizeof *j->power);
-    j->scratch = dpcri_arena_take(arena, most(width, 2) * width, sizeof *j->scratch);
+    double **const matrices[] = {&j->power.value, &j->power.rest, &j->scratch.value, &j->scratch.rest};
+    for (int i = 0; i < 4; i++) *matrices[i] = dpcri_arena_take(arena, width * width, sizeof **matrices[i]);
+    j->vectors = dpcri_arena_take(arena, VECTORS * width, sizeof *j->vectors);
+    j->moved = dpcri_arena_take(arena, j->together, sizeof *j->moved);
+    j->steady = dpcri_arena_take(arena, j->together, 1);
     j->bad = dpcri_arena_take(arena, j->batch, 1);
     return arena->used;
 }
@@ -308,10 +406,11 @@ static void run_stages(job *j, int64_t first, int64_t channels, bool in_order) {
                          .rest = j->length,
                          .start = j->starts,
                          .end = j->ends,
+                         .vectors = j->vectors,
                          .state = j->states + first * f->sections * f->order,
                          .watch = j->watch};
         if (!in_order) cut(&run);
-        run_stage(&run, j->power, j->scratch, j->bad + first);
+        run_stage(&run, j, j->bad + first);
     }
 }
 
@@ -328,14 +427,22 @@ static void run_job(job *j) {
 
 // ---- arguments ----
 
+// Where an array lies that does not lie on the host.
+static const char *elsewhere(const dpcr_array *a, char *text, size_t bytes) {
+    char where[32];
+    text[0] = 0;
+    if (a->device.type != DPCR_HOST) snprintf(text, bytes, " on %s", dpcri_device_text(a->device, where, sizeof where));
+    return text;
+}
+
 static dpcr_status take_signal(const char *function, const char *name, const dpcr_array *a, const dpcr_array *like,
                                signals *s, dpcr_error *error) {
-    char text[96];
+    char text[96], where[40];
     const bool floating = a->dtype == DPCR_F32 || a->dtype == DPCR_F64;
     if (a->device.type != DPCR_HOST || a->ndim != 2 || !floating || a->shape[0] < 0 || a->shape[1] < 0)
         return dpcri_fail(error, DPCR_ERROR_ARGUMENT,
-                          "%s: %s is %s, wanted [channels][samples] of float32 or float64 on the host", function, name,
-                          dpcri_array_text(a, text, sizeof text));
+                          "%s: %s is %s%s, wanted [channels][samples] of float32 or float64 on the host", function,
+                          name, dpcri_array_text(a, text, sizeof text), elsewhere(a, where, sizeof where));
     if (a->shape[0] != like->shape[0] || a->shape[1] != like->shape[1] || a->dtype != like->dtype)
         return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "%s: %s is %s, wanted the shape and dtype of the other signal",
                           function, name, dpcri_array_text(a, text, sizeof text));
@@ -348,16 +455,17 @@ static dpcr_status take_signal(const char *function, const char *name, const dpc
 
 static dpcr_status take_states(const dpcr_filter *f, const char *function, const char *name, const dpcr_array *a,
                                int64_t batch, signals *s, dpcr_error *error) {
-    char text[96];
+    char text[96], where[40];
     *s = (signals){0};
     if (!a) return DPCR_OK;
     if (a->device.type != DPCR_HOST || a->ndim != 3 || a->dtype != DPCR_F64 || a->shape[0] != batch ||
         a->shape[1] != f->sections || a->shape[2] != f->order || (a->strides[2] != 1 && f->order > 1) ||
         (a->strides[1] != f->order && f->sections > 1))
         return dpcri_fail(error, DPCR_ERROR_ARGUMENT,
-                          "%s: %s is %s, wanted [%" PRId64 "][%" PRId64 "][%" PRId64
-                          "] of float64, sections contiguous",
-                          function, name, dpcri_array_text(a, text, sizeof text), batch, f->sections, f->order);
+                          "%s: %s is %s%s, wanted [%" PRId64 "][%" PRId64 "][%" PRId64
+                          "] of float64 on the host, sections contiguous",
+                          function, name, dpcri_array_text(a, text, sizeof text), elsewhere(a, where, sizeof where),
+                          batch, f->sections, f->order);
     if (!a->data && batch > 0 && f->order > 0)
         return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "%s: %s has no data", function, name);
     *s = (signals){a->data, a->strides[0] * (int64_t)sizeof(double), 0, sizeof(double)};
@@ -371,8 +479,6 @@ static dpcr_status prepare(const char *function, const dpcr_array *x, const dpcr
         return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "%s: filter or a signal is NULL", function);
     DPCR_TRY(take_signal(function, j->backward ? "gy" : "x", x, x, &j->x, error));
     DPCR_TRY(take_signal(function, j->backward ? "gx" : "y", y, x, &j->y, error));
-    if (x->data == y->data && x->data && x->shape[0] && x->shape[1])
-        return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "%s: both signals lie in the same place", function);
     DPCR_TRY(take_states(j->filter, function, j->backward ? "gzf" : "zi", zi, x->shape[0], &j->zi, error));
     DPCR_TRY(take_states(j->filter, function, j->backward ? "gzi" : "zf", zf, x->shape[0], &j->zf, error));
     j->batch = x->shape[0];
@@ -387,11 +493,24 @@ dpcr_status dpcri_filter_check(const dpcr_filter *filter, const char *function, 
     return prepare(function, x, zi, y, zf, &j, error);
 }
 
+// The signal that is written lies apart from all others; zf is written when all else has been read.
+static dpcr_status check_apart(const char *function, const dpcr_array *x, const dpcr_array *zi, const dpcr_array *y,
+                               const dpcr_array *zf, bool backward, dpcr_error *error) {
+    const char *const written = backward ? "gx" : "y";
+    dpcr_status status;
+    DPCR_TRY(dpcri_check_apart(function, backward ? "gy" : "x", x, written, y, error));
+    DPCR_TRY(dpcri_check_apart(function, backward ? "gzf" : "zi", zi, written, y, error));
+    DPCR_TRY(dpcri_check_apart(function, backward ? "gzi" : "zf", zf, written, y, error));
+done:
+    return status;
+}
+
 static dpcr_status execute(const char *function, const dpcr_array *x, const dpcr_array *zi, const dpcr_array *y,
                            const dpcr_array *zf, job *j, dpcr_error *error) {
     dpcr_status status = prepare(function, x, zi, y, zf, j, error);
     if (status == DPCR_OK) status = dpcri_check_written(function, j->backward ? "gx" : "y", y, error);
     if (status == DPCR_OK) status = dpcri_check_written(function, j->backward ? "gzi" : "zf", zf, error);
+    if (status == DPCR_OK) status = check_apart(function, x, zi, y, zf, j->backward, error);
     if (status != DPCR_OK || j->batch == 0) return status;
     dpcri_arena count = {0};
     const size_t bytes = carve(j, &count);
