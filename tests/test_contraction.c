@@ -90,6 +90,33 @@ static void shrinking_is_no_forgetting(void **state) {
     dpcr_context_destroy(context);
 }
 
+static void step_drifts(const chain *c, int64_t l, int64_t b, const double *in, double *out, double *j) {
+    (void)b, (void)j;
+    for (int64_t i = 0; i < c->width; i++) out[i] = c->parameters[0] * in[i] - 1.5 + 0.1 * chain_noise(l, i, 9);
+}
+
+// Logarithms of likelihoods drift away, and what was added to one is never forgotten: beside what the states have
+// become it is less and less, and within a loose tolerance soon.
+static void drifting_is_no_forgetting(void **state) {
+    (void)state;
+    static const double all[1] = {1}, most[1] = {0.99};
+    dpcr_context *context = solving_context(1);
+    for (int i = 0; i < 4; i++) {
+        chain c = chain_of(step_drifts, 100000, 2, i % 2 ? DPCR_F64 : DPCR_F32);
+        c.parameters = all;
+        const double tolerance = i < 2 ? 1e-6 : 4e-3;
+        dpcri_contraction found = contraction(context, &c, tolerance);
+        assert_int_equal(found.memory, DPCRI_MEMORY_KEEPS);
+        assert_true(found.within == 0 && found.to_bits == 0);
+        near(found.rate, 0, 1e-3);
+        c.parameters = most;  // a hundred steps until the states are as large as they get, and it does forget
+        found = contraction(context, &c, tolerance);
+        assert_int_equal(found.memory, DPCRI_MEMORY_FORGETS);
+        assert_in_range(found.within, 60, 1400);
+    }
+    dpcr_context_destroy(context);
+}
+
 // x <- 4 x (1 - x) has the Lyapunov exponent log 2, Lorenz about 0.9 a unit of time.
 static void chaos_is_seen(void **state) {
     (void)state;
@@ -116,10 +143,9 @@ static void chaos_is_seen(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(rates_are_those_of_the_chain),
-        cmocka_unit_test(shrinking_is_no_forgetting),
-        cmocka_unit_test(late_forgetting_is_seen),
-        cmocka_unit_test(chaos_is_seen),
+        cmocka_unit_test(rates_are_those_of_the_chain), cmocka_unit_test(shrinking_is_no_forgetting),
+        cmocka_unit_test(late_forgetting_is_seen),      cmocka_unit_test(chaos_is_seen),
+        cmocka_unit_test(drifting_is_no_forgetting),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

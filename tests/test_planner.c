@@ -233,6 +233,29 @@ static void warm_up_is_what_the_chain_needs(void **state) {
     dpcr_context_destroy(context);
 }
 
+// What would have to be finished in order after all has cost about the loop's time by then: of overlap three sweeps
+// where it is three times ahead, else two.
+static void overlap_has_a_budget(void **state) {
+    (void)state;
+    for (int threads = 2; threads <= 64; threads *= 32) {
+        dpcr_context *context = solving_context(2);
+        const dpcr_machine machine = {.size = sizeof machine, .threads = threads};
+        assert_int_equal(dpcr_context_set_machine(context, &machine, NULL), DPCR_OK);
+        chain c = chain_of(step_forgets, 20000, 2, DPCR_F32);
+        dpcr_steps steps = chain_steps(&c);
+        steps.latency = 1e-6, steps.linearise = NULL, steps.batch = c.batch = 1;
+        dpcr_solve_plan *plan = plan_of(context, &steps, DPCR_PLANNING_ESTIMATE);
+        assert_int_equal(dpcr_solve_plan_method(plan), DPCR_METHOD_OVERLAP);
+        assert_int_equal(dpcr_solve_plan_options(plan)->max_sweeps, threads > 2 ? 3 : 2);
+        dpcr_solve_plan_destroy(plan);
+        const dpcr_solve_options asked = {.size = sizeof asked, .max_sweeps = 7};
+        assert_int_equal(dpcr_solve_plan_create(context, &steps, &asked, &plan, NULL), DPCR_OK);
+        assert_int_equal(dpcr_solve_plan_options(plan)->max_sweeps, 7);
+        dpcr_solve_plan_destroy(plan);
+        dpcr_context_destroy(context);
+    }
+}
+
 // A run-up of all steps, however many are asked for: the planner weighs the same.
 static void a_warm_up_beyond_the_chain_is_the_chain(void **state) {
     (void)state;
@@ -709,6 +732,7 @@ int main(void) {
         cmocka_unit_test(full_chains_that_were_measured_are_remembered),
         cmocka_unit_test(planning_ends_where_the_caller_cancels),
         cmocka_unit_test(warm_up_is_what_the_chain_needs),
+        cmocka_unit_test(overlap_has_a_budget),
         cmocka_unit_test(a_warm_up_beyond_the_chain_is_the_chain),
         cmocka_unit_test(a_rare_caller_does_not_lose),
         cmocka_unit_test(heavy_steps_go_back_in_one_chunk_a_thread),

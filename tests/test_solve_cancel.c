@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT
 // A caller who stops the nonlinear driver is heard in all methods: between sweeps and within them, between stretches of
-// the loop and within calls of chunks, both ways.
+// the loop and within calls of chunks, both ways; also where nobody told how slow steps are.
+#include <time.h>
+
 #include "sampled.h"
 #include "solving.h"
 
@@ -30,7 +32,8 @@ static void cancel_stops(void **state) {
     dpcr_context_destroy(context);
 }
 
-// The loop looks between stretches of steps, and its bits do not depend on where those end.
+// The loop looks between stretches of steps, and its bits do not depend on where those end. They begin with one step
+// where those are told to be heavy.
 static void cancel_stops_the_loop(void **state) {
     (void)state;
     int asked = 0;
@@ -45,14 +48,14 @@ static void cancel_stops_the_loop(void **state) {
     solved whole = solve_steps(context, &steps, &c, z0, &options, NULL, 0);
     assert_int_equal(whole.status, DPCR_OK);
     assert_int_equal(asked, 0);
-    steps.flops = 1e9;  // a stretch is 64 steps
+    steps.flops = 1e9;  // a stretch is 64 steps at most
     solved stopped = solve_steps(context, &steps, &c, z0, &options, NULL, 0);
     assert_int_equal(stopped.status, DPCR_ERROR_CANCELLED);
     assert_int_equal(asked, 4);
     asked = -100;
     solved split = solve_steps(context, &steps, &c, z0, &options, NULL, 0);
     assert_int_equal(split.status, DPCR_OK);
-    assert_int_equal(asked, -100 + 15);
+    assert_in_range(asked + 100, 15, 100);
     assert_memory_equal(split.z, whole.z, solving_bytes(&c) - 64);
     solved_free(&whole), solved_free(&stopped), solved_free(&split);
     free(z0);
@@ -60,6 +63,11 @@ static void cancel_stops_the_loop(void **state) {
 }
 
 static int asked_at(void *user) { return --*(int *)user == 0; }  // once, as a signal that was taken is forgotten
+
+// A run that is faster asks by the clock less often, and never comes to the question.
+static bool was_heard(const solved *s, int left) {
+    return s->status == DPCR_ERROR_CANCELLED || (s->status == DPCR_OK && left > 0);
+}
 
 static int64_t longest[2];             // steps of a call of lanes, there and back
 static int64_t unasked, most_unasked;  // such calls from question to question
@@ -117,14 +125,14 @@ static void cancel_stops_a_call_of_chunks(void **state) {
     solved split = solve_steps(context, &steps, &c, z0, &options, NULL, 1);
     assert_int_equal(split.status, DPCR_OK);
     const int questions = -left;
-    assert_true(longest[0] == 64 && longest[1] == 64);
-    assert_int_equal(most_unasked, 2);  // the run-up and what comes first after it
+    assert_true(longest[0] <= 64 && longest[1] <= 64);
+    assert_int_equal(most_unasked, 2);  // the run-up's rest and what comes first after it
     assert_memory_equal(split.z, whole.z, solving_bytes(&c) - 64);
     assert_memory_equal(split.lambda, whole.lambda, solving_bytes(&c) - 64);
     for (int k = 1; k <= questions; k++) {
         left = k;
         solved stopped = solve_steps(context, &steps, &c, z0, &options, NULL, 1);
-        if (stopped.status != DPCR_ERROR_CANCELLED) fail_msg("question %d of %d was not heard", k, questions);
+        if (!was_heard(&stopped, left)) fail_msg("question %d of %d was not heard", k, questions);
         solved_free(&stopped);
     }
     solved_free(&whole), solved_free(&split);
@@ -159,7 +167,7 @@ static void cancel_stops_what_runs_again(void **state) {
         for (int k = 1; k <= questions; k += 1 + k / 16) {
             left = k;
             solved stopped = solve_steps(context, &steps, &c, z0, &options, NULL, 1);
-            if (stopped.status != DPCR_ERROR_CANCELLED) fail_msg("question %d of %d was not heard", k, questions);
+            if (!was_heard(&stopped, left)) fail_msg("question %d of %d was not heard", k, questions);
             solved_free(&stopped);
         }
         solved_free(&whole);
@@ -193,10 +201,10 @@ static void cancel_stops_at_any_question(void **state) {
         for (int k = 1; k <= questions; k++) {
             left = k;
             solved stopped = solve_steps(context, &steps, &c, z0, &options, NULL, 1);
-            if (stopped.status != DPCR_ERROR_CANCELLED) fail_msg("overlap %d: question %d was not heard", overlap, k);
+            if (!was_heard(&stopped, left)) fail_msg("overlap %d: question %d was not heard", overlap, k);
             solved_free(&stopped);
         }
-        left = questions + 1;
+        left = 0;
         solved again = solve_steps(context, &steps, &c, z0, &options, NULL, 1);
         assert_int_equal(again.status, DPCR_OK);
         assert_memory_equal(again.z, whole.z, solving_bytes(&c) - 64);
@@ -344,6 +352,78 @@ static void cancel_stops_whole_evaluations(void **state) {
     dpcr_context_destroy(context);
 }
 
+// ---- steps of which nothing is told, or their latency alone: a millisecond each ----
+
+static void take_time(const dpcr_span *span) {
+    const int64_t steps = span->lanes * span->steps;
+    const struct timespec time = {.tv_sec = (time_t)(steps / 1000), .tv_nsec = (long)(steps % 1000 * 1000000)};
+    nanosleep(&time, NULL);
+    evaluated += steps;
+    if (evaluated > most_evaluated) most_evaluated = evaluated;
+}
+
+static int slow_advance(void *user, const dpcr_span *span, const dpcr_array *in, const dpcr_array *states,
+                        const dpcr_array *last, const dpcr_array *tape) {
+    take_time(span);
+    return chain_advance(user, span, in, states, last, tape);
+}
+
+static int slow_linearise(void *user, const dpcr_span *span, const dpcr_array *in, const dpcr_array *f,
+                          const dpcr_array *a) {
+    take_time(span);
+    return chain_linearise(user, span, in, f, a);
+}
+
+static int slow_adjoint(void *user, const dpcr_span *span, const dpcr_array *in, const dpcr_array *tape,
+                        const dpcr_array *direct, const dpcr_array *last, const dpcr_array *adjoint,
+                        const dpcr_array *first_out) {
+    take_time(span);
+    return chain_adjoint(user, span, in, tape, direct, last, adjoint, first_out);
+}
+
+// The clock tells: some times a second there is a question, and no bit hangs on it.
+static void cancel_is_asked_by_the_clock(void **state) {
+    (void)state;
+    int left = 0;
+    dpcr_context *context = context_that_asks(1, asked_between_steps, &left), *plain = solving_context(1);
+    chain c = tanh_chain(200, 1, 3, DPCR_F64);
+    void *z0 = starts(&c);
+    static const dpcr_method methods[] = {DPCR_METHOD_SEQUENTIAL, DPCR_METHOD_OVERLAP, DPCR_METHOD_NEWTON};
+    for (int k = 0; k < 6; k++) {
+        const dpcr_method method = methods[k / 2];
+        const bool overlaps = method == DPCR_METHOD_OVERLAP;
+        const dpcr_solve_options options = {.size = sizeof options,
+                                            .method = method,
+                                            .chunk = overlaps ? 50 : 0,
+                                            .warm_up = overlaps ? 20 : 0,
+                                            .atol = overlaps ? 10 : 0,  // no chunk runs again
+                                            .max_sweeps = 4,
+                                            .backward = overlaps ? DPCR_SCHEME_OVERLAP : DPCR_SCHEME_SEQUENTIAL};
+        dpcr_steps steps = chain_steps(&c);
+        steps.lanes = 4;
+        steps.flops = k % 2 ? 10 : 0, steps.latency = k % 2 ? 1e-3 : 0;
+        const int back = method != DPCR_METHOD_NEWTON;
+        solved right = solve_steps(plain, &steps, &c, z0, &options, NULL, back);
+        steps.advance = slow_advance, steps.linearise = slow_linearise, steps.adjoint = slow_adjoint;
+        left = 0, evaluated = most_evaluated = 0;
+        solved slow = solve_steps(context, &steps, &c, z0, &options, NULL, back);
+        assert_int_equal(right.status, DPCR_OK);
+        assert_int_equal(slow.status, DPCR_OK);
+        if (most_evaluated > 128)
+            fail_msg("%s: %d ms without a question", dpcr_method_name(method), (int)most_evaluated);
+        assert_memory_equal(slow.z, right.z, solving_bytes(&c) - 64);
+        if (back) assert_memory_equal(slow.lambda, right.lambda, solving_bytes(&c) - 64);
+        solved_free(&slow), solved_free(&right);
+        left = 2;
+        slow = solve_steps(context, &steps, &c, z0, &options, NULL, 0);
+        assert_int_equal(slow.status, DPCR_ERROR_CANCELLED);
+        solved_free(&slow);
+    }
+    free(z0);
+    dpcr_context_destroy(plain);
+    dpcr_context_destroy(context);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(cancel_stops),
@@ -353,6 +433,7 @@ int main(void) {
         cmocka_unit_test(cancel_stops_at_any_question),
         cmocka_unit_test(cancel_stops_within_a_sweep),
         cmocka_unit_test(cancel_stops_whole_evaluations),
+        cmocka_unit_test(cancel_is_asked_by_the_clock),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

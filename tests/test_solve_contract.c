@@ -135,6 +135,21 @@ static void refusals(void **state) {
     refused(context, &steps, &options, DPCR_ERROR_ARGUMENT, "advance");
     steps = good, steps.length = -1;
     refused(context, &steps, &options, DPCR_ERROR_ARGUMENT, "length");
+    double *const told[] = {&steps.flops,
+                            &steps.jacobian_flops,
+                            &steps.latency,
+                            &steps.lane_seconds,
+                            &steps.adjoint_lane_seconds,
+                            &steps.adjoint_latency,
+                            &steps.coarse_flops,
+                            &steps.adjoint_window_seconds,
+                            &steps.weight_bytes,
+                            &steps.gradient_latency,
+                            &steps.gradient_lane_seconds};
+    for (size_t i = 0; i < 3 * sizeof told / sizeof *told; i++) {
+        steps = good, *told[i / 3] = i % 3 ? i % 3 > 1 ? HUGE_VAL : (double)NAN : -60;
+        refused(context, &steps, &options, DPCR_ERROR_ARGUMENT, "wanted 0, unknown, or more");
+    }
     steps = good, steps.dtype = DPCR_U32;
     refused(context, &steps, &options, DPCR_ERROR_ARGUMENT, "uint32");
     steps = good, steps.linearise = NULL;

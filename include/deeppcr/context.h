@@ -28,8 +28,9 @@ typedef struct dpcr_context_options {
     void (*release)(void *user, void *memory);
     void *allocator_user;
     // Called between sweeps, training steps and batches that are evaluated, and some times a second within long ones,
-    // long linear chains and long filters, on the thread that called; non-zero asks to stop (DPCR_ERROR_CANCELLED).
-    // May be NULL.
+    // long linear chains and long filters, on the thread that called, whatever was told of a step; non-zero asks to
+    // stop (DPCR_ERROR_CANCELLED). No callback is interrupted: the first call of advance or adjoint takes one step
+    // where nothing is told of it, the next ones as many as take a twentieth of a second. May be NULL.
     int (*cancel)(void *user);
     void *cancel_user;
 } dpcr_context_options;

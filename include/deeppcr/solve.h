@@ -136,8 +136,9 @@ typedef struct dpcr_steps {
     dpcr_dtype dtype;
     int concurrent;
     dpcr_transition jacobian;  // the exact structure of J; what `linearise` gives
-    double flops;              // of one step and sequence: advance
-    double jacobian_flops;     // linearise, beyond advance
+    // What is told of costs is 0, where it is unknown, or more, and finite.
+    double flops;           // of one step and sequence: advance
+    double jacobian_flops;  // linearise, beyond advance
     double latency;  // seconds that one step of one sequence takes when nothing runs beside it; 0: from the flops
     // Lanes of one sequence that one call of advance (and of adjoint) runs side by side at its best, in vectors or in
     // turn; 0 or 1: one after another. And the seconds a step and lane that such a call takes on one thread; 0: from
@@ -373,7 +374,8 @@ typedef struct dpcr_solve_options {
     int64_t block;         // k of DPCR_METHOD_BLOCK; default 2
     double damping;        // s of DPCR_METHOD_DAMPED, in [0, 1]; default 0.7
     int max_sweeps;   // budget, in evaluations of the whole chain; default 100 (overlap: 3; AUTO: what the loop's time
-                      // affords, so that finishing in order after all costs at most twice the loop)
+                      // affords, so that finishing in order after all costs at most twice the loop; of overlap 2
+                      // all the same, 3 at most)
     int no_fallback;  // non-zero: stop with DPCR_REASON_NOT_CONVERGED instead of finishing in order; behind the locked
                       // steps z is what the last sweep left, and where none came the guess, for STATE the
                       // state before them. Nothing going back, which is then finished in order all the same
@@ -570,7 +572,8 @@ DPCR_API dpcr_status dpcr_solve_enqueue_backward(const dpcr_solve_plan *plan, co
 
 // Tests the caller's callbacks along the loop from z0, over at most its first 24 steps, which must be finite: advance
 // gives the same bits for rows apart, lanes of one step, lanes with a stride and several steps, in place; linearise's f
-// equals advance's to the tolerance; J agrees with differences, to either side where f has a kink; adjoint and jvp
+// equals advance's to the tolerance; J agrees with differences, to either side where f has a kink, jumps nowhere beside
+// the loop's states where `kinks` says none, and changes there at jumps alone where it says affine; adjoint and jvp
 // agree with J, the adjoint loop over many steps with the single ones, and, bit for bit, lanes at once with lanes
 // apart. On disagreement returns DPCR_ERROR_CALLBACK with the first difference in words. Allocates.
 DPCR_API dpcr_status dpcr_steps_check(dpcr_context *context, const dpcr_steps *steps, const dpcr_array *z0,

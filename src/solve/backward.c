@@ -140,8 +140,18 @@ static dpcr_array adjoints_at(const dpcri_stretch *s, int64_t first, int64_t cou
 static void adjoint_part(dpcri_backward *b, const dpcri_stretch *s, int64_t first, int64_t end) {
     if (first >= end) return;
     const dpcr_array carry = dpcri_slice(&b->carry, 0, 1, s->row, s->rows);
-    const dpcr_array adjoints = adjoints_at(s, first, end - first), kept = dpcri_as_steps(&adjoints);
-    dpcri_adjoint_lanes(b, first, 1, 1, end - first, s->row, s->rows, &carry, kept.data ? &kept : NULL, &carry);
+    dpcri_pace pace;
+    dpcri_pace_begin(&pace, b->plan, (double)s->rows, end - first);
+    const int64_t seen = atomic_load_explicit(&b->stretch, memory_order_relaxed);
+    if (seen > pace.steps) pace.steps = seen;
+    for (int64_t left = end - first; left > 0;) {
+        const int64_t count = dpcri_pace_stretch(&pace, left);
+        left -= count;
+        const dpcr_array adjoints = adjoints_at(s, first + left, count), kept = dpcri_as_steps(&adjoints);
+        dpcri_adjoint_lanes(b, first + left, 1, 1, count, s->row, s->rows, &carry, kept.data ? &kept : NULL, &carry);
+        if (b->code != 0 || (left > 0 && dpcri_pace_over(&pace, count) && dpcri_looks_stopped(&b->looks))) return;
+    }
+    atomic_store_explicit(&b->stretch, pace.steps, memory_order_relaxed);
 }
 
 static void gradient_part(dpcri_backward *b, const dpcri_stretch *s, int64_t first, int64_t end) {
@@ -285,11 +295,11 @@ static int64_t gradient_steps(const dpcr_solve_plan *plan) {
 static void for_tasks(dpcri_backward *b, int64_t tasks, void (*task)(void *, int64_t)) {
     const double states = (double)(b->hi - b->lo) * (double)b->plan->steps.batch;
     const double flops = states * (b->plan->steps.flops + b->plan->steps.jacobian_flops);
-    b->stopped = b->stopped || !dpcri_for_tasks_or_stop(b->plan, flops, tasks, task, b);
+    b->stopped = b->stopped || !dpcri_for_tasks_or_stop(b->plan, flops, tasks, task, b) || b->looks.stopped;
 }
 
 static bool asked_to_stop(dpcri_backward *b) {
-    b->stopped = b->stopped || dpcri_cancelled(b->plan->context);
+    b->stopped = b->stopped || b->looks.stopped || dpcri_cancelled(b->plan->context);
     return b->stopped;
 }
 
@@ -498,6 +508,7 @@ dpcr_status dpcr_solve_backward(const dpcr_solve_plan *plan, const dpcr_array *z
     dpcri_backward b = {.plan = plan, .t = {*z0, *z}, .tape = tape, .direct = direct, .lambda_out = lambda};
     b.from_tape =
         steps->gradient_from_tape && plan->options.consume_tape && tape && !lambda && (by_loop(plan) || by_lanes(plan));
+    dpcri_looks_begin(&b.looks, plan);
     carve(plan, &arena, &b.space);
     const int64_t shape[3] = {1, steps->batch, steps->width};
     b.carry = dpcr_array_make(b.space.carry, steps->dtype, 3, shape);

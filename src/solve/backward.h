@@ -25,11 +25,13 @@ typedef struct dpcri_backward {
     dpcr_array lambda;  // [hi - lo][B][w]
     dpcr_array carry;   // [1][B][w]: J_hi^T lambda_hi on the way in, J_lo^T lambda_lo on the way out
     int64_t gradient_piece;
-    bool from_tape;     // no adjoint states are kept: gradient finds what it wants in the tape
-    bool stopped;       // by the caller's cancel function
-    int sweeps;         // overlap: of the window that took most; one more than allowed: finished in order
-    bool in_order;      // of a window some sequence was finished in order
-    atomic_bool loose;  // overlap: adjoints met what is stored within the tolerance, not bit for bit
+    bool from_tape;           // no adjoint states are kept: gradient finds what it wants in the tape
+    bool stopped;             // by the caller's cancel function,
+    dpcri_looks looks;        // asked within a call
+    _Atomic int64_t stretch;  // steps of the loop between two such looks, as the clock has it; 0: not seen yet
+    int sweeps;               // overlap: of the window that took most; one more than allowed: finished in order
+    bool in_order;            // of a window some sequence was finished in order
+    atomic_bool loose;        // overlap: adjoints met what is stored within the tolerance, not bit for bit
     _Atomic int code;
 } dpcri_backward;
 

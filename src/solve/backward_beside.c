@@ -56,8 +56,8 @@ static void run_piece(beside *t, int64_t number) {
 }
 
 static bool goes_on(beside *t) {
-    if (pthread_equal(pthread_self(), t->caller) && dpcri_cancelled(t->b->plan->context))
-        t->over = t->b->stopped = true;
+    const bool asks = pthread_equal(pthread_self(), t->caller);
+    if (asks && (t->b->looks.stopped || dpcri_cancelled(t->b->plan->context))) t->over = t->b->stopped = true;
     if (t->b->code != 0) t->over = true;
     return !t->over;
 }

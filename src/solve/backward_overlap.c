@@ -58,7 +58,6 @@ typedef struct job {
     dpcri_backward *b;
     layout cut;
     const dpcri_row_ops *ops;
-    dpcri_looks looks;  // within a call of chunks, and of what runs again
 } job;
 
 void dpcri_backward_overlap_carve(const dpcr_solve_plan *plan, dpcri_arena *arena, dpcri_backward_space *space) {
@@ -88,15 +87,26 @@ static dpcr_array chunk_adjoints(const job *o, void *data, int64_t c, int64_t co
                         .strides = {each, w, 1}};
 }
 
+// `steps` more of lanes; false: leave out what is left.
+static bool goes_on(job *o, dpcri_pace *pace, int64_t steps) {
+    return !(dpcri_pace_over(pace, steps) && dpcri_looks_stopped(&o->b->looks)) && o->b->code == 0;
+}
+
 // The m steps to the right of chunks [c, c + count). Their adjoints are not wanted: they all go to one place, which the
 // chunk's end takes later.
-static void warm_up(job *o, int64_t c, int64_t count, int64_t m) {
+static bool warm_up(job *o, dpcri_pace *pace, int64_t c, int64_t count, int64_t m) {
     const int64_t batch = o->b->plan->steps.batch;
     const dpcr_array starts = chunk_adjoints(o, o->b->space.starts, c, count, 0, batch);
     const dpcr_array ends = chunk_adjoints(o, o->b->space.ends, c, count, 0, batch);
     dpcr_array nowhere = dpcri_as_lanes(&ends);
-    nowhere.shape[1] = m, nowhere.strides[1] = 0;
-    dpcri_adjoint_lanes(o->b, chunk_start(o, c + 1), count, o->cut.n, m, 0, batch, &starts, &nowhere, &starts);
+    nowhere.strides[1] = 0;
+    for (int64_t left = m, some = 0; left > 0; left -= some) {
+        nowhere.shape[1] = some = dpcri_pace_stretch(pace, left);
+        dpcri_adjoint_lanes(o->b, chunk_start(o, c + 1) + left - some, count, o->cut.n, some, 0, batch, &starts,
+                            &nowhere, &starts);
+        if (!goes_on(o, pace, some)) return false;
+    }
+    return true;
 }
 
 // Run-ups that begin where a sequence has ended begin with what comes in at the window's end, which nothing has
@@ -111,7 +121,7 @@ static void start_past_ends(const job *o, int64_t first, int64_t end, int64_t m)
         }
 }
 
-static void start_chunks(job *o, int64_t first, int64_t end) {
+static bool start_chunks(job *o, dpcri_pace *pace, int64_t first, int64_t end) {
     const int64_t m = o->b->plan->options.backward_warm_up, batch = o->b->plan->steps.batch;
     for (int64_t c = end - 1; c >= first; c--) {
         const int64_t to_end = (o->cut.chunks - 1 - c) * o->cut.n;
@@ -119,40 +129,50 @@ static void start_chunks(job *o, int64_t first, int64_t end) {
             const dpcr_array rest = chunk_adjoints(o, o->b->space.starts, first, c + 1 - first, 0, batch);
             o->ops->fill(&rest, 0);
             if (o->b->plan->steps.ends) start_past_ends(o, first, c + 1, m);
-            warm_up(o, first, c + 1 - first, m);
-            return;
+            return warm_up(o, pace, first, c + 1 - first, m);
         }
         const dpcr_array start = chunk_adjoints(o, o->b->space.starts, c, 1, 0, batch);
         o->ops->copy(&o->b->carry, &start);
-        if (to_end > 0) warm_up(o, c, 1, to_end);  // exact
+        if (to_end > 0 && !warm_up(o, pace, c, 1, to_end)) return false;  // exact
     }
+    return true;
+}
+
+static dpcri_pace pace_of(const job *o, int64_t group, int64_t steps) {
+    const int64_t count = least(o->cut.lanes, o->cut.chunks - group * o->cut.lanes);
+    dpcri_pace pace;
+    dpcri_pace_begin(&pace, o->b->plan, (double)count * (double)o->b->plan->steps.batch, steps);
+    return pace;
 }
 
 static void run_up(void *argument, int64_t group) {
     job *o = argument;
     const int64_t first = group * o->cut.lanes;
-    start_chunks(o, first, first + least(o->cut.lanes, o->cut.chunks - first));
+    dpcri_pace pace = pace_of(o, group, o->b->plan->options.backward_warm_up);
+    start_chunks(o, &pace, first, first + least(o->cut.lanes, o->cut.chunks - first));
 }
 
 static void run_chunks(void *argument, int64_t group) {
     job *o = argument;
+    dpcri_pace pace = pace_of(o, group, o->cut.n);
     const int64_t first = group * o->cut.lanes, count = least(o->cut.lanes, o->cut.chunks - first), n = o->cut.n;
     const int64_t batch = o->b->plan->steps.batch, begin = chunk_start(o, first);
     const dpcr_array starts = chunk_adjoints(o, o->b->space.starts, first, count, 0, batch);
     const dpcr_array ends = chunk_adjoints(o, o->b->space.ends, first, count, 0, batch);
     for (int64_t right = n, steps = 0; right > 0; right -= steps) {
-        if (right < n && (o->b->code != 0 || dpcri_looks_stopped(&o->looks))) return;
-        steps = least(o->looks.steps, right);
+        steps = dpcri_pace_stretch(&pace, right);
         const int64_t lo = begin + right - steps;
         const dpcr_array kept = dpcri_lambda_lanes(o->b, lo, count, n, steps, 0, batch);
         dpcri_adjoint_lanes(o->b, lo, count, n, steps, 0, batch, right == n ? &starts : &ends,
                             o->b->from_tape ? NULL : &kept, &ends);
+        if (!goes_on(o, &pace, steps)) return;
     }
 }
 
 static void first_pass(void *argument, int64_t group) {
-    run_up(argument, group);
-    run_chunks(argument, group);
+    job *o = argument;
+    run_up(o, group);
+    if (!o->b->looks.stopped) run_chunks(o, group);
 }
 
 static double value_at(const void *x, int64_t i, dpcr_dtype dtype) {
@@ -240,7 +260,7 @@ static void retrace(job *o, int64_t first, int64_t count, int64_t b) {
 }
 
 // Chunk c of sequence b again, from its start down to where it meets what is stored; its end then stands too.
-static void rerun_row(job *o, int64_t c, int64_t b) {
+static void rerun_row(job *o, dpcri_pace *pace, int64_t c, int64_t b) {
     const dpcr_steps *steps = &o->b->plan->steps;
     const bool from_tape = o->b->from_tape;
     const int64_t begin = chunk_start(o, c), bytes = steps->width * (int64_t)dpcr_dtype_size(steps->dtype);
@@ -249,14 +269,14 @@ static void rerun_row(job *o, int64_t c, int64_t b) {
     memcpy(spare, at.data, (size_t)bytes);
     at.data = spare;
     for (int64_t hi = begin + o->cut.n; hi > begin; hi -= MEET_STEPS) {
-        const int64_t lo = most(begin, hi - MEET_STEPS), ran = begin + o->cut.n - hi;
-        if (ran > 0 && ran % o->looks.row_steps == 0 && dpcri_looks_stopped(&o->looks)) return;
+        const int64_t lo = most(begin, hi - MEET_STEPS);
         const dpcr_array kept = dpcri_lambda_lanes(o->b, lo, 1, 1, hi - lo, b, 1);
         if (from_tape)
             retrace(o, lo, hi - lo, b);
         else
             memcpy(stored, kept.data, (size_t)bytes);
         dpcri_adjoint_lanes(o->b, lo, 1, 1, hi - lo, b, 1, &at, from_tape ? NULL : &kept, &at);
+        if (!goes_on(o, pace, hi - lo)) return;
         if (!from_tape && close(o, kept.data, stored, b) && lo > begin) return;
     }
     memcpy(chunk_row(o, o->b->space.ends, c, b), spare, (size_t)bytes);
@@ -265,8 +285,11 @@ static void rerun_row(job *o, int64_t c, int64_t b) {
 static void rerun_chunk(void *argument, int64_t c) {
     job *o = argument;
     const int64_t batch = o->b->plan->steps.batch;
+    dpcri_pace pace;
+    dpcri_pace_begin(&pace, o->b->plan, 1, INT64_MAX);
     for (int64_t b = 0; b < batch; b++)
-        if (o->b->space.rerun[c * batch + b] && !o->b->space.given_up[b]) rerun_row(o, c, b);
+        if (o->b->space.rerun[c * batch + b] && !o->b->space.given_up[b] && !o->b->looks.stopped)
+            rerun_row(o, &pace, c, b);
 }
 
 // Whether a chunk of sequence b is to run again.
@@ -283,22 +306,18 @@ static void finish_in_order(void *argument, int64_t b) {
     job *o = argument;
     const dpcr_steps *steps = &o->b->plan->steps;
     double size = 0;
-    int64_t unasked = 0;
     if (!is_open(o, b)) return;
-    for (int64_t c = o->cut.chunks - 2; c >= 0; c--) {
+    dpcri_pace pace;
+    dpcri_pace_begin(&pace, o->b->plan, 1, INT64_MAX);
+    for (int64_t c = o->cut.chunks - 2; c >= 0 && !o->b->looks.stopped; c--) {
         size = larger(o, chunk_row(o, o->b->space.starts, c + 1, b), size);
         size = larger(o, chunk_row(o, o->b->space.ends, c + 1, b), size);
         o->b->space.scale[b] = isfinite(size) ? size : 0;
         const bool marked = o->b->space.rerun[c * steps->batch + b];
         if (check_boundary(o, c, b) && !marked) continue;
-        if (unasked >= o->looks.row_steps) {
-            if (dpcri_looks_stopped(&o->looks)) return;
-            unasked = 0;
-        }
-        unasked += o->cut.n;
         memcpy(chunk_row(o, o->b->space.starts, c, b), chunk_row(o, o->b->space.ends, c + 1, b),
                (size_t)steps->width * dpcr_dtype_size(steps->dtype));
-        rerun_row(o, c, b);
+        rerun_row(o, &pace, c, b);
     }
 }
 
@@ -308,26 +327,27 @@ void dpcri_backward_overlap(dpcri_backward *b) {
     job o = {.b = b, .cut = layout_of(plan, b->lo, b->hi), .ops = dpcri_row_ops_of(plan->steps.dtype)};
     const double flops = (double)(b->hi - b->lo) * (double)batch * plan->steps.flops;
     o.cut.lanes = dpcri_overlap_lanes(&plan->steps, o.cut.chunks, dpcr_context_threads(plan->context));
-    dpcri_looks_begin(&o.looks, plan, o.cut.lanes);
     dpcri_adjoint_range(b, o.cut.right, b->hi, 0, batch);
+    b->stopped = b->looks.stopped;
+    if (b->stopped) return;
     if (o.cut.right > o.cut.from) {
         const int64_t groups = (o.cut.chunks + o.cut.lanes - 1) / o.cut.lanes;
         memset(b->space.given_up, 0, (size_t)batch);
         b->stopped = (b->from_tape && !dpcri_for_tasks_or_stop(plan, flops, groups, run_up, &o)) ||
                      !dpcri_for_tasks_or_stop(plan, flops, groups, b->from_tape ? run_chunks : first_pass, &o) ||
-                     o.looks.stopped;
+                     b->looks.stopped;
         if (b->stopped) return;
         bool bad = check_boundaries(&o);
         int sweeps = 1;
         for (; bad && sweeps < SWEEPS && b->code == 0; sweeps++) {
             // The last chunk began with the chain's own end, and has no mark.
-            b->stopped = !dpcri_for_tasks_or_stop(plan, flops, o.cut.chunks - 1, rerun_chunk, &o) || o.looks.stopped;
+            b->stopped = !dpcri_for_tasks_or_stop(plan, flops, o.cut.chunks - 1, rerun_chunk, &o) || b->looks.stopped;
             if (b->stopped) return;
             bad = check_boundaries(&o);
         }
         bad = bad || any_given_up(&o);
         if (bad && b->code == 0)
-            b->stopped = !dpcri_for_tasks_or_stop(plan, flops, batch, finish_in_order, &o) || o.looks.stopped;
+            b->stopped = !dpcri_for_tasks_or_stop(plan, flops, batch, finish_in_order, &o) || b->looks.stopped;
         if (b->stopped) return;
         b->in_order = b->in_order || bad;
         b->sweeps = (int)most(bad ? SWEEPS + 1 : sweeps, b->sweeps);

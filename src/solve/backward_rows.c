@@ -21,7 +21,7 @@ static void block_back(void *argument, int64_t task) {
     dpcri_backward *b = argument;
     const int64_t row = task * b->plan->back_block, left = b->plan->steps.batch - row;
     const int64_t rows = left < b->plan->back_block ? left : b->plan->back_block;
-    for (int64_t hi = b->hi, lo; hi > b->lo && b->code == 0; hi = lo) {
+    for (int64_t hi = b->hi, lo; hi > b->lo && b->code == 0 && !b->looks.stopped; hi = lo) {
         lo = window_below(b, hi);
         const dpcri_stretch s = {.lo = lo, .hi = hi, .row = row, .rows = rows};
         dpcri_adjoint_stretch(b, &s);
@@ -62,7 +62,8 @@ static dpcr_array adjoints_of(const dpcri_backward *b, int64_t lo, int64_t hi) {
 }
 
 static bool goes_on(parts *p) {
-    if (pthread_equal(pthread_self(), p->caller) && dpcri_cancelled(p->b->plan->context)) p->stopped = true;
+    const bool asks = pthread_equal(pthread_self(), p->caller);
+    if (p->b->looks.stopped || (asks && dpcri_cancelled(p->b->plan->context))) p->stopped = true;
     return p->b->code == 0 && !p->stopped;
 }
 

@@ -3,8 +3,10 @@
 // side,
 //     d_t = |a_t - b_t| / max(1, |a_t|)       rate = (mean log d_t - mean log d_0) / t
 // until they agree bit for bit at every place or the budget of steps is spent; from the worst place the steps to a
-// tolerance. Where they have not met, a second pair, sqrt(eps) apart, gives the tangent's growth (the largest Lyapunov
-// exponent over these steps), which tells a chain that keeps its past from a chaotic one.
+// tolerance. Where states go on growing, d falls while |a - b| stays as it is, and not as an exponential: where growth
+// is most of the fall the rate is that of |a - b| itself. Where they have not met, a second pair, sqrt(eps) apart,
+// gives the tangent's growth (the largest Lyapunov exponent over these steps), which tells a chain that keeps its past
+// from a chaotic one.
 //
 // Scouts go first, a pair at a few places: where they see that the past stays longer than could be of use, the near
 // pair follows at once, and if that shrinks no more than they did, all places are left alone.
@@ -49,8 +51,9 @@ typedef struct probe {
     int64_t evaluations;
     int code;                   // negative: the callback aborted with it
     double mean, worst, least;  // of log d over places and rows
+    double size;                // the mean of log max(1, |a|) over them
     double apart;               // the largest distance beside the states' own size
-    bool equal, finite;
+    bool equal, finite, grows;
 } probe;
 
 const char *dpcri_memory_name(dpcri_memory memory) {
@@ -104,13 +107,19 @@ static void set_starts(const probe *p, const dpcr_array *z0, bool near) {
             }
 }
 
+static double size_of(const dpcr_array *array, int64_t place, int64_t row) {
+    double size = 1;
+    for (int64_t i = 0; i < array->shape[2]; i++) size = fmax(size, fabs(get(array, place, row, i)));
+    return size;
+}
+
 // Whether a sequence that has ended by then only keeps what it has.
 static bool is_past(const probe *p, int64_t place, int64_t row) {
     return p->steps->ends && place * p->stride + p->reach > p->steps->ends[p->row + row];
 }
 
 static void measure_distances(probe *p) {
-    double sum = 0;
+    double sum = 0, sizes = 0;
     int64_t count = 0;
     p->worst = -HUGE_VAL, p->least = HUGE_VAL, p->apart = 0;
     p->equal = p->finite = true;
@@ -122,6 +131,7 @@ static void measure_distances(probe *p) {
             p->finite = p->finite && distance < HUGE_VAL;  // a NaN is not
             p->equal = p->equal && p->ops->close(x, y, p->steps->width, 0, 0);
             sum += distance;
+            sizes += log(size_of(&p->a, c, r));
             count++;
             p->worst = fmax(p->worst, distance);
             p->apart = fmax(p->apart, p->ops->apart(x, y, p->steps->width));
@@ -129,6 +139,7 @@ static void measure_distances(probe *p) {
         }
     p->finite = p->finite && count > 0;
     p->mean = sum / (double)(count > 0 ? count : 1);
+    p->size = sizes / (double)(count > 0 ? count : 1);
 }
 
 // n more steps of all starts; false: the callback aborts, or somebody asked to stop.
@@ -155,19 +166,28 @@ static int64_t block_of(int64_t done) { return done < FEW_STEPS ? 4 : 16; }
 // use to a chain that does not ask for bits.
 static bool bits_are_near(const probe *p, int64_t within) { return p->bits || within == 0 || p->done < soon(within); }
 
+// `grown`: the mean logarithm by which settled states grow a step. What they win beside a distance that stays is no
+// forgetting, and what began elsewhere is as far off as they have grown.
+static void allow_for_growth(probe *p, double grown, dpcri_contraction *c) {
+    p->grows = c->rate < 0 && grown > -c->rate / 2;
+    if (!p->grows) return;
+    c->rate += grown;
+    c->within = 0;
+}
+
 // Follows the pair that is O(1) apart. False: the callback aborts.
 static bool follow(probe *p, double tolerance, int64_t most, dpcri_contraction *c) {
     measure_distances(p);
     const double floor = log(32 * epsilon(p->steps->dtype));
-    double first = p->mean, first_at = 0, last = first, last_at = 0, sunk_at = 0;
+    double first = p->mean, first_at = 0, last = first, last_at = 0, sunk_at = 0, settled = 0, size = 0;
     while (p->done < most && !p->equal && bits_are_near(p, c->within)) {
         const int64_t block = block_of(p->done), left = most - p->done;
         if (!run(p, block < left ? block : left)) return false;
         if (!p->finite) return true;
         if (p->worst < floor && p->apart > SHRUNK) break;  // never nearer beside their size
         if (p->least > floor && sunk_at == 0) {            // above the rounding noise everywhere
-            last = p->mean, last_at = (double)p->done;
-            if (p->done == SETTLING) first = last, first_at = last_at;
+            last = p->mean, last_at = (double)p->done, size = p->size;
+            if (p->done == SETTLING) first = last, first_at = last_at, settled = size;
         } else if (sunk_at == 0) {
             sunk_at = (double)p->done;
         }
@@ -180,6 +200,7 @@ static bool follow(probe *p, double tolerance, int64_t most, dpcri_contraction *
         c->rate = (last - first) / (last_at - first_at);
     else if (sunk_at > first_at)
         c->rate = (floor - first) / (sunk_at - first_at);
+    if (first_at > 0 && last_at > first_at) allow_for_growth(p, (size - settled) / (last_at - first_at), c);
     return true;
 }
 
@@ -240,7 +261,7 @@ static dpcri_memory judge(probe *p, const dpcr_array *z0, double tolerance, int6
     }
     // The worst place decides: one that has not come nearer (another basin) may never do.
     if (c->rate > -neutral_rate || worst > -0.5) {
-        if (c->rate > -neutral_rate) c->rate = tangent;
+        if (c->rate > -neutral_rate && !p->grows) c->rate = tangent;
         return DPCRI_MEMORY_KEEPS;
     }
     c->within = steps_until(c->steps, worst, log(tolerance), c->rate);

@@ -172,17 +172,27 @@ static void note(overlap *o, int code) {
     if (code < 0) o->code = code;
 }
 
-// Warm-up of chunks [first, first + count), `stride` apart, all of which begin at least m steps into the chain.
-static void warm_up(overlap *o, int64_t first, int64_t count, int64_t stride, int64_t m) {
-    const dpcr_steps *steps = &o->plan->steps;
-    dpcr_array guess = dpcri_inputs(&o->run->t, 0, count, 0, steps->batch);
-    guess.strides[0] = 0;
-    const dpcr_array starts = chunk_states(o, o->space.starts, first, count, 0, steps->batch);
-    const dpcr_span span = dpcri_span(chunk_start(&o->cut, first) - m, count, stride, m, 0, steps->batch);
-    note(o, dpcri_advance(steps, &span, &guess, NULL, &starts, NULL));
+// `steps` more of lanes; false: leave out what is left.
+static bool goes_on(overlap *o, dpcri_pace *pace, int64_t steps) {
+    return !(dpcri_pace_over(pace, steps) && dpcri_looks_stopped(&o->looks)) && o->code >= 0;
 }
 
-static void start_chunks(overlap *o, int64_t first, int64_t end, int64_t stride) {
+// Warm-up of chunks [first, first + count), `stride` apart, all of which begin at least m steps into the chain.
+static bool warm_up(overlap *o, dpcri_pace *pace, int64_t first, int64_t count, int64_t stride, int64_t m) {
+    const dpcr_steps *steps = &o->plan->steps;
+    const dpcr_array starts = chunk_states(o, o->space.starts, first, count, 0, steps->batch);
+    dpcr_array in = dpcri_inputs(&o->run->t, 0, count, 0, steps->batch);
+    in.strides[0] = 0;
+    for (int64_t left = m, some = 0; left > 0; left -= some, in = starts) {
+        some = dpcri_pace_stretch(pace, left);
+        const dpcr_span span = dpcri_span(chunk_start(&o->cut, first) - left, count, stride, some, 0, steps->batch);
+        note(o, dpcri_advance(steps, &span, &in, NULL, &starts, NULL));
+        if (!goes_on(o, pace, some)) return false;
+    }
+    return true;
+}
+
+static bool start_chunks(overlap *o, dpcri_pace *pace, int64_t first, int64_t end, int64_t stride) {
     const int64_t m = o->plan->options.warm_up;
     for (int64_t c = first; c < end; c++) {
         const int64_t begin = chunk_start(&o->cut, c);
@@ -191,12 +201,12 @@ static void start_chunks(overlap *o, int64_t first, int64_t end, int64_t stride)
             const dpcr_array start = chunk_states(o, o->space.starts, 0, 1, 0, o->plan->steps.batch);
             o->ops->copy(&z0, &start);
         } else if (begin < m) {
-            warm_up(o, c, 1, stride, begin);  // reaches back to z0: exact
+            if (!warm_up(o, pace, c, 1, stride, begin)) return false;  // reaches back to z0: exact
         } else {
-            warm_up(o, c, end - c, stride, m);
-            return;
+            return warm_up(o, pace, c, end - c, stride, m);
         }
     }
+    return true;
 }
 
 // The tape of `count` steps from `first` on, as one lane of them; data NULL where none is wanted. It is written with
@@ -225,17 +235,19 @@ static void run_lanes(overlap *o, int64_t group, int64_t chunk, int64_t lanes, i
 }
 
 // The remainder of the very last chunk, from its whole steps' end; so many steps a sequence.
-static int64_t run_remainder(overlap *o, int64_t row, int64_t rows) {
+static int64_t run_remainder(overlap *o, dpcri_pace *pace, int64_t row, int64_t rows) {
     const dpcr_steps *steps = &o->plan->steps;
     const int64_t last = o->cut.chunks - 1, from = chunk_start(&o->cut, last) + group_steps(&o->cut, o->cut.groups - 1);
-    if (from >= steps->length) return 0;
-    const dpcr_array in = dpcri_inputs(&o->run->t, from, 1, row, rows);
-    const dpcr_array z = dpcri_outputs(&o->run->t, from, steps->length - from, row, rows);
-    const dpcr_array states = dpcri_as_steps(&z);
-    const dpcr_array tape = tape_of(o, from, steps->length - from, row, rows);
-    const dpcr_span span = dpcri_span(from, 1, 1, steps->length - from, row, rows);
-    note(o, dpcri_advance(steps, &span, &in, &states, NULL, tape.data ? &tape : NULL));
-    return steps->length - from;
+    for (int64_t l = from, count = 0; l < steps->length; l += count) {
+        count = dpcri_pace_stretch(pace, steps->length - l);
+        const dpcr_array in = dpcri_inputs(&o->run->t, l, 1, row, rows);
+        const dpcr_array z = dpcri_outputs(&o->run->t, l, count, row, rows), states = dpcri_as_steps(&z);
+        const dpcr_array tape = tape_of(o, l, count, row, rows);
+        const dpcr_span span = dpcri_span(l, 1, 1, count, row, rows);
+        note(o, dpcri_advance(steps, &span, &in, &states, NULL, tape.data ? &tape : NULL));
+        if (!goes_on(o, pace, count)) break;
+    }
+    return most(steps->length - from, 0);
 }
 
 static void first_pass(void *argument, int64_t task) {
@@ -244,16 +256,18 @@ static void first_pass(void *argument, int64_t task) {
     const int64_t each = (all + o->parts - 1) / o->parts, lanes = least(each, all - part * each);
     const int64_t first = group * o->cut.lanes + part * each, n = group_steps(&o->cut, group);
     if (lanes <= 0) return;
-    start_chunks(o, first, first + lanes, n);
+    dpcri_pace pace;
+    dpcri_pace_begin(&pace, o->plan, (double)lanes * (double)o->plan->steps.batch, n + o->plan->options.warm_up);
+    if (!start_chunks(o, &pace, first, first + lanes, n)) return;
     dpcr_array in = chunk_states(o, o->space.starts, first, lanes, 0, o->plan->steps.batch);
     for (int64_t k = 0, count = 0; k < n; k += count) {
-        if (k > 0 && (o->code < 0 || dpcri_looks_stopped(&o->looks))) return;
-        count = least(o->looks.steps, n - k);
+        count = dpcri_pace_stretch(&pace, n - k);
         run_lanes(o, group, first, lanes, 0, o->plan->steps.batch, &in, k, count);
+        if (!goes_on(o, &pace, count)) return;
         in = dpcri_outputs(&o->run->t, chunk_start(&o->cut, first) + k + count - 1, lanes, 0, o->plan->steps.batch);
         in.strides[0] *= n;
     }
-    if (first + lanes == o->cut.chunks) run_remainder(o, 0, o->plan->steps.batch);
+    if (first + lanes == o->cut.chunks) run_remainder(o, &pace, 0, o->plan->steps.batch);
 }
 
 static void *at(const dpcr_array *array, int64_t first, int64_t row) {
@@ -316,14 +330,13 @@ static void note_meeting(overlap *o, int64_t c, int64_t b, const void *z) {
 typedef enum meeting { WITHIN_TOLERANCE, IN_BITS, NOWHERE } meeting;
 
 // Runs chunk c of sequence b again from starts[c], stopping where it meets what is stored, if it may.
-static void rerun_row(overlap *o, int64_t c, int64_t b, meeting stop) {
+static void rerun_row(overlap *o, dpcri_pace *pace, int64_t c, int64_t b, meeting stop) {
     const dpcr_steps *steps = &o->plan->steps;
     const size_t bytes = (size_t)steps->width * dpcr_dtype_size(steps->dtype);
     const dpcr_array ends = chunk_states(o, o->space.ends, c, 1, b, 1);
     dpcr_array in = chunk_states(o, o->space.starts, c, 1, b, 1);
     const int64_t begin = chunk_start(&o->cut, c);
     for (int64_t l = begin; l < chunk_end(o, c); l += MEET_STEPS) {
-        if (l > begin && (l - begin) % o->looks.row_steps == 0 && dpcri_looks_stopped(&o->looks)) return;
         const int64_t count = l + MEET_STEPS < chunk_end(o, c) ? MEET_STEPS : chunk_end(o, c) - l;
         const dpcr_array z = dpcri_outputs(&o->run->t, l, count, b, 1), states = dpcri_as_steps(&z);
         const dpcr_array tape = tape_of(o, l, count, b, 1);
@@ -331,6 +344,7 @@ static void rerun_row(overlap *o, int64_t c, int64_t b, meeting stop) {
         memcpy(ends.data, at(&z, count - 1, 0), bytes);
         note(o, dpcri_advance(steps, &span, &in, &states, NULL, tape.data ? &tape : NULL));
         atomic_fetch_add_explicit(&o->rerun_steps, count, memory_order_relaxed);
+        if (!goes_on(o, pace, count)) return;
         const void *const now = at(&z, count - 1, 0);
         if (stop == IN_BITS && same_bits(now, ends.data, bytes)) return;
         if (stop == WITHIN_TOLERANCE && joins(o, ends.data, now, begin, l + count - 1, b)) {
@@ -359,18 +373,18 @@ static bool all_close(const overlap *o, const dpcr_array *x, const dpcr_array *y
 
 // All chunks of a group of one sequence again, side by side, until all have met what is stored. Good ones repeat their
 // own bits.
-static void rerun_lanes(overlap *o, int64_t group, int64_t b) {
+static void rerun_lanes(overlap *o, dpcri_pace *pace, int64_t group, int64_t b) {
     const int64_t first = group * o->cut.lanes, n = group_steps(&o->cut, group), lanes = group_lanes(&o->cut, group);
     const int64_t begin = chunk_start(&o->cut, first);
     const dpcr_array ends = chunk_states(o, o->space.ends, first, lanes, b, 1);
     dpcr_array in = chunk_states(o, o->space.starts, first, lanes, b, 1);
     for (int64_t k = 0; k < n; k += MEET_STEPS) {
-        if (k > 0 && k % o->looks.steps == 0 && dpcri_looks_stopped(&o->looks)) return;
         const int64_t count = least(MEET_STEPS, n - k);
         const dpcr_array last = across(o, group, begin + k + count - 1, b);
         o->ops->copy(&last, &ends);
         run_lanes(o, group, first, lanes, b, 1, &in, k, count);
         atomic_fetch_add_explicit(&o->rerun_steps, count * lanes, memory_order_relaxed);
+        if (!goes_on(o, pace, count)) return;
         if (all_close(o, &last, &ends, begin, begin + k + count - 1, n, b)) {
             for (int64_t c = 0; c < lanes; c++) note_meeting(o, first + c, b, at(&last, c, 0));
             return;
@@ -378,7 +392,7 @@ static void rerun_lanes(overlap *o, int64_t group, int64_t b) {
         in = last;
     }
     if (group == o->cut.groups - 1)
-        atomic_fetch_add_explicit(&o->rerun_steps, run_remainder(o, b, 1), memory_order_relaxed);
+        atomic_fetch_add_explicit(&o->rerun_steps, run_remainder(o, pace, b, 1), memory_order_relaxed);
     for (int64_t c = 0; c < lanes; c++) *met_of(o, first + c, b) = 0;
 }
 
@@ -386,15 +400,18 @@ static void rerun_lanes(overlap *o, int64_t group, int64_t b) {
 static void rerun_group(void *argument, int64_t group) {
     overlap *o = argument;
     const int64_t batch = o->plan->steps.batch, first = group * o->cut.lanes, lanes = group_lanes(&o->cut, group);
-    for (int64_t b = 0; b < batch; b++) {
+    dpcri_pace beside, alone;
+    dpcri_pace_begin(&beside, o->plan, (double)lanes, INT64_MAX);
+    dpcri_pace_begin(&alone, o->plan, 1, INT64_MAX);
+    for (int64_t b = 0; b < batch && !o->looks.stopped; b++) {
         int64_t bad = 0;
         for (int64_t c = first; c < first + lanes; c++) bad += o->space.rerun[c * batch + b];
         if (bad * FEW > lanes) {
-            rerun_lanes(o, group, b);
+            rerun_lanes(o, &beside, group, b);
             continue;
         }
-        for (int64_t c = first; c < first + lanes && bad > 0; c++)
-            if (o->space.rerun[c * batch + b]) rerun_row(o, c, b, WITHIN_TOLERANCE);
+        for (int64_t c = first; c < first + lanes && bad > 0 && !o->looks.stopped; c++)
+            if (o->space.rerun[c * batch + b]) rerun_row(o, &alone, c, b, WITHIN_TOLERANCE);
     }
 }
 
@@ -472,21 +489,16 @@ static bool check_boundaries(overlap *o) {
 // been carried on since. Chunks that join are left as they are.
 static void finish_row(void *argument, int64_t b) {
     overlap *o = argument;
-    int64_t unasked = 0;
     if (o->run->front[b] >= o->plan->steps.length) return;
-    for (int64_t c = 1; c < o->cut.chunks; c++) {
+    dpcri_pace pace;
+    dpcri_pace_begin(&pace, o->plan, 1, INT64_MAX);
+    for (int64_t c = 1; c < o->cut.chunks && !o->looks.stopped; c++) {
         const int64_t begin = chunk_start(&o->cut, c);
         if (begin >= own_steps(o, b)) return;
         if (begin < o->run->front[b]) continue;
         const bool near = *met_of(o, c, b) > 0;
-        if (!starts_there(o, c, b) || near || o->space.rerun[c * o->plan->steps.batch + b]) {
-            if (unasked >= o->looks.row_steps) {
-                if (dpcri_looks_stopped(&o->looks)) return;
-                unasked = 0;
-            }
-            unasked += chunk_end(o, c) - begin;
-            rerun_row(o, c, b, near ? NOWHERE : IN_BITS);
-        }
+        if (!starts_there(o, c, b) || near || o->space.rerun[c * o->plan->steps.batch + b])
+            rerun_row(o, &pace, c, b, near ? NOWHERE : IN_BITS);
     }
 }
 
@@ -633,7 +645,7 @@ dpcr_status dpcri_solve_overlap(dpcri_run *run) {
     for (int64_t i = 0; i < o.cut.chunks * steps->batch; i++) o.space.met[i] = 0;
     const int64_t call = dpcri_overlap_lanes(steps, o.cut.chunks, dpcr_context_threads(plan->context));
     o.parts = (least(o.cut.lanes, o.cut.chunks) + call - 1) / call;
-    dpcri_looks_begin(&o.looks, plan, call);
+    dpcri_looks_begin(&o.looks, plan);
     bool stopped = !dpcri_for_tasks_or_stop(plan, flops, o.cut.groups * o.parts, first_pass, &o) || o.looks.stopped;
     run->report->evaluations += (steps->length + run_ups(&o)) * steps->batch;
     int sweeps = 1;

@@ -121,10 +121,12 @@ static int run_stretch(parareal *p, int64_t from, const dpcr_array *in, int64_t 
 static int run_rows(parareal *p, int64_t first, int64_t lanes, int64_t steps, int64_t row, int64_t rows) {
     const int64_t begin = first * p->n;
     dpcr_array in = dpcri_slice(&p->u, first, lanes, row, rows);
+    dpcri_pace pace;
     int code = 0;
-    for (int64_t at = 0; at < steps && code >= 0; at += p->looks.steps) {
-        if (at > 0 && dpcri_looks_stopped(&p->looks)) return code;
-        const int64_t count = steps - at < p->looks.steps ? steps - at : p->looks.steps;
+    dpcri_pace_begin(&pace, p->run->plan, (double)lanes * (double)rows, steps);
+    for (int64_t at = 0, count = 0; at < steps && code >= 0; at += count) {
+        if (at > 0 && dpcri_pace_over(&pace, count) && dpcri_looks_stopped(&p->looks)) return code;
+        count = dpcri_pace_stretch(&pace, steps - at);
         code = run_stretch(p, begin + at, &in, lanes, count, row, rows);
         in = dpcri_outputs(&p->run->t, begin + at + count - 1, lanes, row, rows);
         in.strides[0] = p->n * p->run->t.z.strides[0];
@@ -158,7 +160,7 @@ static dpcr_status run_chunks(parareal *p, int64_t first) {
     p->at = first;
     for (int64_t b = 0; b < p->steps->batch; b++) rows += p->active[b];
     dpcri_lap(p->run);
-    dpcri_looks_begin(&p->looks, p->run->plan, p->steps->concurrent ? 1 : p->chunks - first);
+    dpcri_looks_begin(&p->looks, p->run->plan);
     bool stopped = false;
     if (p->steps->concurrent) {
         stopped = !dpcri_for_tasks_or_stop(p->run->plan, flops, p->chunks - first, run_task, p);

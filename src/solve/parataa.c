@@ -364,7 +364,9 @@ static dpcr_status sweep(parataa *p) {
     dpcri_run *run = p->run;
     const double rows = (double)p->rows, own = own_flops * (double)p->steps->width;
     dpcri_watch watch;
-    p->watch = dpcri_watch_begin(&watch, p->plan->context, (double)(p->hi - p->lo) * rows * (p->steps->flops + own));
+    const double states = (double)(p->hi - p->lo) * rows,
+                 flops = dpcri_flops_to_watch(p->steps, states * p->steps->flops);
+    p->watch = dpcri_watch_begin(&watch, p->plan->context, flops + states * own);
     p->look = dpcri_watch_steps(own);
     for (int64_t b = p->row; b < p->row + p->rows; b++)
         if (p->active[b]) fill_entering(p, b);

@@ -87,6 +87,24 @@ static dpcr_status check_steps(const dpcr_steps *steps, bool on_device, dpcr_err
         !dpcri_mul(count, 8, &count))
         return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "solve: tape_values is %lld, wanted 0 or more that fit",
                           (long long)steps->tape_values);
+    const struct {
+        const char *name;
+        double value;
+    } told[] = {{"flops", steps->flops},
+                {"jacobian_flops", steps->jacobian_flops},
+                {"coarse_flops", steps->coarse_flops},
+                {"latency", steps->latency},
+                {"lane_seconds", steps->lane_seconds},
+                {"adjoint_latency", steps->adjoint_latency},
+                {"adjoint_lane_seconds", steps->adjoint_lane_seconds},
+                {"adjoint_window_seconds", steps->adjoint_window_seconds},
+                {"gradient_latency", steps->gradient_latency},
+                {"gradient_lane_seconds", steps->gradient_lane_seconds},
+                {"weight_bytes", steps->weight_bytes}};
+    for (size_t i = 0; i < sizeof told / sizeof *told; i++)
+        if (!(told[i].value >= 0 && told[i].value < HUGE_VAL))
+            return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "solve: %s is %g, wanted 0, unknown, or more, and finite",
+                              told[i].name, told[i].value);
     if (steps->lanes > INT32_MAX)
         return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "solve: lanes is %lld, wanted at most %lld",
                           (long long)steps->lanes, (long long)INT32_MAX);

@@ -29,6 +29,8 @@ enum {
     FEWEST_SWEEPS = 2,       // of picard and its relatives
     FEWEST_WARM_UP = 24,     // of networks that forget
     TRIED_SWEEPS = 100000,   // at most told of a trial
+    OVERLAP_SWEEPS = 3,      // overlap's default,
+    FEWEST_OVERLAP = 2,      // and what it has at least: a place that forgets late costs one more
     MEASURED_WITHIN = 4      // times the best prediction: what is worth a measurement
 };
 static const double beside_other = 1.5;  // as much behind the loop alone a way may be ahead beside the other way
@@ -386,10 +388,16 @@ static const dpcr_candidate *pick(const dpcri_outlook *o, const dpcri_list *l) {
 }
 
 // max_sweeps counts evaluations of the chain: what has to be finished in order after all then costs at most twice the
-// loop.
+// loop; of overlap, which may run its chunks again once whatever that costs, 2.6 times (known_doubt).
 static double afforded(const dpcri_outlook *o, const dpcr_candidate *c, double loop) {
     const bool whole = c->method == DPCR_METHOD_PICARD || c->method == DPCR_METHOD_PARATAA;
     return loop / (whole ? dpcri_cost_evaluation(o) : dpcri_candidate_seconds(c) / fmax(1, c->sweeps));
+}
+
+static int budget(const dpcri_outlook *o, const dpcr_candidate *c, double loop) {
+    const double sweeps = afforded(o, c, loop);
+    if (c->method == DPCR_METHOD_OVERLAP) return (int)fmin(fmax(floor(sweeps), FEWEST_OVERLAP), OVERLAP_SWEEPS);
+    return (int)fmin(fmax(ceil(sweeps), 1), 1000);
 }
 
 // What a measurement allowed is kept with it: the same plan, and the same bits, when it is known.
@@ -402,8 +410,8 @@ static void take_forward(dpcr_solve_plan *plan, const dpcri_outlook *o, dpcri_kn
     if (c->chunk) options->chunk = c->chunk;
     if (c->warm_up) options->warm_up = c->warm_up;
     options->join_tolerance = dpcri_join_tolerance(o, c);
-    if (options->max_sweeps > 0 || c->method == DPCR_METHOD_OVERLAP) return;
-    if (known->max_sweeps == 0) known->max_sweeps = (int)fmin(fmax(ceil(afforded(o, c, loop)), 1), 1000);
+    if (options->max_sweeps > 0) return;
+    if (known->max_sweeps == 0) known->max_sweeps = budget(o, c, loop);
     options->max_sweeps = known->max_sweeps;
 }
 

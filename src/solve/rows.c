@@ -85,43 +85,89 @@ typedef struct watched {
     const dpcr_solve_plan *plan;
     void (*task)(void *, int64_t);
     void *argument;
-    int64_t every;     // tasks between two questions
+    int64_t every;     // tasks between two questions, at most
     pthread_t caller;  // cancel functions are asked on the thread that called
+    double asked;      // when; the caller's alone
     _Atomic int stopped;
 } watched;
 
+static const double between = 0.05;  // seconds from question to question, as far as the clock has a say
+
+// By number, or where tasks take longer than was told.
+static bool is_due(watched *w, int64_t i) {
+    const double now = dpcri_seconds();
+    if (i % w->every != 0 && now - w->asked < between) return false;
+    w->asked = now;
+    return true;
+}
+
 static void watched_task(void *argument, int64_t i) {
     watched *w = argument;
-    if (i % w->every == 0 && pthread_equal(pthread_self(), w->caller) && dpcri_cancelled(w->plan->context))
+    if (pthread_equal(pthread_self(), w->caller) && is_due(w, i) && dpcri_cancelled(w->plan->context))
         atomic_store(&w->stopped, 1);
     if (!atomic_load_explicit(&w->stopped, memory_order_relaxed)) w->task(w->argument, i);
+}
+
+double dpcri_flops_to_watch(const dpcr_steps *steps, double flops) {
+    const double seconds = 1e-3;
+    return !(steps->flops > 0) || flops / steps->flops * steps->latency >= seconds ? HUGE_VAL : flops;
 }
 
 bool dpcri_for_tasks_or_stop(const dpcr_solve_plan *plan, double flops, int64_t tasks, void (*task)(void *, int64_t),
                              void *argument) {
     const double worth = 1e7, least = 10 * worth;  // flops that take some hundred times as long as a question
-    if (flops < least) {
+    const double clock = 1e6;                      // or as often by the clock, where nobody hears of it before
+    if (!dpcri_cancels(plan->context) || dpcri_flops_to_watch(&plan->steps, flops) < clock) {
         dpcri_for_tasks(plan, flops, tasks, task, argument);
         return true;
     }
     const double each = flops / (double)tasks;
-    watched w = {.plan = plan, .task = task, .argument = argument, .caller = pthread_self()};
-    w.every = each < worth ? (int64_t)(worth / each) : 1;
+    watched w = {.plan = plan, .task = task, .argument = argument, .caller = pthread_self(), .asked = dpcri_seconds()};
+    w.every = flops < least ? INT64_MAX : each < worth ? (int64_t)(worth / each) : 1;
     dpcri_for_tasks(plan, flops, tasks, watched_task, &w);
     return !atomic_load(&w.stopped);
 }
 
-int64_t dpcri_steps_between_looks(double flops) {
-    const double steps = flops > 0 ? 2e8 / flops : 1e9;
-    return steps < DPCRI_LOOK_STEPS ? DPCRI_LOOK_STEPS : steps > 1e9 ? (int64_t)1e9 : (int64_t)steps;
+enum { MOST_AT_FIRST = 1 << 14, MOST_BETWEEN = 1000000000, FASTER = 8 };
+
+static int64_t within(double steps, int64_t least, int64_t most) {
+    return steps < (double)least ? least : steps < (double)most ? (int64_t)steps : most;
 }
 
-void dpcri_looks_begin(dpcri_looks *looks, const dpcr_solve_plan *plan, int64_t lanes) {
-    const double flops = (double)lanes * (double)plan->steps.batch * plan->steps.flops;
+// By flops some tenths of a second on one slow thread, at first far fewer: short chains of steps that are what was told
+// of them are run at once. Of steps of which nothing was told, one.
+void dpcri_pace_begin(dpcri_pace *pace, const dpcr_solve_plan *plan, double sequences, int64_t steps) {
+    const dpcr_steps *s = &plan->steps;
+    const double flops = sequences * s->flops, latency = sequences * fmax(s->latency, s->adjoint_latency);
+    pace->ran = 0;
+    pace->most = pace->steps = within(flops > 0 ? 2e8 / flops : MOST_BETWEEN, DPCRI_LOOK_STEPS, MOST_BETWEEN);
+    pace->began = -1;
+    if (!dpcri_cancels(plan->context)) return;
+    pace->steps = within(flops > 0 ? 4e7 / flops : 1, 1, MOST_AT_FIRST);
+    if (latency * (double)pace->steps > between) pace->steps = within(between / latency, 1, MOST_AT_FIRST);
+    if (pace->steps < steps) pace->began = dpcri_seconds();
+}
+
+int64_t dpcri_pace_stretch(const dpcri_pace *pace, int64_t left) {
+    return left < pace->steps - pace->ran ? left : pace->steps - pace->ran;
+}
+
+bool dpcri_pace_over(dpcri_pace *pace, int64_t steps) {
+    pace->ran += steps;
+    if (pace->ran < pace->steps) return false;
+    if (pace->began >= 0) {
+        const double now = dpcri_seconds(), ran = (double)pace->ran, taken = now - pace->began;
+        const double fit = taken > between / FASTER ? ran * (between / taken) : FASTER * ran;
+        pace->steps = within(fit, 1, pace->most);
+        pace->began = now;
+    }
+    pace->ran = 0;
+    return true;
+}
+
+void dpcri_looks_begin(dpcri_looks *looks, const dpcr_solve_plan *plan) {
     looks->plan = plan;
     looks->caller = pthread_self();
-    looks->steps = dpcri_steps_between_looks(flops) / DPCRI_LOOK_STEPS * DPCRI_LOOK_STEPS;
-    looks->row_steps = dpcri_steps_between_looks(plan->steps.flops) / DPCRI_LOOK_STEPS * DPCRI_LOOK_STEPS;
     atomic_init(&looks->stopped, false);
 }
 

@@ -33,13 +33,15 @@ dpcr_status dpcri_run_loop(dpcri_run *run, int64_t from, int64_t to, int64_t row
     loop_job job = {.run = run, .row = row, .rows = rows, .block = run->plan->row_block};
     const int64_t tasks = rows > 0 ? (rows + job.block - 1) / job.block : 0;
     const double flops = (double)rows * run->plan->steps.flops;
-    const int64_t stretch = dpcri_steps_between_looks(flops);
+    dpcri_pace pace;
+    dpcri_pace_begin(&pace, run->plan, (double)rows, to - from);
     for (job.from = from; job.from < to && rows > 0; job.from = job.to) {
-        if (job.from > from && dpcri_cancelled(run->plan->context)) return dpcri_fail_stopped(run->error, "solve");
-        job.to = to - job.from > stretch ? job.from + stretch : to;
+        job.to = job.from + dpcri_pace_stretch(&pace, to - job.from);
         dpcri_for_tasks(run->plan, (double)(job.to - job.from) * flops, tasks, loop_rows, &job);
         run->report->evaluations += (job.to - job.from) * rows;
-        if (job.code != 0) break;
+        if (job.code != 0 || job.to == to) break;
+        if (dpcri_pace_over(&pace, job.to - job.from) && dpcri_cancelled(run->plan->context))
+            return dpcri_fail_stopped(run->error, "solve");
     }
     return dpcri_callback_status(run, "advance", job.code);
 }

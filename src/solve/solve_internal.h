@@ -113,21 +113,37 @@ void dpcri_for_tasks(const dpcr_solve_plan *plan, double flops, int64_t tasks, v
 bool dpcri_for_tasks_or_stop(const dpcr_solve_plan *plan, double flops, int64_t tasks, void (*task)(void *, int64_t),
                              void *argument);
 
-// Steps of `flops` each between two looks at the caller's cancel function: some tenths of a second on one slow thread.
-int64_t dpcri_steps_between_looks(double flops);
+// So many flops of steps, or, of steps that take long by what is told of their latency, or of which nothing is told,
+// more than any.
+double dpcri_flops_to_watch(const dpcr_steps *steps, double flops);
 
 enum { DPCRI_LOOK_STEPS = 64 };
 
-// Looks within a call of lanes, which may be the whole chain: at most so many steps of them at a time.
+// How many steps one thread makes between two looks at the caller's cancel function: begins with few, and goes on by
+// the clock to those of a twentieth of a second, at most as many as their flops allow, or DPCRI_LOOK_STEPS. Where a
+// stretch ends changes no bit.
+typedef struct dpcri_pace {
+    int64_t steps;  // from look to look,
+    int64_t most;   // at most
+    int64_t ran;    // since the last one,
+    double began;   // which was then; negative: there are no looks, or none that hang on the clock
+} dpcri_pace;
+
+// `sequences`: that each step is made of, lanes times rows; `steps`: that there are to make, at most.
+void dpcri_pace_begin(dpcri_pace *pace, const dpcr_solve_plan *plan, double sequences, int64_t steps);
+// Of the steps that are left those up to the next look, at least 1 where any are.
+int64_t dpcri_pace_stretch(const dpcri_pace *pace, int64_t left);
+// `steps` more are made; whether it is time for a look.
+bool dpcri_pace_over(dpcri_pace *pace, int64_t steps);
+
+// Looks of several threads, each at its own pace.
 typedef struct dpcri_looks {
     const dpcr_solve_plan *plan;
     pthread_t caller;  // cancel functions are asked on the thread that called
-    int64_t steps;
-    int64_t row_steps;  // of one sequence alone; both are multiples of DPCRI_LOOK_STEPS
     _Atomic bool stopped;
 } dpcri_looks;
 
-void dpcri_looks_begin(dpcri_looks *looks, const dpcr_solve_plan *plan, int64_t lanes);
+void dpcri_looks_begin(dpcri_looks *looks, const dpcr_solve_plan *plan);
 bool dpcri_looks_stopped(dpcri_looks *looks);
 
 dpcr_span dpcri_span(int64_t first, int64_t lanes, int64_t stride, int64_t steps, int64_t row, int64_t rows);

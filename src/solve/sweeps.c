@@ -331,10 +331,9 @@ static dpcr_status evaluate_and_solve(sweep *s, const void *carry) {
     const dpcr_steps *steps = &s->plan->steps;
     const double states = (double)(s->hi - s->lo) * (double)s->rows,
                  flops = states * (steps->flops + steps->jacobian_flops);
+    const double linear = states * (double)steps->width * dpcr_transition_apply_flops(&s->plan->transition);
     dpcri_watch watch;
-    s->watch =
-        dpcri_watch_begin(&watch, s->plan->context,
-                          flops + states * (double)steps->width * dpcr_transition_apply_flops(&s->plan->transition));
+    s->watch = dpcri_watch_begin(&watch, s->plan->context, dpcri_flops_to_watch(steps, flops) + linear);
     dpcri_lap(s->run);
     if (is_fused(s->plan)) {
         fused_job job = {s, carry, steps->width};
