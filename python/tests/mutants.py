@@ -108,6 +108,20 @@ MUTANTS = [
     ("_jax_scans.py", "found.get(i) for i in range(len(kind.names))", "*some, *[None] * (len(kind.names) - len(some))", "test_attention.py::test_jax"),
     ("_jax_scans.py", "not (shared and n == 1)", "n != 1", "test_attention.py::test_refusals_of_jax"),
     ("torch/_scans.py", "refuse_many(scans.kind.what, (gout, glast))", "pass", "test_selective.py::test_refusals_of_tensors"),
+    ("_engine.py", "self.plans[key] = self.plans.pop(key)", "pass", "test_recurrent.py::test_the_plans_that_were_used_last"),
+    ("_engine.py", "self.verdict = slot.verdict_on(self.key) if self.chosen else None", "self.verdict = None", "test_recurrent.py::test_passes_of_near"),
+    ("_engine.py", "length <= _NEAR * self.length and", "", "test_recurrent.py::test_passes_of_near"),
+    ("_engine.py", "            slot.drop(plan.verdict)\n", "            pass\n", "test_recurrent.py::test_a_network_that_learned"),
+    ("_engine.py", "options.solve.join_tolerance = _ROUNDINGS * float(np.finfo(dtype).eps)", "pass", "test_recurrent.py::test_overlap_is_within"),
+    ("nonlinear.py", "if planning or quiet else", "if quiet else", "test_nonlinear.py::test_what_numpy_says"),
+    ("nonlinear.py", "if planning or quiet else", "if planning else", "test_nonlinear.py::test_what_numpy_says"),
+    ("nonlinear.py", "quiet=not loop)", "quiet=True)", "test_nonlinear.py::test_what_numpy_says"),
+    ("nonlinear.py", "        with np.errstate(all=\"ignore\"):  # at states", "        with contextlib.nullcontext():  # at states", "test_nonlinear.py::test_what_numpy_says"),
+    ("nonlinear.py", "            self._learn(way, report)\n", "            pass\n", "test_nonlinear.py::test_a_plan"),
+    ("nonlinear.py", "if self._fell <= self._kept or", "if self._fell == 0 or", "test_nonlinear.py::test_a_plan_keeps"),
+    ("nonlinear.py", "self._way = self._by_chunks(\"\") or way", "pass", "test_nonlinear.py::test_few_chunks"),
+    ("nonlinear.py", "(jacobian is None or method != \"auto\")", "False", "test_nonlinear.py::test_a_named_method"),
+    ("nonlinear.py", "(jacobian is None or method != \"auto\")", "(jacobian is None)", "test_nonlinear.py::test_the_way_back_of_a_named"),
 ]  # fmt: skip
 
 

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import deeppcr
+from deeppcr import nonlinear
 from deeppcr.nonlinear import METHODS
 
 
@@ -333,7 +334,7 @@ def test_what_comes_up_in_a_step_that_is_planned_comes_through(method, kind):
             return 0.5 * z + 1
 
         with pytest.raises(kind, match=f"call {at}"):
-            deeppcr.plan(step, np.ones(2), 200, method=method)
+            deeppcr.plan(step, np.ones(2), 200, half_everywhere, method, structure="diagonal").backward  # for which the chain is tried
         assert calls[0] == at + (kind is TimeoutError)  # which is asked for again
 
 
@@ -484,3 +485,132 @@ def test_progress_is_told_of_every_sweep():
 def test_empty():
     assert deeppcr.solve(lambda z, l: z, np.ones(2), 0).z.shape == (0, 2)
     assert deeppcr.solve(lambda z, l, b: z, np.ones((0, 2)), 3).z.shape == (3, 0, 2)
+
+
+@pytest.mark.parametrize("method", ["sequential", "overlap", "jacobi"])
+def test_a_named_method_without_a_way_back_tries_nothing(method):
+    calls = [0]
+
+    def step(z, l):
+        calls[0] += 1
+        return half(z, l)
+
+    plan = deeppcr.plan(step, [4.0, 8.0], 400, method=method)
+    assert (plan.method, plan.backward, plan.sentence, plan.candidates) == (method, "sequential", f"{method}: as asked", [])
+    assert calls[0] == 0 and plan.solve([4.0, 8.0]).report.sentence == plan.sentence
+
+
+@pytest.mark.parametrize("method", ["sequential", "newton"])
+def test_the_way_back_of_a_named_method_is_looked_for_when_it_is_asked_for(rng, method):
+    cell = Cell(rng, 400, 3)
+    plan = deeppcr.plan(cell.step, cell.z0, 400, cell.jacobian, method)
+    assert cell.calls == 0
+    found, auto = plan.solve(cell.z0), deeppcr.solve(cell.step, cell.z0, 400, cell.jacobian)
+    g = rng.normal(size=found.z.shape)
+    before = cell.calls
+    assert np.allclose(found.vjp(g)[0], auto.vjp(g)[0], rtol=1e-6, atol=1e-8) and cell.calls > before
+    assert plan.backward in plan.sentence and plan.sentence.startswith(f"{method}: as asked; backward")
+    assert plan.memory == "forgets" and {c.backward for c in plan.candidates} == {True}
+    calls = deeppcr.plan(cell.step, cell.z0, 400, cell.jacobian, method)
+    assert calls.backward == plan.backward  # without a solve, too
+
+
+@pytest.mark.parametrize("method", ["auto", "newton", "overlap"])
+def test_what_numpy_says_of_states_that_are_not_the_chains_is_not_heard(method):
+    """Of 0, where the planner and sweeps begin, and of z0 at later steps, where trials and chunks do."""
+    def part(z, l):
+        return np.where(l[:, None] == 0, 1.0, z - 3)
+
+    def step(z, l):
+        return 1 + 0.5 / (1 + 1 / z) + 0.01 / part(z, l)
+
+    def jacobian(z, l):
+        return 0.5 / (1 + z) ** 2 - 0.01 / part(z, l) ** 2
+
+    options = {"structure": "diagonal", **({"chunk": 100} if method == "overlap" else {})}
+    with np.errstate(all="raise"):
+        plan = deeppcr.plan(step, [3.0], 400, jacobian, method, **options)
+        assert plan.memory == "forgets"
+        found = plan.solve([3.0])
+        loop = deeppcr.solve(step, [3.0], 400, method="sequential")
+        assert np.allclose(found.z, loop.z, rtol=0, atol=1e-9) and np.isfinite(found.vjp(loop.z)[0]).all()
+        with pytest.raises(FloatingPointError):  # the loop's states are the chain's
+            deeppcr.solve(step, [0.0], 400, method="sequential")
+        assert np.geterr()["divide"] == "raise"
+
+
+def timed(monkeypatch, one, many, each):
+    """A step's and its Jacobian's microseconds: of one state, and of 512 together."""
+    monkeypatch.setattr(nonlinear._Steps, "time", lambda steps, z0, length: (one * 1e-6, many * 1e-6 / 512, each * 1e-6 / 512))
+
+
+def spiking(rng, length):
+    """A step and a Jacobian that knows nothing of its resets: Newton's method corrects a spike a sweep."""
+    current = rng.random((length, 1)) * 0.3
+
+    def step(z, l):
+        v = 0.9 * z + current[l]
+        return np.where(v > 1, 0.0, v)
+
+    return step, lambda z, l: np.where(0.9 * z + current[l] > 1, 0.0, 0.9)
+
+
+def test_a_plan_leaves_a_method_that_was_finished_in_order(rng, monkeypatch):
+    timed(monkeypatch, 10, 15, 50)
+    step, jacobian = spiking(rng, 3000)
+    loop = deeppcr.solve(step, [0.0], 3000, method="sequential").z
+    plan = deeppcr.plan(step, [0.0], 3000, jacobian, structure="diagonal")
+    found = [plan.solve([0.0]) for _ in range(3)]
+    assert [f.report.method for f in found] == ["newton", "overlap", "overlap"]
+    assert [f.report.reason == "fallback" for f in found] == [True, False, False]
+    assert all(np.allclose(f.z, loop, rtol=0, atol=1e-8) for f in found)
+    assert plan.method == "overlap" and plan.sentence == "overlap: newton had to be finished in order" == found[1].report.sentence
+    assert {c.method for c in plan.candidates if not c.backward} >= {"newton", "overlap", "sequential"}
+    g = rng.normal(size=loop.shape)
+    assert np.allclose(found[0].vjp(g)[0], found[2].vjp(g)[0], rtol=0, atol=1e-8)
+
+
+def test_a_plan_falls_to_the_loop_where_nothing_forgets(rng, monkeypatch):
+    timed(monkeypatch, 10, 15, 50)
+    plan = deeppcr.plan(*(lambda W, x: (lambda z, l: np.tanh(z @ W.T + x[l]), [0.0] * 3, 3000,
+                                        lambda z, l: (1 - np.tanh(z @ W.T + x[l]) ** 2)[:, :, None] * W))(
+        np.linalg.qr(rng.normal(size=(3, 3)))[0] * 2.5, rng.normal(size=(3000, 3)) * 0.3))  # fmt: skip
+    found = [plan.solve([0.0] * 3).report for _ in range(3)]
+    assert (found[0].method, found[0].reason) == ("newton", "fallback")
+    assert [r.method for r in found[1:]] == ["sequential"] * 2 and plan.sentence.startswith("sequential: newton")
+    assert plan.method == "sequential" == copy.copy(plan).method
+
+
+def test_a_plan_keeps_a_method_that_mostly_serves(rng, monkeypatch):
+    timed(monkeypatch, 10, 15, 50)
+    cell = Cell(rng, 3000, 1)
+    plan = deeppcr.plan(cell.step, cell.z0, 3000, cell.jacobian)
+    report = plan.solve(cell.z0).report
+    assert report.reason != "fallback" and report.method != "sequential"
+    plan._learn(plan._way, report._replace(reason="fallback"))
+    assert plan.method == report.method  # once in two
+    plan._learn(plan._way, report._replace(reason="fallback"))
+    assert plan.method != report.method
+
+
+def test_few_chunks_are_not_taken_for_as_dear_as_many(rng, monkeypatch):
+    """A chain that forgets within some 300 steps of 3000: four chunks beside each other take a call as long as one, not as 512."""
+    x = rng.normal(size=(3000, 1))
+
+    def step(z, l):
+        return 0.93 * z + x[l]
+
+    timed(monkeypatch, 10, 60, 0)
+    plan = deeppcr.plan(step, [4.0], 3000)
+    assert plan.method == "overlap" and plan.sentence.startswith("overlap: chunks would take")
+    assert np.allclose(plan.solve([4.0]).z, deeppcr.solve(step, [4.0], 3000, method="sequential").z, rtol=0, atol=1e-8)
+    timed(monkeypatch, 10, 6000, 0)
+    assert deeppcr.plan(step, [4.0], 3000).method == "sequential"
+
+
+def test_what_a_call_takes_is_measured_once(monkeypatch):
+    step, jacobian = nonlinear._overheads()
+    assert 0 <= step < 1 and 0 <= jacobian < 1 and nonlinear._overheads() == (step, jacobian)
+    monkeypatch.setattr(nonlinear, "_overheads", lambda: (1000.0, 2000.0))
+    one, many, each = nonlinear._Steps(half, half_everywhere, False, np.dtype("d"), 2, "diagonal", 0).time(np.ones((1, 2)), 1000)
+    assert 1000 < one < 1001 and 1000 < many * 512 < 1001 and 2000 < each * 512 < 2001

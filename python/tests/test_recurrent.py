@@ -315,3 +315,109 @@ def test_copies_and_pickles_stand_alone(rng, Kind):
 def test_lengths_that_are_no_whole_numbers_are_told_so(rng):
     with pytest.raises(deeppcr.ArgumentError, match=r"lengths is an array \(2,\) of float64; wanted 2 whole numbers in 0\.\.4"):
         recurrent.GRU(3, 4)(rng.normal(size=(4, 2, 3)), None, np.array([3.0, 2.0]))
+
+
+@pytest.fixture
+def looks(monkeypatch):
+    """The lengths over which the planner looked at a network."""
+    found, keep = [], _engine._Slot.keep
+
+    def told(slot, verdict):
+        found.append(verdict.length)
+        return keep(slot, verdict)
+
+    monkeypatch.setattr(_engine._Slot, "keep", told)
+    return found
+
+
+@pytest.mark.parametrize("Kind", [recurrent.GRU, recurrent.LSTM])
+@pytest.mark.parametrize("layers", [1, 2])
+def test_passes_of_near_lengths_are_planned_by_one_look(rng, looks, Kind, layers):
+    x = rng.normal(size=(1300, 1, 4)).astype("f")
+    net, loop = (Kind(4, 8, layers, seed=1, method=method) for method in ("auto", "sequential"))
+    for length in [600, *rng.permutation(np.arange(300, 1200))[:20], 1200]:
+        for training in (False, True):
+            y, _ = net(x[:length], training=training)
+            wanted, _ = loop(x[:length], training=True)
+            assert np.abs(y - wanted).max() < 1e-5
+        assert "(of 600 steps)" in net.sentences[0] or length == 600
+        dy = rng.normal(size=y.shape).astype("f")
+        found, right = net.backward(dy).parameters, loop.backward(dy).parameters
+        assert all(np.allclose(found[name], right[name], rtol=1e-3, atol=1e-2) for name in right)
+    assert looks == [600, 600]  # for inference, and for training
+    net(x)
+    net(x[:900])
+    assert looks == [600, 600, 1300]
+    net(np.repeat(x, 2, 1))  # another batch
+    assert looks == [600, 600, 1300, 1300]
+
+
+def test_the_plans_that_were_used_last_are_kept(rng):
+    x, net = rng.normal(size=(100, 1, 4)).astype("f"), recurrent.GRU(4, 8)
+    net(x[:1])
+    first = net._engine.last
+    for length in range(2, 2 * _engine._PLANS):
+        net(x[:length])
+        net(x[:1])
+        assert net._engine.last is first
+    slot = net._engine.acquire()
+    assert len(slot.plans) == _engine._PLANS and [*slot.plans][-1][0] == 1
+
+
+def test_a_network_that_learned_to_remember_is_looked_at_again(rng, looks):
+    x = (rng.normal(size=(1000, 1, 4)) * 1e-3).astype("f")
+    net, loop = (recurrent.RNN(4, 16, bias=False, seed=1, method=method) for method in ("auto", "sequential"))
+    net(x[:600])
+    net(x[:700])
+    assert looks == [600] and net.sentences[0].startswith("overlap")
+    keeps = np.linalg.qr(rng.normal(size=(16, 16)))[0] * 0.9999
+    for other in (net, loop):
+        other.state_dict()["weight_hh_l0"][...] = keeps
+    for length in (800, 810, 820, 830):
+        assert np.abs(net(x[:length])[0] - loop(x[:length])[0]).max() < 1e-6
+    assert looks == [600, 820] and net.sentences[0].startswith("sequential")
+
+
+def test_where_looking_is_of_no_use_the_loop_is_left(rng, looks):
+    net, x = recurrent.GRU(4, 8, seed=1), rng.normal(size=(900, 1, 4)).astype("f")
+    for length, count in ((600, 1), (700, 2)):
+        y, _ = net(x[:length])
+        slot = net._engine.acquire()
+        (verdict,) = slot.verdicts
+        assert looks[-1] == length and len(looks) == count
+        verdict.worked = False  # as if it had been finished in order
+        slot.drop(verdict)
+        net._engine.release(slot)
+    net(x[:800])
+    assert net.sentences == ["sequential: what looked faster was finished in order time and again (of 700 steps)"]
+    assert slot.verdict_on((800, 1, False, False, "auto")).at(800).method == 1
+
+
+def test_chains_for_which_different_ways_are_best_have_no_common_options():
+    from deeppcr._abi import SolveOptions
+
+    overlap, longer = SolveOptions(method=8, warm_up=50, chunk=99), SolveOptions(method=8, warm_up=70, chunk=80)
+    loop, near = SolveOptions(method=1), SolveOptions(method=8, warm_up=50, chunk=99, join_tolerance=2e-6)
+    assert _engine._common([overlap, loop]) is None and _engine._common([loop, overlap]) is None
+    both = _engine._common([SolveOptions.from_buffer_copy(overlap), longer])
+    assert (both.method, both.warm_up, both.chunk, both.join_tolerance) == (8, 70, 0, 0)
+    for pair in ((overlap, near), (near, overlap)):  # the closer tolerance, and a warm-up for it
+        both = _engine._common([SolveOptions.from_buffer_copy(one) for one in pair])
+        assert (both.warm_up, both.chunk, both.join_tolerance) == (96, 99, 2e-6)
+    key = (600, 1, False, False, "auto")
+    verdict = _engine._Verdict(key, None, ["overlap: as it is", "sequential: as it is"])
+    assert verdict.at(700).method == 1 and verdict.told() == ["sequential: what is best differs from chain to chain (of 600 steps)"] * 2
+    assert not _engine._Verdict((6000, *key[1:]), None, []).holds((6000, *key[1:]))  # long ones are worth a look of their own
+    assert _engine._Verdict(key, overlap, []).at(1100).chunk == 1100 // 6
+
+
+@pytest.mark.parametrize("scale", [1, 1e-4])
+@pytest.mark.parametrize("dtype, near", [("f", 1e-5), ("d", 1e-13)])
+def test_overlap_is_within_roundings_of_small_states_too(rng, dtype, near, scale):
+    x = (rng.normal(size=(4000, 1, 4)) * scale).astype(dtype)
+    y = []
+    for method in ("overlap", "sequential"):
+        net = recurrent.RNN(4, 16, bias=False, seed=1, method=method, dtype=dtype)
+        net.state_dict()["weight_hh_l0"][...] = np.linalg.qr(np.random.default_rng(5).normal(size=(16, 16)))[0] * 0.93
+        y.append(net(x)[0])
+    assert np.abs(y[0] - y[1]).max() < near * np.abs(y[1]).max()

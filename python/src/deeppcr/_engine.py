@@ -22,7 +22,11 @@ MOST_HIDDEN, MOST_LAYERS = 16384, 4096  # what the library takes
 _UNMIXED = ("paragru", "paralstm", "mingru")  # kinds whose units do not mix
 _AUTO_LENGTH = 256  # below, the loop is all there is to choose, and the planner's look costs more than it can win
 _FALLBACK = _abi.CONSTANTS["DPCR_REASON_FALLBACK"]
-_PLANS = 16  # that a slot keeps
+_PLANS = 16  # that a slot keeps, and verdicts
+_NEAR = 2  # a verdict holds for lengths within this factor of its own
+_LOOK = 2000  # steps of the loop, forward and back, that a look at a network takes as long as, about
+_ROUNDINGS = 16  # of a state's largest number, within which auto joins chunks of what forgets soon, and overlap always
+_OVERLAP_F64 = 96  # steps before a chunk in which float64 comes so near, where the library's 64 do for float32
 
 
 class Form(NamedTuple):
@@ -104,14 +108,68 @@ _POINTER, _SIZE = ctypes.c_void_p, ctypes.c_size_t
 _clear, _set, _get = (library.bare(getattr(library.lib, f"dpcr_recurrent_{name}")) for name in ("zero_gradients", "set_parameters", "get_gradients"))
 
 
+KEY = Tuple[int, int, bool, bool, str]  # length, batch, training, packed, method
+
+
+class _Verdict:
+    """What the planner found by looking at a network over `length` steps, for passes that differ from that one in their length alone."""
+
+    def __init__(self, key: KEY, solve: Optional[Any], sentences: List[str]) -> None:
+        """`solve`: options that ask for what was chosen; None where the chains' choices differ, which no options ask for: then the loop
+        takes no longer than another look, but of long chains."""
+        self.length, self.kind, self.sentences = key[0], key[1:], sentences
+        self.mixed, self.solve = solve is None, _loop() if solve is None and key[0] <= _LOOK else solve
+        self.fallbacks, self.worked = 0, False  # passes that were finished in order; whether there was another
+
+    def holds(self, key: KEY) -> bool:
+        """Whether it stands for passes of that key."""
+        length = key[0]
+        return self.solve is not None and self.kind == key[1:] and length <= _NEAR * self.length and self.length <= _NEAR * length
+
+    def at(self, length: int) -> Any:
+        """Options for that length: as many chunks as were chosen."""
+        solve = _abi.SolveOptions.from_buffer_copy(self.solve)
+        for name in ("chunk", "backward_chunk"):
+            chunk = getattr(solve, name)
+            setattr(solve, name, length // max(1, self.length // chunk) if chunk else 0)
+        return solve
+
+    def told(self) -> List[str]:
+        """The planner's sentences, for other passes than that one."""
+        texts = ["sequential: what is best differs from chain to chain"] * len(self.sentences) if self.mixed else self.sentences
+        return [f"{text} (of {self.length} steps)" for text in texts]
+
+
+def _loop() -> Any:
+    """Options that ask for it."""
+    return _abi.SolveOptions(size=ctypes.sizeof(_abi.SolveOptions), method=METHODS["sequential"])
+
+
+def _common(chains: List[Any]) -> Optional[Any]:
+    """Options that ask for what was chosen for every one of these chains; None where there are none."""
+    solve = chains[0]
+    for other in chains[1:]:
+        if any(getattr(other, name) != getattr(solve, name) for name in ("method", "scheme", "backward")):
+            return None
+        for name in ("chunk", "backward_chunk"):  # the library's own for the warm-up, where they differ
+            setattr(solve, name, getattr(solve, name) if getattr(solve, name) == getattr(other, name) else 0)
+        for name in ("warm_up", "backward_warm_up", "max_sweeps", "join_tolerance"):
+            if name == "join_tolerance" and getattr(solve, name) != getattr(other, name):  # 0 is the tolerances, which are wider
+                solve.warm_up = max(solve.warm_up, _OVERLAP_F64)
+            setattr(solve, name, max(getattr(solve, name), getattr(other, name)))
+    solve.order = 0  # of all steps, which was their number
+    return solve
+
+
 class _Plan:
     """A plan with its pass, gradients and reports, for one length and batch."""
 
-    def __init__(self, slot: "_Slot", key: Tuple[int, int, bool, bool, str]) -> None:
-        length, batch, training, packed, method = key
+    def __init__(self, slot: "_Slot", key: KEY) -> None:
+        length, batch, training, packed, _ = key
         form = slot.form
         D, N, P = form.directions, form.layers * form.directions, form.outputs
-        self.fallbacks = 0
+        self.verdict: Optional[_Verdict] = None
+        self.looked = False
         self.handle: Any = None
         h, c = (N, batch, P), (N, batch, form.hidden)
         shapes = {"x": (length, batch, form.inputs), "h0": h, "c0": c, "y": (length, batch, D * P), "ht": h, "ct": c}
@@ -123,7 +181,7 @@ class _Plan:
         self.reports = (_abi.SolveReport * N)()
         for report in self.reports:
             report.size = ctypes.sizeof(_abi.SolveReport)
-        self.key, self.chosen = key, method == "auto" and length >= _AUTO_LENGTH
+        self.key, self.chosen = key, key[4] == "auto" and length >= _AUTO_LENGTH
         # Where addresses go: a structure's own arrays, so that they need not be looked up in it.
         self.arrays = [getattr(self.run, name) for name in ("x", "h0", "c0", "y", "ht", "ct")]
         self.given = [getattr(self.gradients, name) for name in ("y", "ht", "ct", "x", "h0", "c0")]
@@ -143,19 +201,32 @@ class _Plan:
         self.filled = filled
 
     def make(self, slot: "_Slot") -> None:
-        """The library's plan; `run` is a typical pass."""
+        """The library's plan, by the slot's verdict on such passes where there is one; else `run` is a typical pass."""
         length, batch, training, packed, method = self.key
+        self.verdict = slot.verdict_on(self.key) if self.chosen else None
+        self.looked = self.chosen and self.verdict is None
         if method == "block" and slot.form.hidden % 2 and not slot.form.has_cell:
             raise UnsupportedError.of("method", "'block'", f"another, for its blocks are pairs of units, and the hidden size is {slot.form.hidden}")
         options = _abi.RecurrentPlanOptions(size=ctypes.sizeof(_abi.RecurrentPlanOptions), length=length, batch=batch,
                                             training=int(training), packed=int(packed))  # fmt: skip
-        options.solve.size = ctypes.sizeof(_abi.SolveOptions)
-        options.solve.method = METHODS["sequential" if method == "auto" and not self.chosen else method]
-        options.sample = ctypes.addressof(self.run) if self.chosen else None
+        if self.verdict is not None:
+            options.solve = self.verdict.at(length)
+        else:
+            options.solve.size = ctypes.sizeof(_abi.SolveOptions)
+            options.solve.method = METHODS["sequential" if method == "auto" and not self.chosen else method]
+        if method == "overlap":
+            dtype = library.NAMES[slot.form.dtype]
+            options.solve.join_tolerance = _ROUNDINGS * float(np.finfo(dtype).eps)
+            options.solve.warm_up = _OVERLAP_F64 if dtype == np.float64 else 0
+        options.sample = ctypes.addressof(self.run) if self.looked else None
         place, (error, error_ref) = ctypes.c_void_p(), library.error_place()
         library.check(library.lib.dpcr_recurrent_plan_create(slot.network.address, ctypes.byref(options), ctypes.byref(place),
                                                              error_ref), error)  # fmt: skip
         self.handle = library.Handle(place.value, library.lib.dpcr_recurrent_plan_destroy, slot.network)
+        if self.looked:
+            found = [_abi.SolveOptions.from_buffer_copy(_abi.SolveOptions.from_address(library.lib.dpcr_solve_plan_options(chain)))
+                     for chain in self.chains()]  # fmt: skip
+            self.verdict = slot.keep(_Verdict(self.key, _common(found), self.sentences()))
         self.workspace = library.lib.dpcr_recurrent_plan_workspace(place.value)
         self.tape = library.lib.dpcr_recurrent_plan_tape(place.value)
         # A slot serves one pass at a time, so its plans may keep what is small for themselves.
@@ -208,22 +279,31 @@ class _Plan:
         if status:
             library.check(status, self.error)
 
-    def sentences(self) -> List[str]:
-        out: List[str] = []
+    def chains(self) -> List[int]:
+        """The library's plans of layers and directions, by address."""
+        out: List[int] = []
         while True:
             chain = library.lib.dpcr_recurrent_plan_chain(self.handle.address, len(out))
             if not chain:
                 return out
-            out.append(library.lib.dpcr_solve_plan_sentence(chain).decode())
+            out.append(chain)
+
+    def sentences(self) -> List[str]:
+        if self.verdict is not None and not self.looked:
+            return self.verdict.told()
+        return [library.lib.dpcr_solve_plan_sentence(chain).decode() for chain in self.chains()]
 
     def learn(self) -> bool:
-        """Tells the planner of chains that did not forget as it thought; True where the plan should be made again."""
-        self.fallbacks += 1
-        for i, report in enumerate(self.reports):
+        """Tells planner and verdict how the pass went; True where it is to be looked again: chains did not forget as was thought."""
+        assert self.verdict is not None
+        if all(report.reason != _FALLBACK for report in self.reports):
+            self.verdict.worked = True
+            return False
+        self.verdict.fallbacks += 1
+        for chain, report in zip(self.chains() if self.looked else (), self.reports):
             if report.reason == _FALLBACK:
-                chain = library.lib.dpcr_recurrent_plan_chain(self.handle.address, i)
                 library.lib.dpcr_solve_plan_learn(chain, ctypes.byref(report), None)
-        return self.fallbacks >= 2
+        return self.verdict.fallbacks >= 2
 
 
 class _Slot:
@@ -231,7 +311,9 @@ class _Slot:
 
     def __init__(self, form: Form) -> None:
         self.form, self.generation = form, library.context.generation
-        self.plans: Dict[Any, _Plan] = {}
+        self.plans: Dict[KEY, _Plan] = {}  # the last used last
+        self.verdicts: List[_Verdict] = []  # the last found last
+        self.doubts: Dict[Any, int] = {}  # by a verdict's kind: verdicts one after another of which no pass was as thought
         options = _abi.RecurrentOptions(
             size=ctypes.sizeof(_abi.RecurrentOptions), kind=_abi.CONSTANTS[KINDS[form.kind]], dtype=form.dtype,
             inputs=form.inputs, hidden=form.hidden, layers=form.layers, bidirectional=int(form.bidirectional),
@@ -249,6 +331,30 @@ class _Slot:
         at = _POINTER(self.network.address)
         self.to_set, self.to_get, self.to_clear = (at, ctypes.byref(self.tensors)), (at, ctypes.byref(self.places)), (at,)
 
+    def plan(self, key: KEY) -> Optional[_Plan]:
+        """The plan for that key, where it is kept."""
+        plan = self.plans.get(key)
+        if plan is not None:
+            self.plans[key] = self.plans.pop(key)
+        return plan
+
+    def verdict_on(self, key: KEY) -> Optional[_Verdict]:
+        """The last verdict on such passes."""
+        return next((verdict for verdict in reversed(self.verdicts) if verdict.holds(key)), None)
+
+    def keep(self, verdict: _Verdict) -> _Verdict:
+        self.verdicts = [*self.verdicts[1 - _PLANS :], verdict]
+        return verdict
+
+    def drop(self, verdict: _Verdict) -> None:
+        """Looks again, where it no longer holds; where looking was of no use twice, the loop is left."""
+        self.plans = {key: plan for key, plan in self.plans.items() if plan.verdict is not verdict}
+        self.verdicts = [other for other in self.verdicts if other is not verdict]
+        self.doubts[verdict.kind] = 0 if verdict.worked else self.doubts.get(verdict.kind, 0) + 1
+        if self.doubts[verdict.kind] >= 2:
+            why = "sequential: what looked faster was finished in order time and again"
+            self.keep(_Verdict((verdict.length, *verdict.kind), _loop(), [why for _ in verdict.sentences]))
+
     def load(self, parameters: Sequence[int]) -> None:
         """Parameters by address."""
         self.tensors[:] = parameters  # type: ignore[call-overload]
@@ -260,7 +366,7 @@ class _Slot:
         _get(*self.to_get)
 
 
-def plan_apart(form: Form, key: Tuple[int, int, bool, bool, str], most: int) -> Optional[Tuple[_Slot, _Plan, int]]:
+def plan_apart(form: Form, key: KEY, most: int) -> Optional[Tuple[_Slot, _Plan, int]]:
     """A plan in a slot of its own, with all its memory, and their bytes; None where those are more than `most`, or the plan learns."""
     parameters = sum(math.prod(shape) for _, shape in form.parameters()) * library.NAMES[form.dtype].itemsize
     if 2 * parameters > most:
@@ -387,7 +493,7 @@ class Engine(Slots):
         lengths [B] int64, y [T][B][D P], ht, ct; P is form.outputs. Training, the result waits for the backward pass."""
         slot = self.acquire()
         key = (length, batch, training, lengths != 0, method)
-        plan = slot.plans.get(key)
+        plan = slot.plan(key)
         if plan is None:
             slot.load(parameters)  # which the planner looks at
             plan = _Plan(slot, key)
@@ -409,8 +515,8 @@ class Engine(Slots):
             elif training:
                 tape_at = plan.own_tape_at
             plan.execute(tape_at or None)
-        if plan.chosen and any(report.reason == _FALLBACK for report in plan.reports) and plan.learn():
-            slot.plans.pop(key, None)
+        if plan.verdict is not None and plan.learn():
+            slot.drop(plan.verdict)
         if tape is None or not training:
             self.release(slot)
             return None

@@ -2,9 +2,11 @@
 """Nonlinear chains z_l = f_l(z_{l-1}) whose step is a Python function over many states at once."""
 from __future__ import annotations
 
+import contextlib
 import copy
 import copyreg
 import ctypes
+import functools
 import signal
 import threading
 import time
@@ -34,6 +36,10 @@ _KINKS = {False: 0, True: _abi.CONSTANTS["DPCR_KINKS_CURVED"], "affine": _abi.CO
 _LINEAR = ("newton", "diagonal", "block", "damped", "shooting")  # methods that linearise the steps
 _ESTIMATED = ("auto", "sequential", "newton", "overlap", "shooting")  # methods whose tolerances are not a tenth
 _LANES = 512  # states that one call of a Python step likes to get
+# The planner's model (src/solve/cost.c) takes Jacobians to reach a tenth of the processor's peak; and amid a solve, beside all that it
+# touches, they were seen to take twice what they take alone.
+_JACOBIANS = 2 * 0.1
+_DOUBT = 1.25  # by which its predictions have to be ahead of the loop's
 
 
 class Report(NamedTuple):
@@ -232,7 +238,7 @@ class _Steps:
                                                  self._call(self.jacobian, z, l, s.row, self.values, "jacobian")))  # fmt: skip
 
     def time(self, z0: ARRAY, length: int) -> Tuple[float, float, float]:
-        """Seconds of a call with one state; seconds a state of a call with many; of the Jacobian likewise."""
+        """Seconds of a step of the loop; seconds a state of a call with many; of the Jacobian likewise."""
         start = np.array(z0[:1][None])
         lanes = max(1, min(_LANES, length))
 
@@ -245,19 +251,25 @@ class _Steps:
                 least = min(least, time.perf_counter() - begin)
             return least
 
-        one = best(self.step, 1, (self.width,), "step")
-        many = best(self.step, lanes, (self.width,), "step") / lanes
-        each = best(self.jacobian, lanes, self.values, "jacobian") / lanes if self.jacobian else 0.0
-        return one + 2e-5, many, each
+        beside, around = _overheads()
+        with np.errstate(all="ignore"):  # at states that the chain may never have
+            one = beside + best(self.step, 1, (self.width,), "step")
+            many = (beside + best(self.step, lanes, (self.width,), "step")) / lanes
+            each = (around + best(self.jacobian, lanes, self.values, "jacobian")) / lanes if self.jacobian else 0.0
+        return one, many, each
 
-    def run(self, function: Any, *arguments: Any, progress: Optional[Callable[[int], Any]] = None, planning: bool = False) -> None:
+    def run(self, function: Any, *arguments: Any, progress: Optional[Callable[[int], Any]] = None, planning: bool = False,
+            quiet: bool = False) -> None:  # fmt: skip
+        """Calls the library. `planning`: at states of the planner's own; `quiet`: of a method's own. Of either NumPy says nothing."""
         if self.forks != library.context.forks:
             self._after_fork()
         with self.lock:
             before = self.progress, self.raised, self.planning  # a step may run its own plan, and catch what that raises
             self.progress, self.planning = progress, planning
             try:
-                self._run(function, *arguments)
+                heard: Any = np.errstate(all="ignore") if planning or quiet else contextlib.nullcontext()
+                with heard:
+                    self._run(function, *arguments)
             finally:
                 self.progress, self.raised, self.planning = before
 
@@ -298,6 +310,41 @@ class _Steps:
         if self.interrupted:  # asked twice: not even the step is waited for
             raise KeyboardInterrupt
         self.interrupted = True
+
+
+@functools.lru_cache(maxsize=None)
+def _overheads() -> Tuple[float, float]:
+    """Seconds that a step, and a call of the Jacobian, take in the library's calls beside what `_Steps.time` sees of them: by calls of a
+    step and a Jacobian that do nothing, once a process."""
+    steps = _Steps(lambda z, l: z, lambda z, l: z, False, np.dtype(np.float64), 1, "diagonal", 0)
+    assert steps.linearise_c
+    count, lanes = 32, np.zeros((_LANES, 1, 1))
+    one, kept, values = lanes[:1], np.zeros((1, count, 1, 1)), np.zeros((_LANES, 1, 1))
+    loop = _abi.Span(size=ctypes.sizeof(_abi.Span), lanes=1, stride=1, steps=count, rows=1)
+    all_ = _abi.Span(size=ctypes.sizeof(_abi.Span), lanes=_LANES, stride=1, steps=1, rows=1)
+    places = [library.of(array) for array in (one, kept, lanes, values)]
+    at = [ctypes.addressof(c) for c in (*places, loop, all_)]
+
+    def best(function: Callable[..., Any], *arguments: Any) -> float:
+        least = np.inf
+        for _ in range(5):
+            begin = time.perf_counter()
+            function(*arguments)
+            least = min(least, time.perf_counter() - begin)
+        return least
+
+    step = best(steps.advance_c, None, at[4], at[0], at[1], None, None) / count
+    jacobian = best(steps.linearise_c, None, at[5], at[2], at[3], at[3])
+    seen, seen_of_many = (best(steps._call, steps.step, z, np.arange(len(z)), 0, (1,), "step") for z in (one, lanes))
+    return max(0.0, step - seen), max(0.0, jacobian - 2 * seen_of_many)
+
+
+class _Way(NamedTuple):
+    """A plan of the library."""
+
+    handle: Any
+    workspace: int
+    sentence: str = ""  # why, where the library does not know
 
 
 class Solution:
@@ -361,8 +408,9 @@ def _tolerances(options: Dict[str, Any], method: str, dtype: Any) -> Dict[str, f
 
 
 class SolvePlan:
-    """How a chain with a Python step will run. See `deeppcr.plan`. Pickled or deeply copied, with its step, it is planned anew when it
-    is next used: not before, as the step may be a method of what is copied, which is half-made until then."""
+    """How a chain with a Python step will run. See `deeppcr.plan`. A choice of auto's that has to be finished in order more often than
+    not is left for another. Pickled or deeply copied, with its step, it is planned anew when it is next used: not before, as the step may
+    be a method of what is copied, which is half-made until then."""
 
     def __init__(self, step: Callable[..., Any], z0: Any, length: int, jacobian: Optional[Callable[..., Any]], method: str,
                  structure: str, block: int, kinks: int, options: Dict[str, Any]) -> None:  # fmt: skip
@@ -394,24 +442,113 @@ class SolvePlan:
         c.advance = ctypes.cast(self._steps.advance_c, ctypes.c_void_p)
         if self._steps.linearise_c:
             c.linearise = ctypes.cast(self._steps.linearise_c, ctypes.c_void_p)
-        owner = library.context.get()
-        error, error_ref = library.error_place()
-        if length > 0 and self.batch > 0:
-            machine = _abi.Machine(size=ctypes.sizeof(_abi.Machine))
-            library.check(library.lib.dpcr_context_machine(owner.address, ctypes.byref(machine), error_ref), error)
-            c.latency, c.lane_seconds, each = self._steps.time(first, self.length)
-            c.flops, c.jacobian_flops = c.lane_seconds * machine.flops, each * machine.flops
+        self._c = c
         self._options = _abi.SolveOptions(size=ctypes.sizeof(_abi.SolveOptions), method=METHODS[method])
         for name, value in {**_tolerances(options, method, dtype), **options}.items():
             setattr(self._options, name, value)
         self._given = self._options.guess == GUESSES["given"]
-        sample = library.of(first)
-        self._options.start = ctypes.addressof(sample)
+        self._failed: List[str] = []  # methods of auto's choice that were left
+        self._kept = self._fell = 0  # passes of the method of now that were its own, and that were finished in order
+        # Nobody goes back without a Jacobian; with one, beside a method that is named, the way back is looked for when it is asked for.
+        left = self._options.backward == SCHEMES["auto"] and (jacobian is None or method != "auto")
+        self._back: Optional[_Way] = None
+        self._looks_back = left and jacobian is not None
+        self._seconds = 0.0, 0.0  # of a step of the loop, and of one of _LANES chunks; 0: not timed
+        way = self._make(self._options, backward=SCHEMES["sequential"]) if left else self._make(self._options)
+        if left and method != "auto":
+            way = way._replace(sentence=f"{method}: as asked")
+        self._way, self.handle = way, way.handle
+        if method == "auto" and self.method == "sequential":
+            self._way = self._by_chunks("") or way
+
+    def _make(self, options: Any, **others: Any) -> _Way:
+        """The library's plan by these options; the chain is tried where they leave something open."""
+        options = _abi.SolveOptions.from_buffer_copy(options)
+        for name, value in others.items():
+            setattr(options, name, value)
+        owner = library.context.get()
+        sample = library.of(self._made_of[1].reshape(self.batch, self.width))
+        if options.method == METHODS["auto"] or options.backward == SCHEMES["auto"]:
+            options.start = ctypes.addressof(sample)
+            self._time(owner)
         place = ctypes.c_void_p()
-        self._steps.run(library.lib.dpcr_solve_plan_create, owner.address, ctypes.byref(c), ctypes.byref(self._options),
+        self._steps.run(library.lib.dpcr_solve_plan_create, owner.address, ctypes.byref(self._c), ctypes.byref(options),
                         ctypes.byref(place), planning=True)  # fmt: skip
-        self.handle = library.Handle(place.value, library.lib.dpcr_solve_plan_destroy, owner)
-        self._workspace = library.lib.dpcr_solve_plan_workspace(place.value)
+        handle = library.Handle(place.value, library.lib.dpcr_solve_plan_destroy, owner)
+        return _Way(handle, library.lib.dpcr_solve_plan_workspace(place.value))
+
+    def _time(self, owner: Any) -> None:
+        """Tells the planner what the step takes."""
+        c = self._c
+        if c.latency > 0 or self.length == 0 or self.batch == 0:
+            return
+        machine = _abi.Machine(size=ctypes.sizeof(_abi.Machine))
+        error, error_ref = library.error_place()
+        library.check(library.lib.dpcr_context_machine(owner.address, ctypes.byref(machine), error_ref), error)
+        latency, c.lane_seconds, each = self._steps.time(self._made_of[1].reshape(self.batch, self.width), self.length)
+        lanes = min(_LANES, self.length)  # that were timed
+        self._seconds = latency, latency + max(0.0, c.lane_seconds * lanes - latency) * _LANES / lanes
+        c.flops, c.jacobian_flops = c.lane_seconds * machine.flops, each * machine.flops * _JACOBIANS
+        c.latency = latency
+
+    def _way_back(self) -> _Way:
+        """The library's plan for the way back, looked for where that was put off."""
+        if self._looks_back:
+            self._back = self._make(self._options)
+            self._looks_back = False
+        return self._back or self._way
+
+    def _looked(self) -> int:
+        """The library's plan that has looked at the chain, by address."""
+        self._way_back()
+        return (self._back.handle if self._back else self.handle).address
+
+    def _learn(self, way: _Way, report: Report) -> None:
+        """Leaves a method of auto's choice that was finished in order more often than not: for overlap where that was seen to be ahead of
+        the loop, else for the loop."""
+        self._kept += report.reason not in ("fallback", "not-converged")
+        self._fell += report.reason == "fallback"
+        if self._fell <= self._kept or way is not self._way:
+            return
+        self._failed.append(report.method)
+        why = f"{' and '.join(self._failed)} had to be finished in order"
+        self._way = self._by_chunks(why) or self._instead(f"sequential: {why}", "sequential")
+        self._kept = self._fell = 0
+
+    def _by_chunks(self, why: str) -> Optional[_Way]:
+        """By overlap, where that is ahead of the loop. The planner takes a call of the step over few chunks to last as long as one over
+        _LANES, which calls of Python do not."""
+        alone, many = self._seconds
+        if self.batch != 1 or alone == 0 or "overlap" in self._failed or self._options.memory_limit:
+            return None
+        best, least = None, alone * self.length / _DOUBT
+        for c in self._listed():
+            if METHOD_NAMES[c.method] == "overlap" and not c.backward:
+                count = max(1, self.length // (c.chunk or 2 * c.warm_up))
+                calls = -(-count // _LANES) * (self.length // count + c.warm_up)
+                seconds = calls * (alone + (many - alone) * min(1, count / _LANES))
+                if seconds < least:
+                    best, least = c, seconds
+        if best is None:
+            return None
+        why = why or (f"chunks would take {least * 1e3:.3g} ms with a warm-up of {best.warm_up}, "
+                      f"the loop takes {alone * self.length * 1e3:.3g} ms")  # fmt: skip
+        return self._instead(f"overlap: {why}", "overlap", chunk=best.chunk, warm_up=best.warm_up)
+
+    def _instead(self, why: str, method: str, **others: Any) -> _Way:
+        """A plan for that method in the place of the one that the planner chose, whose way back stays."""
+        taken = _abi.SolveOptions.from_address(library.lib.dpcr_solve_plan_options(self.handle.address))
+        way = self._make(self._options, method=METHODS[method], backward=taken.backward, backward_warm_up=taken.backward_warm_up,
+                         backward_chunk=taken.backward_chunk or taken.chunk, **others)  # fmt: skip
+        return way._replace(sentence=why)
+
+    def _listed(self) -> List[Any]:
+        """The library's candidates."""
+        looked, place = self._looked(), _abi.Candidate(size=ctypes.sizeof(_abi.Candidate))
+        found: List[Any] = []
+        while library.lib.dpcr_solve_plan_candidate(looked, len(found), ctypes.byref(place)):
+            found.append(_abi.Candidate.from_buffer_copy(place))
+        return found
 
     def __copy__(self) -> "SolvePlan":
         return self
@@ -429,32 +566,29 @@ class SolvePlan:
     @property
     def method(self) -> str:
         """The method that was asked for or chosen."""
-        return METHOD_NAMES[library.lib.dpcr_solve_plan_method(self.handle.address)]
+        return METHOD_NAMES[library.lib.dpcr_solve_plan_method(self._way.handle.address)]
 
     @property
     def backward(self) -> str:
         """The scheme of the backward pass."""
-        return SCHEME_NAMES[library.lib.dpcr_solve_plan_backward(self.handle.address)]
+        return SCHEME_NAMES[library.lib.dpcr_solve_plan_backward(self._way_back().handle.address)]
 
     @property
     def sentence(self) -> str:
         """Why."""
-        return library.lib.dpcr_solve_plan_sentence(self.handle.address).decode()
+        looked = library.lib.dpcr_solve_plan_sentence(self._looked()).decode()
+        return self._way.sentence if self._way.sentence and self._back is None else looked
 
     @property
     def memory(self) -> str:
         """What the planner found of the chain's memory: "forgets", "keeps its past", "is chaotic", "unknown"."""
-        return library.lib.dpcr_solve_plan_memory(self.handle.address, None, None).decode()
+        return library.lib.dpcr_solve_plan_memory(self._looked(), None, None).decode()
 
     @property
     def candidates(self) -> List[Candidate]:
         """What was weighed, the best first."""
-        found: List[Candidate] = []
-        c = _abi.Candidate(size=ctypes.sizeof(_abi.Candidate))
-        while library.lib.dpcr_solve_plan_candidate(self.handle.address, len(found), ctypes.byref(c)):
-            found.append(Candidate(METHOD_NAMES[c.method], SCHEME_NAMES[c.scheme], bool(c.backward), c.sweeps, c.seconds,
-                                   c.measured))  # fmt: skip
-        return found
+        return [Candidate(METHOD_NAMES[c.method], SCHEME_NAMES[c.scheme], bool(c.backward), c.sweeps, c.seconds, c.measured)
+                for c in self._listed()]  # fmt: skip
 
     def __repr__(self) -> str:
         return f"<chain of {self.length} steps, batch {self.batch}, width {self.width}: {self.sentence}>"
@@ -479,14 +613,21 @@ class SolvePlan:
         if not (progress is None or callable(progress)):
             raise ArgumentError.of("progress", shown(progress), "a function")
         place = _ReportPlace()
-        work = library.take(self._workspace)
+        way = self._way
+        work = library.take(way.workspace)
         try:
-            self._steps.run(library.lib.dpcr_solve_execute, self.handle.address, ctypes.byref(library.of(first)),
-                            ctypes.byref(library.of(z)), None, library.aligned(work), self._workspace,
-                            ctypes.byref(place.c), progress=progress)  # fmt: skip
+            loop = library.lib.dpcr_solve_plan_method(way.handle.address) == METHODS["sequential"]
+            self._steps.run(library.lib.dpcr_solve_execute, way.handle.address, ctypes.byref(library.of(first)),
+                            ctypes.byref(library.of(z)), None, library.aligned(work), way.workspace,
+                            ctypes.byref(place.c), progress=progress, quiet=not loop)  # fmt: skip
         finally:
             library.give(work)
-        return Solution(self, self.batched, first, z, place.read())
+        report = place.read()
+        if way.sentence:
+            report = report._replace(sentence=way.sentence)
+        if self._made_of[4] == "auto":
+            self._learn(way, report)
+        return Solution(self, self.batched, first, z, report)
 
     def _backward(self, at: Solution, g: Any) -> Tuple[ARRAY, ARRAY]:
         if self._steps.jacobian is None:
@@ -496,12 +637,13 @@ class SolvePlan:
             raise ArgumentError.of("g's shape", direct.shape, f"z's, {at.z.shape}")
         direct = direct.reshape(at._states.shape)
         adjoint, dz0 = (library.empty(x.shape, self.dtype) for x in (direct, at._z0))
-        work = library.take(self._workspace)
+        way = self._way_back()
+        work = library.take(way.workspace)
         try:
-            self._steps.run(library.lib.dpcr_solve_backward, self.handle.address,
+            self._steps.run(library.lib.dpcr_solve_backward, way.handle.address,
                             *(ctypes.byref(library.of(x)) for x in (at._z0, at._states)), None,
                             ctypes.byref(library.of(direct)), None, ctypes.byref(library.of(adjoint)),
-                            ctypes.byref(library.of(dz0)), library.aligned(work), self._workspace, None)  # fmt: skip
+                            ctypes.byref(library.of(dz0)), library.aligned(work), way.workspace, None)  # fmt: skip
         finally:
             library.give(work)
         return (adjoint, dz0) if self.batched else (adjoint[:, 0], dz0[0])
@@ -611,8 +753,9 @@ def solve(
         has some, such as ReLU's, beyond which its Jacobian says nothing: "newton" and "shooting" then go on until every residual is
         rounding; "affine": and it is affine between them, so that the Jacobian changes, bit for bit, where a unit turns); atol and
         rtol, 0 or more and finite: a step is converged where |z_l - f_l(z_{l-1})| <= atol + rtol |z_l| (both 1e-10, float32 1e-5, a
-        tenth of that where a method has no estimate of its error; both 0: with "overlap" the loop bit for bit); window, chunk,
-        warm_up, damping, max_sweeps, memory_limit: as in `dpcr_solve_options`.
+        tenth of that where a method has no estimate of its error; both 0: with "overlap" the loop bit for bit, where the step
+        rounds a state alone as among others: `z @ W.T` does not, `np.einsum("ni,ji->nj", z, W)` does); window, chunk, warm_up,
+        damping, max_sweeps, memory_limit: as in `dpcr_solve_options`.
 
     Returns
     -------
