@@ -155,6 +155,25 @@ static bool serves(const generation *g) {
     return !cli_sampling_needs_jacobians(g) || dpcr_diffusion_get_options(g->model)->width <= DPCR_DIFFUSION_JACOBIAN;
 }
 
+static bool has_windows(const generation *g) { return (CLI_RUNS(g->solve.method) & cli_option_methods("window")) != 0; }
+
+// What generate refuses is no point: a method without windows runs over the whole chain alone.
+static int refuse_windows(const diffusion_bench *b) {
+    bool whole = false, others = false;
+    for (int w = 0; w < b->windows.count; w++) {
+        whole = whole || b->windows.value[w] == 0;
+        others = others || b->windows.value[w] != 0;
+    }
+    for (int m = 0; m < b->method_count && others; m++) {
+        const generation g = way_of(b, b->method[m], 1e-3, false, 0);
+        if (has_windows(&g)) continue;
+        if (!whole)
+            return cli_fail(CLI_USAGE, "--windows beside method %s, which has none; wanted 0 among them", b->method[m]);
+        cli_warn("method %s has no windows: it runs over the whole chain alone", b->method[m]);
+    }
+    return CLI_DONE;
+}
+
 // What names a point, nothing measured yet.
 static point point_of(const char *part, const char *method, const generation *way, int64_t count) {
     point p = {0};
@@ -380,6 +399,7 @@ static int run_points(const diffusion_bench *b, points *all) {
             for (int w = 0; w < b->windows.count; w++) {
                 const double tolerance = t < steps ? b->tolerances.value[t] : b->confirm.value[t - steps];
                 generation g = way_of(b, b->method[m], tolerance, t >= steps, (int64_t)b->windows.value[w]);
+                if (g.solve.window && !has_windows(&g)) continue;
                 if (!serves(&g))
                     return cli_fail(CLI_USAGE,
                                     "--methods '%s' needs the Jacobian of every step, which models of more than %d "
@@ -478,7 +498,7 @@ int cli_bench_diffusion(int argc, char **argv) {
         .arguments = "MODEL",
         .doc =
             "Runs a denoiser's steps by every method, tolerance, window and number of samples asked for, each beside "
-            "the loop in interleaved rounds: times, sweeps, calls of the network that wait for each other and "
+            "the loop in interleaved rounds: times, sweeps, calls of the network (of at most 256 rows) and "
             "evaluations (a Jacobian counts as many as the state is wide) as parts of the loop's, and the largest "
             "difference of a state. With --evaluate the quality of many samples, by the loop and by each: means "
             "over the seeds and the Frechet distance's deviation.\vscripts/plots/diffusion.gp draws the CSV file.",
@@ -502,7 +522,7 @@ int cli_bench_diffusion(int argc, char **argv) {
         status = CLI_INPUT;
     else if (!spares_inputs(&b))
         status = CLI_USAGE;
-    else
+    else if (!(status = refuse_windows(&b)))
         status = run(&b);
     free(b.methods);
     return status;

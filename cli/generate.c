@@ -598,6 +598,7 @@ static int refuse(const generate *t) {
     for (int i = 0; i < 4; i++) {
         if (!outputs[i]) continue;
         if (cli_is_stdout(outputs[i])) return cli_fail(CLI_USAGE, "pictures go to files, not to standard output");
+        if (i < 2 && !cli_png_name(i ? "--path" : "--out", outputs[i])) return CLI_USAGE;
         if (i >= 2 && !cli_array_place(outputs[i])) return CLI_USAGE;
         if (!cli_writable("the output", outputs[i])) return CLI_RESOURCES;
     }

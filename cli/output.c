@@ -313,14 +313,34 @@ static const char *split_path(const char *path, struct stat *folder) {
     return slash ? slash + 1 : path;
 }
 
+// Where writing would end once the files between are made: dangling links are followed, each from its own folder.
+static void follow_links(const char *path, char file[4096]) {
+    enum { MOST = 40 };  // as the kernel's
+    char target[2048], next[4096];
+    snprintf(file, 4096, "%s", path);
+    for (int i = 0; i < MOST; i++) {
+        const ssize_t length = readlink(file, target, sizeof target - 1);
+        if (length <= 0) return;
+        target[length] = 0;
+        const char *slash = target[0] == '/' ? NULL : strrchr(file, '/');
+        const int folder = slash ? (int)(slash - file) + 1 : 0;
+        if (snprintf(next, sizeof next, "%.*s%s", folder, file, target) >= (int)sizeof next) return;
+        memcpy(file, next, sizeof next);
+    }
+}
+
 bool cli_is_one_file(const char *a, const char *b) {
     struct stat first, second;
+    char first_file[4096], second_file[4096];
     if (!strcmp(a, "-") || !strcmp(b, "-")) return false;
     const bool there = stat(a, &first) == 0, also = stat(b, &second) == 0;
     if (there != also) return false;
     if (there) return S_ISREG(first.st_mode) && first.st_dev == second.st_dev && first.st_ino == second.st_ino;
-    const char *const name = split_path(a, &first), *const other = split_path(b, &second);
-    return first.st_dev == second.st_dev && first.st_ino == second.st_ino && !strcmp(name, other);
+    follow_links(a, first_file);
+    follow_links(b, second_file);
+    const char *const first_name = split_path(first_file, &first);
+    const char *const second_name = split_path(second_file, &second);
+    return first.st_dev == second.st_dev && first.st_ino == second.st_ino && !strcmp(first_name, second_name);
 }
 
 bool cli_distinct(const cli_file *files, size_t count) {

@@ -2,6 +2,7 @@
 // Pictures as PNG (libpng): pictures of 0..1 side by side.
 #include <math.h>
 #include <string.h>
+#include <strings.h>
 
 #include "picture.h"
 
@@ -65,6 +66,14 @@ int cli_png_write(const char *path, int64_t width, int64_t height, int64_t chann
 
 bool cli_png_served(void) { return false; }
 #endif
+
+bool cli_png_name(const char *option, const char *path) {
+    const char *slash = path ? strrchr(path, '/') : NULL, *name = slash ? slash + 1 : path;
+    const char *end = name && *name ? strrchr(name + 1, '.') : NULL;  // a leading dot is no ending's
+    if (!end || !strcasecmp(end, ".png")) return true;
+    cli_fail(CLI_USAGE, "%s '%s': what is written is PNG, wanted a name that does not end in %s", option, path, end);
+    return false;
+}
 
 static uint8_t byte_of(float x) { return (uint8_t)lrintf(255 * (x > 0 ? x < 1 ? x : 1 : 0)); }
 

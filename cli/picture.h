@@ -5,6 +5,8 @@
 
 #include "cli.h"
 
+// Does a PNG fit its name, which ends in .png or has no ending? False: it said so.
+bool cli_png_name(const char *option, const char *path);
 bool cli_png_served(void);  // whether this build has libpng
 // Grey, or channels 3: red, green, blue of each pixel together.
 int cli_png_write(const char *path, int64_t width, int64_t height, int64_t channels, const uint8_t *pixels);

@@ -279,6 +279,15 @@ static bool takes_time(const dpcr_profile *x) {
     return false;
 }
 
+// As 'schedule profile' writes it; graph.txt is no JSON.
+static bool says_seconds(const char *text, size_t bytes) {
+    json_t *file = json_loadb(text, bytes, 0, NULL);
+    const char *unit = json_string_value(json_object_get(file, "unit"));
+    const bool seconds = unit && !strcmp(unit, "seconds");
+    json_decref(file);
+    return seconds;
+}
+
 int cli_schedule_profile(cli_schedule *s) {
     dpcr_error error = {0};
     if (is_model(s->profile_name))
@@ -289,6 +298,7 @@ int cli_schedule_profile(cli_schedule *s) {
     char *text = read_whole("the profile", s->profile_name, &bytes);
     if (!text) return cli_failed();
     const dpcr_status status = dpcr_profile_read(s->context, text, bytes, &s->profile, &error);
+    s->in_seconds = says_seconds(text, bytes);
     free(text);
     if (status != DPCR_OK) return fail_file(s->profile_name, &error);
     return takes_time(&s->profile) ? CLI_DONE : cli_fail(CLI_INPUT, "'%s': wanted a time above 0", s->profile_name);

@@ -18,6 +18,7 @@ typedef struct cli_schedule {
     int64_t rank_low, rank_high;  // of compare
     dpcr_context *context;
     dpcr_profile profile;  // as read
+    bool in_seconds;       // as its file says
     dpcr_profile stages;   // its layers grouped to stages
     dpcr_schedule schedule;
 } cli_schedule;

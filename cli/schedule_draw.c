@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "picture.h"
 #include "schedule.h"
 
 enum {
@@ -17,8 +18,9 @@ enum {
     MOST_WIDTH = 12000,
     LETTER = 7,
     MOST_RANKS = 10000,
-    PLOT_EDGE = 60,           // gnuplot's, for its title and axis
-    MOST_PLOT_HEIGHT = 32767  // cairo's
+    PLOT_EDGE = 60,            // gnuplot's, for its title and axis
+    MOST_PLOT_HEIGHT = 32767,  // cairo's
+    FURTHER = 2                // the darkest shade
 };
 
 typedef struct colour {
@@ -26,24 +28,49 @@ typedef struct colour {
 } colour;
 
 // By task F, I, W, B, and messages; the second and further stages of a rank are darker.
-static colour colour_of(const dpcr_action *a, int64_t shade) {
+static colour colour_of(const dpcr_action *a, int shade) {
     static const colour colours[] = {{120, 170, 235}, {125, 200, 130}, {250, 190, 95}, {95, 190, 190}, {200, 200, 200}};
     const colour c = colours[a->task < DPCR_TASK_SEND_F ? a->task : 4];
-    const int keep = shade <= 0 ? 100 : shade == 1 ? 76 : 60;
+    const int keep = shade <= 0 ? 100 : shade < FURTHER ? 76 : 60;
     return (colour){c.red * keep / 100, c.green * keep / 100, c.blue * keep / 100};
-}
-
-// Which of its rank's stages a stage is: the number of ranks' worth of stages before it.
-static int64_t shade_of(const dpcr_schedule *s, int64_t stage) {
-    return s->semantics == DPCR_DELAYED ? 0 : stage / s->ranks;
 }
 
 typedef struct chart {
     const dpcr_schedule *schedule;
     const dpcr_simulation *times;
-    double scale;  // pixels a unit of time
+    bool in_seconds;
+    unsigned char *shade;  // [actions] which of its rank's stages the action's is, from 0; FURTHER: that or a later one
+    bool shaded;           // some are not 0
+    double scale;          // pixels a unit of time
     int width, height;
 } chart;
+
+static bool works(const dpcr_action *a) { return a->task < DPCR_TASK_SEND_F; }  // else a message
+
+// Whatever the placement: a stage's tasks may lie on several ranks.
+static bool make_shades(chart *c) {
+    const dpcr_schedule *s = c->schedule;
+    unsigned char *place = malloc((size_t)s->stages + 1);
+    c->shade = malloc((size_t)c->times->actions + 1);
+    for (int64_t r = 0; place && c->shade && r < s->ranks; r++) {
+        int before = 0;
+        memset(place, 0, (size_t)s->stages);
+        for (int64_t n = s->first[r]; n < s->first[r + 1]; n++)
+            if (works(&s->actions[n])) place[s->actions[n].stage] = 1;
+        for (int64_t stage = 0; stage < s->stages; stage++) {
+            const int next = before + place[stage];
+            place[stage] = (unsigned char)(before < FURTHER ? before : FURTHER);
+            before = next;
+        }
+        for (int64_t n = s->first[r]; n < s->first[r + 1]; n++) {
+            c->shade[n] = works(&s->actions[n]) ? place[s->actions[n].stage] : 0;
+            c->shaded = c->shaded || c->shade[n];
+        }
+    }
+    const bool made = place && c->shade;
+    free(place);
+    return made;
+}
 
 static double shortest(const chart *c) {
     double least = c->times->makespan;
@@ -56,7 +83,7 @@ static double shortest(const chart *c) {
 
 // As wide as three digits need in the shortest box, within bounds.
 static chart chart_of(const cli_schedule *s, const dpcr_simulation *x) {
-    chart c = {.schedule = &s->schedule, .times = x};
+    chart c = {.schedule = &s->schedule, .times = x, .in_seconds = s->in_seconds};
     const double all = x->makespan > 0 ? x->makespan : 1;
     double width = 3.2 * LETTER * all / (shortest(&c) > 0 ? shortest(&c) : all);
     if (width < LEAST_WIDTH) width = LEAST_WIDTH;
@@ -71,7 +98,7 @@ static void svg_box(FILE *out, const chart *c, int64_t rank, int64_t n) {
     const dpcr_action *a = &c->schedule->actions[n];
     const double x = LEFT + c->scale * c->times->start[n], w = c->scale * (c->times->end[n] - c->times->start[n]);
     const int y = TOP + ROW * (int)rank;
-    const colour k = colour_of(a, shade_of(c->schedule, a->stage));
+    const colour k = colour_of(a, c->shade[n]);
     char text[64], label[16];
     snprintf(label, sizeof label, "%d", (int)a->microbatch);
     fprintf(out,
@@ -96,7 +123,7 @@ static void svg_legend(FILE *out, const chart *c) {
         fprintf(out, "<text x=\"%d\" y=\"%d\">%s</text>\n", x + 20, c->height - 12, task_words[task]);
         x += 160;
     }
-    if (c->schedule->stages > c->schedule->ranks && c->schedule->semantics != DPCR_DELAYED)
+    if (c->shaded)
         fprintf(out, "<text x=\"%d\" y=\"%d\">darker: the rank's further stages</text>\n", x, c->height - 12);
 }
 
@@ -104,8 +131,9 @@ static void write_svg(FILE *out, const chart *c, const char *title) {
     fprintf(out,
             "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%d\" height=\"%d\" viewBox=\"0 0 %d %d\" "
             "font-family=\"DejaVu Sans, sans-serif\" font-size=\"11\">\n<rect width=\"100%%\" height=\"100%%\" "
-            "fill=\"#fff\"/>\n<text x=\"%d\" y=\"22\" font-size=\"15\">%s</text>\n",
-            c->width, c->height, c->width, c->height, LEFT, title);
+            "fill=\"#fff\"/>\n<text x=\"%d\" y=\"22\" font-size=\"%.1f\">%s</text>\n",
+            c->width, c->height, c->width, c->height, LEFT,
+            fmin(15, (c->width - LEFT) / (0.62 * (double)strlen(title))), title);
     for (int64_t r = 0; r < c->schedule->ranks; r++) {
         const int y = TOP + ROW * (int)r;
         fprintf(out, "<text x=\"8\" y=\"%d\">rank %lld</text>\n", y + ROW / 2 + 4, (long long)r);
@@ -131,11 +159,12 @@ static void write_plot(FILE *out, const chart *c, const char *title) {
     const double pixels = c->scale * width / c->width;
     fprintf(out, "set terminal pngcairo size %d,%d font 'DejaVu Sans,9'\nset title ", width, c->height + PLOT_EDGE);
     plot_quoted(out, title);
-    fprintf(out,
-            " noenhanced\nset xlabel 'time'\nset key below\nset style fill solid 1 border lc rgb '#ffffff'\nset yrange "
-            "[%g:-0.6]\n"
-            "set xrange [0:%.17g]\nset ytics scale 0 (",
-            (double)c->schedule->ranks - 0.4, c->times->makespan);
+    fprintf(
+        out,
+        " noenhanced\nset xlabel 'time%s'\nset key below\nset style fill solid 1 border lc rgb '#ffffff'\nset yrange "
+        "[%g:-0.6]\n"
+        "set xrange [0:%.17g]\nset ytics scale 0 (",
+        c->in_seconds ? " in seconds" : "", (double)c->schedule->ranks - 0.4, c->times->makespan);
     for (int64_t r = 0; r < c->schedule->ranks; r++)
         fprintf(out, "%s'rank %lld' %lld", r ? ", " : "", (long long)r, (long long)r);
     fprintf(out,
@@ -152,7 +181,7 @@ static void write_plot(FILE *out, const chart *c, const char *title) {
     for (int64_t r = 0; r < c->schedule->ranks; r++)
         for (int64_t n = c->schedule->first[r]; n < c->schedule->first[r + 1]; n++) {
             const dpcr_action *a = &c->schedule->actions[n];
-            const colour k = colour_of(a, shade_of(c->schedule, a->stage));
+            const colour k = colour_of(a, c->shade[n]);
             if (c->times->end[n] <= c->times->start[n]) continue;
             fprintf(out, "%.17g %lld %.17g %.17g %.17g %.17g %d\n", c->times->start[n], (long long)r,
                     c->times->start[n], c->times->end[n], (double)r - 0.42, (double)r + 0.42,
@@ -249,6 +278,7 @@ int cli_schedule_trace(const dpcr_schedule *schedule, const double *start, const
 
 bool cli_schedule_drawable(const cli_schedule *s) {
     if (s->png && cli_is_stdout(s->png)) return cli_fail(CLI_USAGE, "--png %s: wanted a file", s->png), false;
+    if (!cli_png_name("--png", s->png)) return false;
     return (!s->svg || cli_writable("the picture", s->svg)) && (!s->png || cli_writable("the picture", s->png)) &&
            (!s->trace || cli_writable("the trace", s->trace));
 }
@@ -262,18 +292,35 @@ static int refuse_ranks(const cli_schedule *s) {
     return CLI_DONE;
 }
 
+// The share of all ranks' time in which they do nothing.
+static double idle_of_all(const chart *c) {
+    const double all = c->times->makespan * (double)c->schedule->ranks;
+    double busy = 0;
+    for (int64_t n = 0; n < c->times->actions; n++)
+        if (works(&c->schedule->actions[n])) busy += c->times->end[n] - c->times->start[n];
+    return all > 0 ? 1 - busy / all : 0;
+}
+
 int cli_schedule_draw(const cli_schedule *s, const dpcr_simulation *x) {
     int status = refuse_ranks(s);
     if (status) return status;
-    const chart c = chart_of(s, x);
-    char title[256], steady[48] = "";
-    if (!isnan(x->steady_state)) snprintf(steady, sizeof steady, ", steady state %.6g", x->steady_state);
-    snprintf(title, sizeof title, "%s, %lld ranks, %lld stages, %lld microbatches: makespan %.6g, idle %.1f %%%s",
+    chart c = chart_of(s, x);
+    if (!make_shades(&c)) {
+        free(c.shade);
+        return cli_fail_memory("the picture");
+    }
+    const char *unit = s->in_seconds ? " s" : "";
+    char title[320], steady[64] = "";
+    if (!isnan(x->steady_state)) snprintf(steady, sizeof steady, ", steady state %.6g%s", x->steady_state, unit);
+    snprintf(title, sizeof title,
+             "%s, %lld ranks, %lld stages, %lld microbatches: makespan %.6g%s, idle of the busiest rank %.1f %%, of "
+             "all %.1f %%%s",
              s->from && !s->kind_given ? "table" : dpcr_schedule_name(s->options.kind), (long long)s->schedule.ranks,
              (long long)s->schedule.stages, (long long)(s->schedule.microbatches * s->schedule.chains), x->makespan,
-             x->makespan > 0 ? 100 * x->idle / x->makespan : 0.0, steady);
+             unit, x->makespan > 0 ? 100 * x->idle / x->makespan : 0.0, 100 * idle_of_all(&c), steady);
     if (s->svg) status = write_picture(&c, title, s->svg);
     if (!status && s->trace) status = cli_schedule_trace(&s->schedule, x->start, x->end, 1, s->trace);
     if (!status && s->png) status = write_png(&c, title, s->png);
+    free(c.shade);
     return status;
 }

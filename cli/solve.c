@@ -243,8 +243,15 @@ int cli_linear_start(const dpcr_array *from, const dpcr_chain_shape *shape, dpcr
 
 // ---- solving and writing ----
 
+const char *cli_linear_in_order(int64_t finished_from, int64_t length, char text[64]) {
+    text[0] = 0;
+    if (finished_from < length) snprintf(text, 64, ", finished in order from step %lld", (long long)finished_from);
+    return text;
+}
+
 static int tell(const solve *s, const dpcr_chain_shape *shape, const dpcr_chain_plan *plan,
                 const dpcr_chain_report *report, const cli_device_times *times) {
+    char in_order[64];
     cli_result r = cli_result_create();
     cli_set_int(&r, "length", shape->length);
     cli_set_int(&r, "batch", shape->batch);
@@ -268,10 +275,11 @@ static int tell(const solve *s, const dpcr_chain_shape *shape, const dpcr_chain_
     }
     cli_set_text(&r, "sentence", s->why);
     cli_set_text(&r, "output", s->output);
-    cli_say(&s->common, "%lld step%s, batch %lld, width %lld, %s: %s, depth %lld, %.3g s, in '%s'\n",
+    cli_say(&s->common, "%lld step%s, batch %lld, width %lld, %s: %s%s, depth %lld, %.3g s, in '%s'\n",
             (long long)shape->length, cli_s(shape->length), (long long)shape->batch, (long long)shape->transition.rows,
             dpcr_structure_name(shape->transition.structure), dpcr_scheme_name(report->scheme),
-            (long long)report->depth, report->seconds, s->output);
+            cli_linear_in_order(report->finished_from, shape->length, in_order), (long long)report->depth,
+            report->seconds, s->output);
     const int status = cli_finish(&s->common, &r, CLI_DONE);
     cli_result_destroy(&r);
     return status;

@@ -28,6 +28,9 @@ typedef struct cli_linear {
 int cli_linear_shape(const dpcr_array *from, const dpcr_array *b, const dpcr_pattern *pattern, bool transposed,
                      dpcr_chain_shape *shape, dpcr_array *a);
 
+// ", finished in order from step N" where a report's finished_from is before the chain's end; else "".
+const char *cli_linear_in_order(int64_t finished_from, int64_t length, char text[64]);
+
 // A plan whose workspace keeps to the limit (0: none), and why it is what it is. Where auto's choice would take more it
 // is the loop. Returns the exit code.
 int cli_linear_plan(dpcr_context *context, const dpcr_chain_shape *shape, const dpcr_chain_options *options,

@@ -93,7 +93,7 @@ static int tell(const work *w) {
     const cli_linear *s = w->s;
     const dpcr_distributed_report *report = &w->report;
     cli_result r = cli_result_create();
-    char sentence[128];
+    char sentence[128], in_order[64];
     snprintf(sentence, sizeof sentence, "distributed: asked for; %lld rank%s, a %s each", (long long)s->ranks,
              cli_s(s->ranks), cli_world_size() > 1 ? "process" : "thread");
     cli_set_int(&r, "length", w->shape.length);
@@ -119,10 +119,11 @@ static int tell(const work *w) {
     cli_set_real(&r, "seconds_scan", report->seconds_scan);
     cli_set_real(&r, "seconds_apply", report->seconds_apply);
     cli_say(&s->common,
-            "%lld step%s, batch %lld, width %lld, %s: distributed over %lld rank%s, depth %lld, %.3g s, in '%s'\n",
+            "%lld step%s, batch %lld, width %lld, %s: distributed over %lld rank%s%s, depth %lld, %.3g s, in '%s'\n",
             (long long)w->shape.length, cli_s(w->shape.length), (long long)w->shape.batch,
             (long long)w->shape.transition.rows, dpcr_structure_name(w->shape.transition.structure),
-            (long long)s->ranks, cli_s(s->ranks), (long long)report->depth, w->seconds, s->output);
+            (long long)s->ranks, cli_s(s->ranks), cli_linear_in_order(report->finished_from, w->shape.length, in_order),
+            (long long)report->depth, w->seconds, s->output);
     const int status = cli_finish(&s->common, &r, CLI_DONE);
     cli_result_destroy(&r);
     return status;

@@ -50,7 +50,10 @@ static const struct argp_option diffusion_options[] = {
      "CIFAR-10's binary files",
      0},
     {"epochs", KEY_EPOCHS, "N", 0, "Passes over the training images (default 20)", 0},
-    {"batch", KEY_BATCH, "N", 0, "Images a step (default 256)", 0},
+    {"batch", KEY_BATCH, "N", 0,
+     "Images a step (default 256); an epoch has whole batches, and which images are left over changes with each "
+     "shuffle",
+     0},
     {"save", KEY_SAVE, "FILE", 0, "Model and checkpoint (safetensors; default with --resume: the same file)", 0},
     {"resume", KEY_RESUME, "FILE", 0, "Go on from a checkpoint; ends with the bits of a run that was never stopped", 0},
     {"checkpoint-seconds", KEY_CHECKPOINT, "S", 0, "At most this much work is lost (default 30)", 0},

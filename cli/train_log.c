@@ -367,6 +367,8 @@ int cli_report_final(cli_report *r, const dpcr_train_state *last, dpcr_train_sta
     return r->begun && r->tested_step == final->step ? CLI_DONE : cli_report_test(r, final->step);
 }
 
+static json_t *known(const char *text, bool is_unknown) { return is_unknown ? json_null() : json_string(text); }
+
 void cli_report_set(const cli_report *report, const dpcr_train_state *final, const cli_solver *solver, cli_result *r) {
     char rate[32];
     snprintf(rate, sizeof rate, "%s_per_second", report->unit);
@@ -378,12 +380,13 @@ void cli_report_set(const cli_report *report, const dpcr_train_state *final, con
     cli_set_real(r, "test_seconds", report->test_seconds);
     cli_set_real(r, rate, final->images_per_second);
     cli_set_int(r, "steps", final->step);
-    cli_set_text(r, "method", dpcr_method_name(final->method));
+    const bool none = !report->begun;  // complete already: what was left open then nobody has decided now
+    cli_set(r, "method", known(dpcr_method_name(final->method), none && final->method == DPCR_METHOD_AUTO));
     cli_set_text(r, "scheme", dpcr_scheme_name(solver->options.scheme));
-    cli_set_text(r, "backward", dpcr_scheme_name(final->backward));
+    cli_set(r, "backward", known(dpcr_scheme_name(final->backward), none && final->backward == DPCR_SCHEME_AUTO));
     cli_set_int(r, "finished_in_order", report->finished_in_order);
-    cli_set_text(r, "sentence", report->sentence);
-    if (final->threads) cli_set_int(r, "threads_used", final->threads);
+    cli_set(r, "sentence", known(report->sentence, none && !report->sentence[0]));
+    cli_set(r, "threads_used", final->threads ? json_integer(final->threads) : json_null());
     const dpcr_train_phases *p = &final->phases;
     cli_set(r, "phases",
             json_pack("{sf sf sf sf sf sf sf sf}", "gather", p->gather, "encode", p->encode, "forward", p->forward,

@@ -84,7 +84,8 @@ static const struct argp_option vgg_options[] = {
      "Fraction of each layer's weights, but the first and the last one's, that is taken out, the smallest (default "
      "0.97)",
      0},
-    {"level-limit", KEY_LEVELS, "N", 0, "Levels of BPPSA's tree, L_m (default 2; none: as many as there are)", 0},
+    {"level-limit", KEY_LEVELS, "N", 0,
+     "Levels of BPPSA's tree, L_m (default 2; none: as many as there are; 0: the loop)", 0},
     {"way", KEY_WAY, "scan|loop|dense", 0, "What makes the gradients that are trained with (default scan)", 0},
     {"compare", KEY_COMPARE, "N", 0, "Every Nth update the other ways too: times, differences (default 20; 0: never)",
      0},

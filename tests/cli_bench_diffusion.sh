@@ -7,7 +7,7 @@ set -u
 python3 - "$program" "$folder" <<'PYTHON'
 import contextlib, csv, os, random, threading
 
-from program import answer, content, path, put, put_cifar, put_images, refused, run
+from program import answer, content, ended, path, put, put_cifar, put_images, read_json, refused, run
 
 SIDE, STEPS = 4, 24
 r = random.Random(3)
@@ -20,11 +20,13 @@ run("train", "denoiser", "--data", path("data"), "--batch", 64, "--width", 32, "
 run("train", "resnet", "--data", path("data"), "--layers", 4, "--width", 4, "--epochs", 1, "--save", path("judge"), "--quiet")
 
 common = ["bench", "diffusion", path("m"), "--steps", STEPS, "--seconds", 0]
-told = answer(*common, "--methods", "picard,quasi-newton,sequential,auto", "--tolerances", "0.01,0", "--windows", "0,7", "--counts", "1,3", "--csv", path("t.csv"))
+done = ended(0, *common, "--methods", "picard,quasi-newton,sequential,auto", "--tolerances", "0.01,0", "--windows", "0,7", "--counts", "1,3", "--csv", path("t.csv"), "--json")
+told = read_json(done.stdout)
 points = told["points"]
+assert done.stderr == b"deeppcr bench: method sequential has no windows: it runs over the whole chain alone\n", done.stderr
 assert (told["sampler"], told["steps"], told["width"], told["hidden"], told["depth"]) == ("ddim", STEPS, 16, 32, 2), told
 assert [(p["method"], p["tolerance"], p["window"], p["count"]) for p in points] == [
-    (m, t, w, c) for m in ("picard", "quasi-newton", "sequential", "auto") for t in (0.01, 0) for w in (0, 7) for c in (1, 3)], points
+    (m, t, w, c) for m in ("picard", "quasi-newton", "sequential", "auto") for t in (0.01, 0) for w in (0, 7) if w == 0 or m != "sequential" for c in (1, 3)], points
 for p in points:
     assert p["part"] == "time" and p["seconds"] > 0 and p["sequential_seconds"] > 0 and p["ratio"] > 0, p
     assert p["frechet_distance"] is None and p["max_error"] is not None, p
@@ -109,6 +111,7 @@ for text, arguments, status in (("which model", [], 2), ("no whole number", [pat
                                 ("--methods is 'fast'", [path("m"), "--methods", "picard,fast"], 2), ("--counts", [path("m"), "--counts", "0"], 2),
                                 ("at most 16", [path("m"), "--tolerances", ",".join(["1"] * 17)], 2), ("plms", [path("m"), "--sampler", "plms"], 2),
                                 ("the model", [path("none")], 5), ("no denoiser", [path("judge")], 5), ("the classifier", [path("m"), "--evaluate", path("none"), "--data", path("data")], 5),
+                                ("--windows beside method parareal, which has none", [path("m"), "--methods", "picard,parareal", "--windows", "10"], 2),
                                 ("cannot write", [path("m"), "--csv", path("no/where.csv")], 4), ("--csv", [path("m"), "--resume"], 2),
                                 ("line 2 of", [path("m"), "--sampler", "ddpm", "--resume", "--csv", kept], 5)):
     refused(status, text, "bench", "diffusion", *arguments)

@@ -248,6 +248,13 @@ refused 2 "$twice" convert "$folder/x.onnx" "$folder/x.onnx"
 refused 2 "$twice" train vae --save "$folder/m" --csv "$folder/m"
 refused 2 "$twice" train vgg11 --save "$folder/m" --csv "$folder/./m"
 refused 2 "$twice" train resnet --layers 3 --pipeline gpipe --save "$folder/m" --trace "$folder/./m"
+# The link is made a file by the first output, and the second then goes where it leads, or the other way round.
+mkdir "$folder/below"
+ln -s ../dangling "$folder/below/again"
+ln -s below/again "$folder/dangles"
+refused 5 'cannot read what is not a regular file: /dev/null' eval /dev/null
+refused 2 "$twice" train resnet --csv "$folder/dangles" --save "$folder/dangling"
+refused 2 "$twice" train resnet --csv "$folder/dangling" --save "$folder/./dangles"
 over='is to be read and to be written over'
 refused 2 "$over" solve linear --A x.npy --b y.npy --output y.npy
 refused 2 "$over" solve linear --A x.npy --b y.npy --output "$folder/z" --csv ./x.npy

@@ -75,6 +75,8 @@ for files in (["--wisdom", path("codes")], ["--csv", path("codes")], ["--guess",
 assert content("codes") == kept
 refused(5, "no wisdom", "generate", path("codes"), "--count", 1, "--wisdom", path("p0.npy"))
 refused(2, "wanted a file", "generate", path("codes"), "--count", 1, "--wisdom", "-", "--json")
+for option, name in (("--out", "a.jpg"), ("--path", "a.npy")):
+    refused(2, "what is written is PNG, wanted a name that does not end in ." + name[2:], "generate", path("codes"), "--count", 1, option, path(name))
 answer("generate", path("codes"), "--count", 1, "--threads", 1, "--wisdom", put("empty", b""))
 assert content("empty").startswith(b"deeppcr wisdom ")
 

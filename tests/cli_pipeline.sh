@@ -121,6 +121,14 @@ PYTHON
     train --epochs 2 --constant-rate --warm-up 3 --resume "$folder/b.safetensors" --pipeline interleaved-zb --ranks 3 --microbatches 6
     train --epochs 3 --constant-rate --warm-up 3 --resume "$folder/b.safetensors"
     cmp "$folder/a.safetensors" "$folder/b.safetensors" || complain "a resumed run has other bits"
+    # what left the method open ran the loop: who names that asks for the same, and nobody for another
+    open=(train resnet --layers 10 --width 12 --limit 700 --batch 64 --constant-rate --warm-up 3 --quiet)
+    run "${open[@]}" --epochs 1 --pipeline gpipe --ranks 2 --save "$folder/c.safetensors"
+    cp "$folder/c.safetensors" "$folder/d.safetensors"
+    refused 2 "solve.method is newton, wanted auto" "${open[@]}" --epochs 2 --resume "$folder/c.safetensors" --method newton
+    run "${open[@]}" --epochs 2 --resume "$folder/c.safetensors" --method sequential --backward sequential
+    run "${open[@]}" --epochs 2 --resume "$folder/d.safetensors"
+    cmp "$folder/c.safetensors" "$folder/d.safetensors" || complain "a pipeline's run goes on by the loop that is named to other bits"
     for late in "pipedream --reconstruct --clip 1" "pipedream-2bw --reconstruct --compensate rate" "pipedream --compensate rate" "pipedream-2bw --accumulate 4" "layerpipe --stages 5 --split"; do
         # shellcheck disable=SC2086  # words
         train --epochs 1 --pipeline $late --ranks 3 --segment 4 --json >"$folder/l.json" || complain "$late"

@@ -136,13 +136,20 @@ refused 4 "cannot write the profile" profile mlp --out "$folder/none/x"
 # ---- pictures ----
 run draw --schedule zb-v --ranks 16 --microbatches 32 --svg "$folder/p.svg" --trace "$folder/p.json" --quiet
 run draw --schedule gpipe >"$folder/q.svg"
+run draw --schedule layerpipe --ranks 3 --stages 8 >"$folder/stages.svg"
+run profile mlp --layers 6 --width 8 --batch 4 --out "$folder/seconds.json" --quiet
+run draw --profile "$folder/seconds.json" --schedule gpipe --ranks 2 >"$folder/seconds.svg"
 python3 - "$folder" <<'PYTHON' || failed=1
-import json, sys, xml.dom.minidom
+import json, re, sys, xml.dom.minidom
 p, q = (xml.dom.minidom.parse(f"{sys.argv[1]}/{x}.svg") for x in "pq")
 boxes = [r for r in p.getElementsByTagName("rect") if r.getElementsByTagName("title")]
 assert len(boxes) == 16 * 32 * 6 and float(p.documentElement.getAttribute("width")) < 12200
 assert all(float(r.getAttribute("width")) > 18 for r in boxes)             # three digits fit
 assert len([r for r in q.getElementsByTagName("rect") if r.getElementsByTagName("title")]) == 4 * 8 * 2
+w, s = (open(f"{sys.argv[1]}/{x}.svg").read() for x in ("stages", "seconds"))
+assert "darker: the rank" in w and "darker" not in s, w[-300:]  # a rank has three shades of some task at least
+assert len(set(re.findall('fill="(#[0-9a-f]{6})"', w))) >= 3 * 3 + 2, w[-300:]
+assert re.search(r"makespan [0-9.e-]+ s, idle of the busiest rank [0-9.]+ %, of all [0-9.]+ %", s), s[:600]
 events = json.load(open(f"{sys.argv[1]}/p.json"))["traceEvents"]
 timed = [x for x in events if x["ph"] == "X"]
 assert len(timed) == 16 * 32 * 6 and max(x["ts"] + x["dur"] for x in timed) == 192 + 15 and {x["pid"] for x in timed} == set(range(16))
@@ -154,6 +161,7 @@ if command -v gnuplot >/dev/null; then
     "$program" schedule draw --png /dev/full 2>"$folder/err"
     [ $? -eq 4 ] && grep -q "No space left" "$folder/err" || complain "--png on a full disk: $(cat "$folder/err")"
 fi
+refused 2 "does not end in .svg" draw --png "$folder/x.svg"
 PATH=/nonexistent "$program" schedule draw --png "$folder/x.png" 2>"$folder/err"
 [ $? -eq 4 ] && grep -q gnuplot "$folder/err" || complain "--png without gnuplot: $(cat "$folder/err")"
 

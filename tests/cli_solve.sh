@@ -255,6 +255,8 @@ for how in (["--scheme", "chunked", "--chunk", "64"], ["--scheme", "distributed"
     told, (_, z, _) = solve(*lost, *how)
     assert all(abs(x - y) <= 1e-4 * abs(y) for x, y in zip(z, wanted)), (how, z[-1], wanted[-1])
     assert told["finished_from"] == (256 if how[1] == "auto" else 128), told
+    line = run(*lost, *how, "--output", path("z.npy"))
+    assert (b", finished in order from step 128," in line) == (how[1] != "auto"), line
 
 # A chain is solved once: auto leaves the loop, which needs no memory, only for what is worth the memory's first touch.
 told = solve("--A", put_npy("long_a.npy", (20000, 1), [0.9] * 20000), "--b", put_npy("long_b.npy", (20000, 1, 1), [1] * 20000))[0]

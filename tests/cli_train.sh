@@ -326,6 +326,8 @@ for denormals in "flush", "keep":
 for more in ([], ["--resume", path("ended")], ["--resume", path("ended")]):
     answer(*plain, "--save", path("ended"), "--log", path("ended.log"), *more)
 assert [line["event"] for line in log("ended.log")].count("end") == 1
+told = answer(*plain, "--resume", path("ended"))  # and tells nothing that only a step would
+assert all(told[key] is None for key in ("method", "sentence", "threads_used")) and told["steps"] > 0, told
 told = run(*plain, "--resume", path("ended"))
 assert told.count(b"\n") == 1 and told.startswith(b"test accuracy"), told
 # The networks of diffusion tell no classes.

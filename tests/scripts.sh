@@ -37,7 +37,7 @@ case $verb in
     eval) echo '{"test_accuracy": 0.8765, "loss": 0.35}' ;;
     check)
         echo '{"agrees": '"${AGREES:-true}"', "layers": 1024, "max_error": 1.25e-6, "max_gradient_error": 0, "tolerance": 1e-4, "sweeps": 4,
-        "method": "newton", "scheme": "pcr", "reason": "converged", "seconds": 0.031, "sequential_seconds": 0.009,
+        "method": "newton", "scheme": "pcr", "reason": "converged", "backward_reason": "'"${BACK:-converged}"'", "seconds": 0.031, "sequential_seconds": 0.009,
         "residual_history": [84213.2, 903.1, 12.44, 1.8, 0.003], "locked_history": [1, 3, 180, 901, 1024], "solver_tolerance": 1e-5}'
         [ "${AGREES:-true}" = true ]
         ;;
@@ -55,6 +55,8 @@ done
 [ "$(grep -c '^test,' "$out/curves.csv")" -eq 4 ] || fail "curves.csv has not one test line an epoch"
 [ "$(wc -l <"$out/residuals.csv")" -eq 6 ] || fail "residuals.csv has not one line a sweep"
 grep -q '87.65 %' "$out/index.html" || fail "the page does not show the accuracy"
+grep -q 'solved over all layers at once and by the loop, <strong class="good">agree' "$out/index.html" && ! grep -q 'in order' "$out/index.html" "$folder/log" ||
+    fail "the page or scripts/run tell a solve that converged otherwise"
 grep -q '9 &lt; 31 &amp; &quot;done&quot;' "$out/index.html" || fail "the page does not escape text"
 python3 - "$out/index.html" <<'PYTHON' || fail "the page is not in order"
 import sys
@@ -145,6 +147,9 @@ refused 1 "no $folder/deeppcr" bench/against.py mlp --build "$folder" --out "$fo
 refused 1 "no run has 'nosuch'" bench/workers.py times --program "$folder/build/deeppcr" --only nosuch --csv "$folder/rows/x.csv"
 ! bench/pipeline.py --program "$(command -v false)" --csv "$folder/rows/x.csv" >/dev/null 2>&1 || fail "pipeline.py hides a run that failed"
 [ ! -e "$folder/rows/x.csv" ] || fail "a file is there without its rows"
+BACK=fallback OUT=$folder/back scripts/run "$folder/build" >"$folder/log" 2>&1 && grep -q '4 sweeps, back finished in order' "$folder/log" &&
+    grep -q 'its backward pass, finished in order, and' "$folder/back/index.html" && grep -q '<td>fallback: finished in order' "$folder/back/index.html" ||
+    fail "a pass finished in order is told as one solved over all layers at once"
 if AGREES=false OUT=$folder/disagree scripts/run "$folder/build" >/dev/null 2>"$folder/stderr"; then
     fail "scripts/run hides a disagreement"
 fi

@@ -109,7 +109,12 @@ static void too_long_a_call_is_timed_later(void **state) {
         counted c = {.c = {.step = step_forgets, .length = 256, .batch = 1, .width = 2, .dtype = DPCR_F64}};
         const dpcr_steps steps = steps_of(&c, 1);
         dpcr_solve_options options = options_of(1e-3);
-        plan_once(context, &c, &steps, &options);
+        dpcr_solve_plan *bounded = count_plan(context, &c, &steps, &options);
+        const char *sentence = dpcr_solve_plan_sentence(bounded);
+        if (!strstr(sentence, " at best, too little to gain for a closer look, the loop takes ") ||
+            strstr(sentence, "sweeps"))
+            fail_msg("a bound told as a prediction: %s", sentence);
+        dpcr_solve_plan_destroy(bounded);
         assert_int_equal(c.rows, 3);
         plan_once(context, &c, &steps, &options);
         assert_int_equal(c.rows, 0);

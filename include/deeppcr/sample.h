@@ -170,7 +170,8 @@ DPCR_API dpcr_status dpcr_sampler_step(const dpcr_sampler *sampler, int64_t step
 DPCR_API dpcr_status dpcr_sampler_scale(const dpcr_sampler *sampler, double *scale, dpcr_error *error);
 
 // Rows given to the denoiser since the sampler was made (or since it was reset), those for Jacobians apart: a Jacobian
-// counts `width` products besides its row. And calls of the denoiser, one after another.
+// counts `width` products besides its row. And calls of the denoiser, of at most 256 rows: of the several that a sweep
+// over more, or a step of the loop over many sequences, takes none waits for another.
 DPCR_API void dpcr_sampler_counts(const dpcr_sampler *sampler, int64_t *rows, int64_t *products, int64_t *calls);
 DPCR_API void dpcr_sampler_counts_reset(dpcr_sampler *sampler);
 

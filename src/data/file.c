@@ -321,8 +321,7 @@ dpcr_status dpcri_source_open(dpcri_source *source, const char *path, bool need_
         errno = EISDIR;
         status = fail_errno(error, "cannot read", path);
     } else if (need_seek && !S_ISREG(about.st_mode)) {
-        errno = ESPIPE;
-        status = fail_errno(error, "cannot read what is not a regular file", path);
+        status = dpcri_fail_code(error, DPCR_ERROR_IO, ESPIPE, "cannot read what is not a regular file: %s", path);
     }
     // Standard input may be a file that something was already read from: taken in order, like a pipe.
     source->seekable = status == DPCR_OK && source->owned && S_ISREG(about.st_mode);

@@ -69,6 +69,18 @@ static void describe(const dpcr_candidate *c, char *text, size_t bytes) {
         snprintf(text, bytes, "%s %s %s", name, takes, duration(seconds, a, sizeof a));
 }
 
+// Is a forward candidate's figure no prediction, but what it takes at least?
+static bool is_bound(const dpcri_outlook *o, const dpcr_candidate *c) {
+    return o->costs.at_best && !c->backward && !dpcri_is_loop(c) && c->measured == 0;
+}
+
+static void describe_bound(const dpcri_list *l, const dpcr_candidate *c, char *text, size_t bytes) {
+    char name[48], a[32];
+    snprintf(text, bytes, "%s would take %s at best%s", name_of(c, name, sizeof name),
+             duration(c->seconds, a, sizeof a),
+             c->seconds < dpcri_loop_of(l)->seconds ? ", too little to gain for a closer look" : "");
+}
+
 // Why overlap is not among the candidates.
 static void tell_memory(dpcr_solve_plan *plan, const dpcri_list *l) {
     const dpcri_contraction *c = &plan->contraction;
@@ -84,15 +96,16 @@ static void tell_memory(dpcr_solve_plan *plan, const dpcri_list *l) {
 }
 
 // The other methods' best, of chains that are offered many.
-static void tell_others(dpcr_solve_plan *plan, const dpcri_list *l, const dpcr_candidate *told) {
+static void tell_others(dpcr_solve_plan *plan, const dpcri_outlook *o, const dpcri_list *l,
+                        const dpcr_candidate *told) {
     unsigned seen = 1u << DPCR_METHOD_SEQUENTIAL | (told ? 1u << told->method : 0);
     char text[96], a[32];
     for (int64_t i = 0; i < l->count; i++) {
         const dpcr_candidate *c = &l->at[i];
         if (seen & 1u << c->method) continue;
         seen |= 1u << c->method;
-        snprintf(text, sizeof text, "; %s %s", dpcr_method_name(c->method),
-                 duration(dpcri_candidate_seconds(c), a, sizeof a));
+        snprintf(text, sizeof text, "; %s %s%s", dpcr_method_name(c->method),
+                 duration(dpcri_candidate_seconds(c), a, sizeof a), is_bound(o, c) ? " at best" : "");
         dpcri_say(plan, text);
     }
 }
@@ -124,18 +137,21 @@ void dpcri_tell_choice(dpcr_solve_plan *plan, const dpcri_outlook *o, const dpcr
                  plan->steps.length < DPCRI_LEAST_LENGTH || plan->steps.batch == 0 ? "too little to run side by side"
                                                                                    : "the only candidate");
     else {
-        const bool at_best = !backward && o->costs.at_best && dpcri_is_loop(chosen) && other->measured == 0;
-        describe(other, what, sizeof what);
+        const bool bound = dpcri_is_loop(chosen) && is_bound(o, other);
+        if (bound)
+            describe_bound(l, other, what, sizeof what);
+        else
+            describe(other, what, sizeof what);
         snprintf(text, sizeof text, "%s%s: %s%s, the loop takes %s", backward ? "; backward " : "",
                  dpcri_is_loop(chosen) ? "sequential"
                  : backward            ? name
                                        : dpcr_method_name(chosen->method),
-                 what, at_best ? " at best" : tell_waking(o, l, other, waking, sizeof waking),
+                 what, bound ? "" : tell_waking(o, l, other, waking, sizeof waking),
                  duration(dpcri_candidate_seconds(dpcri_loop_of(l)), loop, sizeof loop));
     }
     dpcri_say(plan, text);
     if (!backward) tell_memory(plan, l);
-    if (!backward && dpcri_is_weighed(&plan->steps)) tell_others(plan, l, other);
+    if (!backward && dpcri_is_weighed(&plan->steps)) tell_others(plan, o, l, other);
 }
 
 void dpcri_tell_pair(dpcr_solve_plan *plan, const dpcr_candidate *forward, const dpcr_candidate *backward,

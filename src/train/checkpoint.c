@@ -334,6 +334,21 @@ void dpcri_saved_keep(const dpcri_saved *saved, const char *key, const char *val
             snprintf(agreement->values[i], DPCRI_VALUE_BYTES, "%s", value);
 }
 
+void dpcri_saved_keep_loop(const dpcri_saved *saved, const char *name, dpcri_strings *agreement) {
+    char key[DPCRI_KEY_BYTES], choice[DPCRI_KEY_BYTES];
+    bool chosen = false, others = false;
+    for (int size = 0; size < DPCRI_SIZES; size++) {
+        const char *text = string_of(saved, choice_key(choice, size, name));
+        chosen = chosen || text;
+        others = others || (text && strcmp(text, "sequential") != 0);
+    }
+    snprintf(key, sizeof key, "solve.%s", name);
+    for (int i = 0; i < agreement->count && chosen && !others; i++)
+        if (!strcmp(agreement->keys[i] + strlen(DPCRI_TRAIN_PREFIX), key) &&
+            !strcmp(agreement->values[i], "sequential"))
+            dpcri_saved_keep(saved, key, "auto", agreement);
+}
+
 static dpcr_status scheme_of(const dpcri_saved *saved, const char *key, dpcr_scheme *scheme, dpcr_error *error) {
     const char *text = string_of(saved, key);
     if (text && dpcr_scheme_find(text, scheme, NULL) == DPCR_OK) return DPCR_OK;

@@ -88,6 +88,9 @@ dpcr_status dpcri_saved_agrees(const dpcri_saved *saved, const dpcr_model *model
 dpcr_status dpcri_saved_strings_agree(const dpcri_saved *saved, dpcri_strings *agreement, dpcr_error *error);
 // Where the checkpoint's string is `value`, so is the agreement's.
 void dpcri_saved_keep(const dpcri_saved *saved, const char *key, const char *value, dpcri_strings *agreement);
+// Where the checkpoint left solve.`name` ("method" or "backward") open and all choices fell on the loop, who names the
+// loop asks for the same run: the agreement's string then is the checkpoint's.
+void dpcri_saved_keep_loop(const dpcri_saved *saved, const char *name, dpcri_strings *agreement);
 // Fills the planner's part of the options: what the caller left open is what was chosen then.
 dpcr_status dpcri_saved_choices(const dpcri_saved *saved, int size, dpcr_solve_options *solve, dpcr_error *error);
 // A plan's sentence, made of such options, says that they were asked for: what `asked` leaves open the checkpoint has.

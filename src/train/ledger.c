@@ -209,6 +209,8 @@ static dpcr_status read_checkpoint(dpcri_ledger *l, dpcr_error *error) {
     // A device has one way back, of its own, in place of the loop's too.
     if (dpcri_solve_on_device(&l->options.solve))
         dpcri_saved_keep(&l->from, "solve.backward", dpcr_scheme_name(DPCR_SCHEME_SEQUENTIAL), &l->fixed);
+    dpcri_saved_keep_loop(&l->from, "method", &l->fixed);
+    dpcri_saved_keep_loop(&l->from, "backward", &l->fixed);
     DPCR_TRY(dpcri_saved_agrees(&l->from, l->model, &l->fixed, error));
     DPCR_TRY(dpcri_position_check("train", &l->from, l->options.epochs, l->batches, error));
     l->start = l->from.position;
