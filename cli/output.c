@@ -250,7 +250,7 @@ static int find_obstacle(const char *path) {
     struct stat info;
     if (!*path) return ENOENT;
     if (is_stream(path)) return 0;
-    if (stat(path, &info) != 0) return errno == ENAMETOOLONG ? ENAMETOOLONG : check_folder(path);
+    if (stat(path, &info) != 0) return errno == ENAMETOOLONG || errno == ELOOP ? errno : check_folder(path);
     if (S_ISDIR(info.st_mode)) return EISDIR;
     if (!S_ISREG(info.st_mode)) return access(path, W_OK) == 0 ? 0 : errno;
     char *const there = realpath(path, NULL);  // a link is followed, and the file replaced where it is
@@ -313,7 +313,8 @@ static const char *split_path(const char *path, struct stat *folder) {
     return slash ? slash + 1 : path;
 }
 
-// Where writing would end once the files between are made: dangling links are followed, each from its own folder.
+// Where writing would end once the files between are made: dangling links are followed, each from its own folder. A
+// loop of them is not written to (find_obstacle).
 static void follow_links(const char *path, char file[4096]) {
     enum { MOST = 40 };  // as the kernel's
     char target[2048], next[4096];

@@ -255,6 +255,8 @@ ln -s below/again "$folder/dangles"
 refused 5 'cannot read what is not a regular file: /dev/null' eval /dev/null
 refused 2 "$twice" train resnet --csv "$folder/dangles" --save "$folder/dangling"
 refused 2 "$twice" train resnet --csv "$folder/dangling" --save "$folder/./dangles"
+ln -s round "$folder/about" && ln -s about "$folder/round"
+refused 4 'cannot write' train resnet --csv "$folder/about" --save "$folder/round"
 over='is to be read and to be written over'
 refused 2 "$over" solve linear --A x.npy --b y.npy --output y.npy
 refused 2 "$over" solve linear --A x.npy --b y.npy --output "$folder/z" --csv ./x.npy

@@ -16,7 +16,7 @@ if grep -qsE '^DEEPPCR_SANITIZE:STRING=.*address' "$build/CMakeCache.txt"; then
     # Its own small blocks have to come from malloc, or what is written past a structure of ctypes is not seen.
     LD_PRELOAD="$(gcc -print-file-name=libasan.so) $(gcc -print-file-name=libstdc++.so)"
     export LD_PRELOAD ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1 PYTHONMALLOC=malloc
-    export DEEPPCR_TEST_ONE_OF=${DEEPPCR_TEST_ONE_OF:-4}  # most of the time is PyTorch's; calls differ little by case
+    export DEEPPCR_TEST_ONE_OF=${DEEPPCR_TEST_ONE_OF:-8}  # most of the time is PyTorch's; calls differ little by case
 elif grep -qsE '^DEEPPCR_SANITIZE:STRING=.+' "$build/CMakeCache.txt"; then
     echo "python: this sanitizer wants an interpreter of its own"
     exit 77

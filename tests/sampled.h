@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 // Sanitizers slow the large cross products of cases tenfold, and what they look for does not hang on every number:
-// under them an eighth of the cases runs (under ThreadSanitizer, to which numbers are nothing, a twelfth), scattered so
+// under them an eighth of the cases runs (under ThreadSanitizer, to which numbers are nothing, one of 24), scattered so
 // that no axis is missed. Where DEEPPCR_ISA asks for the kernels of a lower level, a third runs, of each level another;
 // else all do.
 #ifndef TESTS_SAMPLED_H
@@ -13,12 +13,12 @@
 
 // One of how many cases runs.
 #if defined(__SANITIZE_THREAD__)
-#define TESTS_ONE_OF 12
+#define TESTS_ONE_OF 24
 #elif defined(__SANITIZE_ADDRESS__)
 #define TESTS_ONE_OF 8
 #elif defined(__has_feature)
 #if __has_feature(thread_sanitizer)
-#define TESTS_ONE_OF 12
+#define TESTS_ONE_OF 24
 #elif __has_feature(address_sanitizer)
 #define TESTS_ONE_OF 8
 #endif
@@ -27,7 +27,7 @@
 #define TESTS_ONE_OF 1
 #endif
 #define TESTS_SANITIZED (TESTS_ONE_OF > 1)
-#define TESTS_FOR_RACES (TESTS_ONE_OF == 12)  // under ThreadSanitizer
+#define TESTS_FOR_RACES (TESTS_ONE_OF == 24)  // under ThreadSanitizer
 
 // Does case number `run` take part?
 static inline bool sampled(int64_t run) {

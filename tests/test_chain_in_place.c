@@ -196,9 +196,10 @@ static void wide_blocks_are_looked_at(void **state) {
         dpcr_chain_report report = {.size = sizeof report};
         assert_int_equal(dpcr_chain_execute(plan, &va, &vb, z0, &vz, workspace, bytes, &report, NULL), DPCR_OK);
         assert_int_equal(report.finished_from, kind < 2 ? STEPS : 2 * CHUNK);
+        // Sums of which nothing but rounding is left are made again from better starts, where b is still there.
         assert_int_equal(dpcr_chain_execute(plan, &va, &vb, z0, &vb, workspace, bytes, NULL, NULL),
-                         kind < 2 ? DPCR_OK : DPCR_ERROR_UNSUPPORTED);
-        if (kind < 2) assert_memory_equal(b, z, sizeof z);
+                         kind == 0 ? DPCR_OK : DPCR_ERROR_UNSUPPORTED);
+        if (kind == 0) assert_memory_equal(b, z, sizeof z);
         assert_int_equal(dpcr_chain_jvp(plan, &va, z0, &vz, NULL, NULL, z0, &vd, workspace, bytes, NULL), DPCR_OK);
         for (int64_t i = 0; kind == 2 && i < STEPS * WIDTH; i++) assert_true(fabsf(dz[i] / z[i] - 1) <= 1e-4f);
     }

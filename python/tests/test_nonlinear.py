@@ -2,6 +2,8 @@
 import copy
 import pickle
 import signal
+import threading
+import time
 
 import numpy as np
 import pytest
@@ -593,6 +595,81 @@ def test_a_plan_keeps_a_method_that_mostly_serves(rng, monkeypatch):
     assert plan.method != report.method
 
 
+def test_what_served_long_ago_is_left_too(rng):
+    cell = Cell(rng, 3000, 1)
+    plan = deeppcr.plan(cell.step, cell.z0, 3000, cell.jacobian)
+    good = plan.solve(cell.z0).report._replace(reason="converged")
+    method, way, fell = plan.method, plan._way, good._replace(reason="fallback")
+    assert method != "sequential"
+    for report in [good] * 50 + [fell] * 4 + [good, fell] * 10:
+        plan._learn(way, report)
+    assert plan.method == method
+    plan._learn(way, fell)
+    assert plan.method != method
+
+
+def test_passes_that_began_by_a_method_that_was_left_say_nothing_of_the_next(rng, monkeypatch):
+    timed(monkeypatch, 10, 15, 50)
+    step, jacobian = spiking(rng, 3000)
+    plan = deeppcr.plan(step, [0.0], 3000, jacobian, structure="diagonal")
+    old = plan._way
+    report = plan.solve([0.0]).report
+    for _ in range(3):  # of other threads
+        plan._learn(old, report)
+    assert plan.method == "overlap" and plan._failed == ["newton"]
+    plan._learn(plan._way, report._replace(method="overlap"))
+    assert plan.sentence == "sequential: newton and overlap had to be finished in order"
+
+
+def test_threads_leave_a_method_together(rng, monkeypatch):
+    timed(monkeypatch, 10, 15, 50)
+    step, jacobian = spiking(rng, 3000)
+    plan = deeppcr.plan(step, [0.0], 3000, jacobian, structure="diagonal")
+    way, report, instead = plan._way, plan.solve([0.0]).report, nonlinear.SolvePlan._instead
+    plan._way, plan._failed, made, ready = way, [], [], threading.Barrier(4)
+
+    def slow(*given, **options):
+        made.append(given)
+        time.sleep(0.05)
+        return instead(*given, **options)
+
+    def learn():
+        ready.wait()
+        plan._learn(way, report)
+
+    monkeypatch.setattr(nonlinear.SolvePlan, "_instead", slow)
+    threads = [threading.Thread(target=learn) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(made) == 1 and plan._failed == ["newton"] and plan.method == "overlap"
+
+
+def test_a_method_is_left_once_there_is_another(rng, monkeypatch):
+    timed(monkeypatch, 10, 15, 50)
+    step, jacobian = spiking(rng, 3000)
+    plan = deeppcr.plan(step, [0.0], 3000, jacobian, structure="diagonal")
+
+    def fails(*given, **options):
+        raise MemoryError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(nonlinear.SolvePlan, "_instead", fails)
+        with pytest.raises(MemoryError):
+            plan.solve([0.0])
+    assert plan.method == "newton" and plan._failed == []
+    plan.solve([0.0])
+    assert plan.sentence == "overlap: newton had to be finished in order"
+
+
+def test_printing_a_plan_calls_no_step(rng):
+    cell = Cell(rng, 400, 3)
+    plan = deeppcr.plan(cell.step, cell.z0, 400, cell.jacobian, "newton")
+    assert repr(plan) == "<chain of 400 steps, batch 1, width 3: newton: as asked>" and cell.calls == 0
+    assert "backward" in plan.sentence and plan.sentence in repr(plan)
+
+
 def test_few_chunks_are_not_taken_for_as_dear_as_many(rng, monkeypatch):
     """A chain that forgets within some 300 steps of 3000: four chunks beside each other take a call as long as one, not as 512."""
     x = rng.normal(size=(3000, 1))
@@ -610,7 +687,11 @@ def test_few_chunks_are_not_taken_for_as_dear_as_many(rng, monkeypatch):
 
 def test_what_a_call_takes_is_measured_once(monkeypatch):
     step, jacobian = nonlinear._overheads()
-    assert 0 <= step < 1 and 0 <= jacobian < 1 and nonlinear._overheads() == (step, jacobian)
+    assert 0 <= step < 1e-3 and 0 <= jacobian < 1e-3
+    made, init = [], nonlinear._Steps.__init__
+    monkeypatch.setattr(nonlinear._Steps, "__init__", lambda steps, *given: made.append(given) or init(steps, *given))
+    nonlinear._overheads.cache_clear()
+    assert nonlinear._overheads() is nonlinear._overheads() and len(made) == 1
     monkeypatch.setattr(nonlinear, "_overheads", lambda: (1000.0, 2000.0))
     one, many, each = nonlinear._Steps(half, half_everywhere, False, np.dtype("d"), 2, "diagonal", 0).time(np.ones((1, 2)), 1000)
     assert 1000 < one < 1001 and 1000 < many * 512 < 1001 and 2000 < each * 512 < 2001

@@ -385,12 +385,38 @@ def test_where_looking_is_of_no_use_the_loop_is_left(rng, looks):
         slot = net._engine.acquire()
         (verdict,) = slot.verdicts
         assert looks[-1] == length and len(looks) == count
-        verdict.worked = False  # as if it had been finished in order
+        verdict.worked, verdict.fallbacks = 1, 2  # as if it had been finished in order
         slot.drop(verdict)
         net._engine.release(slot)
     net(x[:800])
     assert net.sentences == ["sequential: what looked faster was finished in order time and again (of 700 steps)"]
     assert slot.verdict_on((800, 1, False, False, "auto")).at(800).method == 1
+
+
+def test_passes_that_forget_one_in_two_settle_on_the_loop(rng, looks):
+    """The first input shuts the update gate: passes that do so after a quarter remember, and are those of the plans that did not look."""
+    nets = [recurrent.GRU(4, 64, seed=1, method=method) for method in ("auto", "sequential")]
+    for net in nets:
+        net.state_dict()["weight_ih_l0"][64:128, 0] = 30
+    for k in range(48):
+        x = rng.normal(size=((600, 650, 700, 750)[k % 4], 1, 4)).astype("f")
+        x[:, 0, 0] = 0 if k % 2 == 0 else np.arange(len(x)) >= len(x) // 4
+        assert np.abs(nets[0](x)[0] - nets[1](x)[0]).max() < 1e-5
+    assert len(looks) == 3 and nets[0].sentences[0].startswith("sequential: what looked faster")  # two looks, and the loop
+
+
+def test_a_verdict_fails_where_what_it_spares_does_not_pay():
+    def told(text):
+        plan = _engine._Plan.__new__(_engine._Plan)
+        plan.verdict, plan.looked = _engine._Verdict((600, 1, False, False, "auto"), _engine._loop(), []), False
+        answers = []
+        for letter in text:
+            plan.reports = [_abi.SolveReport(reason=_engine._FALLBACK if letter == "F" else 0)]
+            answers.append(plan.learn())
+        return answers.index(True) + 1 if True in answers else 0, plan.verdict.failed()
+
+    assert told("FF") == (2, True) and told("wFwF" * 9)[0] == 6 and told("wwwwF" * 50) == (0, False)
+    assert told("w" * 100 + "FF") == (102, False)  # served long: another look is worth it
 
 
 def test_chains_for_which_different_ways_are_best_have_no_common_options():
@@ -407,7 +433,11 @@ def test_chains_for_which_different_ways_are_best_have_no_common_options():
     key = (600, 1, False, False, "auto")
     verdict = _engine._Verdict(key, None, ["overlap: as it is", "sequential: as it is"])
     assert verdict.at(700).method == 1 and verdict.told() == ["sequential: what is best differs from chain to chain (of 600 steps)"] * 2
-    assert not _engine._Verdict((6000, *key[1:]), None, []).holds((6000, *key[1:]))  # long ones are worth a look of their own
+    long, edge = (_engine._Verdict((length, *key[1:]), None, []) for length in (6000, 2000))
+    assert not long.holds((6000, *key[1:]))  # long ones are worth a look of their own
+    assert edge.holds((2000, *key[1:])) and edge.holds((1000, *key[1:])) and not edge.holds((2001, *key[1:]))
+    slot = recurrent.GRU(4, 8)._engine.acquire()
+    assert slot.keep(edge) is edge and slot.keep(long) is long and slot.verdicts == [edge]
     assert _engine._Verdict(key, overlap, []).at(1100).chunk == 1100 // 6
 
 

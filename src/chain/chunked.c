@@ -251,14 +251,16 @@ static dpcri_chunk_maps maps_of(const dpcri_flow *f, const pieces *p, int64_t c,
     return (dpcri_chunk_maps){dpcri_at(f, p->sums, c * p->sum_step + row * p->sum_row), 1, p->sum_step, f->transposed};
 }
 
-// The first chunk of a sequence whose s_c does not hold within the bound; K: all before the broken one do.
-static int64_t first_moved(const dpcri_flow *f, const pieces *p, int64_t row, double bound) {
+// The first chunk of a sequence whose s_c does not hold within the bound, nor, if that excuses it, may be off by
+// rounding; K: all before the broken one do.
+static int64_t first_moved(const dpcri_flow *f, const pieces *p, int64_t row, double bound, bool rounding_excuses) {
     const int64_t past = first_broken(f, p, row);
     dpcri_chunk_rounding rounding;
     dpcri_rounding_begin(f, &rounding, p->rounding);
     for (int64_t c = 1; c < past; c++) {
         const void *const e = state_at(f, p->errors, c, row);
         if (dpcri_carried_holds(f, state_at(f, p->ends, c, row), e, 1, 1, bound)) continue;
+        if (!rounding_excuses) return c;
         while (rounding.chunks <= c) {
             const int64_t at = rounding.chunks;
             const dpcri_chunk_maps map = maps_of(f, p, at, row);
@@ -287,7 +289,7 @@ static void find_errors(const dpcri_flow *f, const pieces *p) {
 // Whether e may have grown anywhere: some summary of the sequence does not shrink what it is given.
 static bool may_grow(const dpcri_flow *f, const pieces *p, int64_t row) {
     const dpcri_chunk_maps maps = maps_of(f, p, 1, row);
-    return !dpcri_chunks_halve(f, &maps, p->sum_step ? p->chunks.count - 2 : 1);
+    return !dpcri_chunks_halve(f, &maps, p->sum_step ? first_broken(f, p, row) - 1 : 1);
 }
 
 // Where differences grew to what does not hold, the sequence once more from s + e, if that is near enough. Sets
@@ -305,9 +307,10 @@ static bool refine(job *j, int64_t broken) {
     find_errors(f, p);
     for (int64_t row = 0; row < f->rows; row++) {
         const int64_t past = first_broken(f, p, row);
-        if (p->moved[row] == 0) p->moved[row] = first_moved(f, p, row, bound);
-        p->runs[row] = p->moved[row] < past && f->z != f->b && first_moved(f, p, row, DPCRI_REFINED(f->size)) > past &&
-                       first_apart(f, p, row) == past;
+        // Rounding may grow too: it excuses what cannot be bettered.
+        if (p->moved[row] == 0) p->moved[row] = first_moved(f, p, row, bound, false);
+        p->runs[row] = p->moved[row] < past && f->z != f->b &&
+                       first_moved(f, p, row, DPCRI_REFINED(f->size), true) > past && first_apart(f, p, row) == past;
         for (int64_t c = 1; c < past && p->runs[row]; c++) {
             void *const s = state_at(f, p->ends, c, row);
             dpcri_carried_add(f, s, state_at(f, p->errors, c, row), 1, s);
@@ -320,7 +323,7 @@ static bool refine(job *j, int64_t broken) {
     }
     any = false;
     for (int64_t row = 0; row < f->rows; row++) {
-        if (p->runs[row]) p->moved[row] = first_moved(f, p, row, bound);
+        if (p->runs[row]) p->moved[row] = first_moved(f, p, row, bound, true);
         any |= p->moved[row] < p->chunks.count;
     }
     return any;

@@ -572,6 +572,16 @@ done:
     return status;
 }
 
+// Whether what the next rank started a sequence from is near enough to what goes out of this one for what it is off by
+// not to matter where it grows (joins.h).
+static bool holds(const job *j, const void *out, int64_t row) {
+    const dpcri_flow *f = &j->range.flow;
+    void *const error = j->range.error;
+    if (!dpcri_carries(f)) return true;
+    dpcri_difference(f, dpcri_at(f, out, row * f->w), dpcri_at(f, j->asked, row * f->w), error);
+    return dpcri_carried_holds(f, dpcri_at(f, j->asked, row * f->w), error, 1, 1, DPCRI_CARRIED(f->size));
+}
+
 // Whether what goes out of the range, whose states stand, is what the next rank started from; else j->moved says which.
 static bool joins(job *j, const void *g) {
     const dpcri_flow *f = &j->range.flow;
@@ -584,7 +594,7 @@ static bool joins(job *j, const void *g) {
                                    .end = {dpcri_at(f, out, row * f->w), 0, 1},
                                    .next = {dpcri_at(f, j->asked, row * f->w), 0, 1},
                                    .goes_out = f->transposed};
-        if (dpcri_joins(f, &joint, 0)) continue;
+        if (dpcri_joins(f, &joint, 0) && holds(j, out, row)) continue;
         j->moved[row] = 1;
         all = false;
     }

@@ -226,7 +226,8 @@ bool dpcri_carried_holds(const dpcri_flow *f, const void *s, const void *e, int6
 
 void dpcri_carried_add(const dpcri_flow *f, const void *s, const void *e, int64_t each, void *sum) {
     for (int64_t i = 0; i < f->w; i++) {
-        const double of_s = dpcri_number(f, s, i * each), both = of_s + dpcri_number(f, e, i * each);
+        const double of_s = dpcri_number(f, s, i * each), of_e = dpcri_number(f, e, i * each);
+        const double both = of_e == 0 ? of_s : of_s + of_e;  // and -0 stays what it is
         if (f->size == 8)
             ((double *)sum)[i * each] = isfinite(both) ? both : of_s;
         else

@@ -245,7 +245,7 @@ static void run_in_order(const dpcri_range *r, int64_t c, int64_t row) {
 static bool holds(const dpcri_range *r, int64_t c, int64_t row) {
     const dpcri_flow *f = &r->flow;
     void *const difference = dpcri_at_out(f, r->error, f->w);
-    if (!dpcri_carries(f)) return true;
+    if (!dpcri_carries(f) || r->in_order < f->n) return true;  // in order: what comes after was not made by products
     dpcri_difference(f, end_at(r, c, row), start_at(r, c + 1, row), difference);
     dpcri_span span = dpcri_flow_span(f, 1, 1);
     span.a = sum_at(r, c, r->sum_rows > 1 ? row : 0);

@@ -421,16 +421,20 @@ static void look(job *j, const group *g, int64_t place, bool kept, int64_t count
     }
 }
 
-// Asks whether the summaries of a window's chunks let differences grow. That of the chain's first chunk serves nobody,
-// nor that of its last.
-static void ask_growth(job *j, const group *g, int64_t place) {
+// Whether summaries of window i, of the first `chunks` chunks, let differences grow. That of the chain's first chunk
+// serves nobody.
+static bool window_grows(const job *j, int64_t i, int64_t chunks) {
     const dpcri_flow *f = j->flow;
-    const int64_t window = g->number * j->group_windows + place, skip = window == 0 && j->head ? 1 : 0;
-    const int64_t most = j->full - (j->start_step + j->full * j->chunk == f->n) - window * j->lanes;
-    const int64_t count = (most < j->lanes ? most : j->lanes) - skip, step = j->summary ? f->values : 1;
-    const dpcri_chunk_maps maps = {dpcri_at(f, g->windows[place].maps, skip * step), j->summary ? 1 : j->lanes, step,
+    const int64_t skip = i == 0 && j->head ? 1 : 0, left = chunks - i * j->lanes;
+    const int64_t count = (left < j->lanes ? left : j->lanes) - skip, step = j->summary ? f->values : 1;
+    const dpcri_chunk_maps maps = {dpcri_at(f, j->maps + i * j->s.maps, skip * step), j->summary ? 1 : j->lanes, step,
                                    j->summary && f->transposed};
-    if (count > 0 && !dpcri_chunks_halve(f, &maps, count)) j->grows = true;
+    return count > 0 && !dpcri_chunks_halve(f, &maps, count);
+}
+
+// Chunks that ran from a carried state, up to step `from`; of the chain's last nobody starts.
+static int64_t carried_chunks(const job *j, int64_t from) {
+    return (from - j->start_step) / j->chunk - (from == j->flow->n);
 }
 
 // From the starts that the windows have, which are known all.
@@ -456,8 +460,9 @@ static void run_group(job *j, group *g) {
         return;
     }
     for (int64_t i = 0; i < g->count; i++) summarise(j, g, i);
+    const int64_t chunks = carried_chunks(j, j->start_step + j->full * j->chunk), window = g->number * j->group_windows;
     for (int64_t i = 0; i < g->count && j->carries; i++)
-        if (!g->halves[i] && !j->grows) ask_growth(j, g, i);
+        if (!g->halves[i] && !j->grows && window_grows(j, window + i, chunks)) j->grows = true;
     if (!await(j, g->number) || j->broken) return;
     for (int64_t i = 0; i < g->count; i++) carry(j, g, i);
     // What is not finite stays so, whatever it is multiplied by: the last state tells of all.
@@ -530,9 +535,17 @@ static void *leaving(const job *j, void *starts) {
     return dpcri_at_out(j->flow, starts, j->summary ? j->flow->w : j->flow->w * j->lanes);
 }
 
-// Puts end - s of `count` lanes where v was, which nobody needs any more. kept: the kernels left their ends there.
-static void find_differences(const job *j, int64_t i, bool kept, int64_t count) {
+// Lanes of window i among the first `chunks` chunks.
+static int64_t lanes_of(const job *j, int64_t i, int64_t chunks) {
+    const int64_t left = chunks - i * j->lanes;
+    return left < 0 ? 0 : left < j->lanes ? left : j->lanes;
+}
+
+// Puts end - s of a window's lanes where v was, which nobody needs any more: of kernels their ends lie there, but in
+// the window that broke off.
+static void find_differences(const job *j, int64_t i, int64_t count) {
     dpcri_flow f = *j->flow;
+    const bool kept = !j->summary && i != j->broken_window;
     const dpcri_window w = kept_window(j, i);
     void *const v = dpcri_at_out(&f, w.maps, j->lanes * f.values), *const next = leaving(j, w.starts);
     if (kept) {
@@ -567,6 +580,7 @@ static void take_roundings(const job *j, dpcri_chunk_rounding *r, int64_t c) {
 }
 
 // Of the first `count` lanes of window i, which lane's leaving state does not hold within the bound; count: all do.
+// r: nor may be off by rounding, or NULL.
 static int64_t first_moved(const job *j, int64_t i, int64_t count, double bound, dpcri_chunk_rounding *r) {
     const int64_t each = j->summary ? 1 : j->lanes, step = j->summary ? j->flow->w : 1;
     const void *const s = leaving(j, kept_window(j, i).starts), *const e = leaving(j, j->errors);
@@ -574,6 +588,7 @@ static int64_t first_moved(const job *j, int64_t i, int64_t count, double bound,
     for (int64_t c = 0; c < count; c++) {
         const void *const of_lane = dpcri_at(j->flow, e, c * step);
         if (dpcri_carried_holds(j->flow, dpcri_at(j->flow, s, c * step), of_lane, each, 1, bound)) continue;
+        if (!r) return c;
         take_roundings(j, r, i * j->lanes + c);
         if (!dpcri_is_rounding(j->flow, r, of_lane, each)) return c;
     }
@@ -595,38 +610,45 @@ static void add_errors(const job *j, const dpcri_window *w, int64_t count) {
     }
 }
 
-typedef enum errors_for { TO_FIND, TO_ASK, TO_ADD } errors_for;
+// e that enters and leaves the lanes of window i, to j->errors, from j->error, which becomes that of the next window.
+static void carry_errors(job *j, int64_t i, int64_t count) {
+    dpcri_window e = kept_window(j, i);
+    e.starts = j->errors;
+    if (j->summary)
+        carry_rows(j, &e, count, j->error);
+    else
+        j->kernels->carry(&e, count, j->error);
+}
 
-// Carries e through the first `chunks` chunks, which ran from a carried state. TO_FIND: first makes the differences.
-// TO_ADD: the starts become s + e, and j->error is that of the last. Else returns the first chunk whose leaving state
-// does not hold within the bound, with e of its window in j->errors; `chunks`: all do.
-static int64_t carry_errors(job *j, int64_t chunks, errors_for what, double bound) {
-    const dpcri_flow *f = j->flow;
+// The first of the first `chunks` chunks, which ran from a carried state, whose leaving state does not hold within the
+// bound, nor, if that excuses it, may be off by rounding; then e of its window lies in j->errors. `chunks`: all do.
+static int64_t first_of_all(job *j, int64_t chunks, double bound, bool rounding_excuses) {
     dpcri_chunk_rounding rounding;
-    dpcri_rounding_begin(f, &rounding, j->rounding);
-    memset(j->error, 0, (size_t)f->w * f->size);
-    for (int64_t i = 0; i < j->windows; i++) {
-        dpcri_window w = kept_window(j, i), e = w;
-        const int64_t left = chunks - i * j->lanes, count = left < j->lanes ? left : j->lanes;
-        if (left < 0) break;
-        e.starts = j->errors;
-        if (what == TO_FIND) find_differences(j, i, !j->summary && i != j->broken_window, count);
-        if (j->summary)
-            carry_rows(j, &e, count, j->error);
-        else
-            j->kernels->carry(&e, count, j->error);
-        if (what == TO_ADD) {
-            add_errors(j, &w, count);
-            continue;
-        }
-        const int64_t c = first_moved(j, i, count, bound, &rounding);
-        if (c == count) continue;
-        for (int64_t rest = i + 1; what == TO_FIND && rest * j->lanes < chunks; rest++)
-            find_differences(j, rest, !j->summary && rest != j->broken_window,
-                             chunks - rest * j->lanes < j->lanes ? chunks - rest * j->lanes : j->lanes);
-        return i * j->lanes + c;
+    dpcri_rounding_begin(j->flow, &rounding, j->rounding);
+    memset(j->error, 0, (size_t)j->flow->w * j->flow->size);
+    for (int64_t i = 0; i * j->lanes < chunks; i++) {
+        const int64_t count = lanes_of(j, i, chunks);
+        carry_errors(j, i, count);
+        const int64_t c = first_moved(j, i, count, bound, rounding_excuses ? &rounding : NULL);
+        if (c < count) return i * j->lanes + c;
     }
     return chunks;
+}
+
+// The starts after the first `chunks` chunks become s + e, the last one in j->state.
+static void correct_starts(job *j, int64_t chunks) {
+    memset(j->error, 0, (size_t)j->flow->w * j->flow->size);
+    for (int64_t i = 0; i < j->windows && i * j->lanes <= chunks; i++) {
+        const dpcri_window w = kept_window(j, i);
+        const int64_t count = lanes_of(j, i, chunks);
+        carry_errors(j, i, count);
+        add_errors(j, &w, count);
+    }
+    dpcri_carried_add(j->flow, j->state, j->error, 1, j->state);
+}
+
+static void find_all_differences(const job *j, int64_t chunks) {
+    for (int64_t i = 0; i * j->lanes < chunks; i++) find_differences(j, i, lanes_of(j, i, chunks));
 }
 
 static void run_tasks(job *j) {
@@ -640,21 +662,28 @@ static void run_tasks(job *j) {
 // j->state.
 static bool held(job *j, int64_t from, int64_t *at) {
     const dpcri_flow *f = j->flow;
-    const int64_t chunks = (from - j->start_step) / j->chunk - (from == f->n);
+    const int64_t chunks = carried_chunks(j, from);
     int64_t apart = j->apart_at, moved = chunks;
-    if (j->carries && j->grows && chunks > 0 && !dpcri_watch_stopped(f->watch)) {
-        moved = carry_errors(j, chunks, TO_FIND, DPCRI_CARRIED(f->size));
+    bool grows = j->carries && j->grows;
+    if (grows && j->broken) {  // what lies behind the chunk that broke may or may not have been asked
+        grows = false;
+        for (int64_t i = 0; i * j->lanes < chunks && !grows; i++) grows = window_grows(j, i, chunks);
+    }
+    if (grows && chunks > 0 && !dpcri_watch_stopped(f->watch)) {
+        const double bound = DPCRI_CARRIED(f->size);
+        find_all_differences(j, chunks);
+        moved = first_of_all(j, chunks, bound, false);  // rounding may grow too: it excuses what cannot be bettered
         if (moved < chunks && f->z != f->b && !(apart < f->n && apart <= from) &&
-            carry_errors(j, chunks, TO_ASK, DPCRI_REFINED(f->size)) == chunks) {
-            carry_errors(j, chunks, TO_ADD, 0);
-            if (from < f->n) dpcri_carried_add(f, j->state, j->error, 1, j->state);
+            first_of_all(j, chunks, DPCRI_REFINED(f->size), true) == chunks) {
+            correct_starts(j, chunks);
             j->again = true;
             run_tasks(j);
             j->again = false;
             apart = j->apart_at;
-            moved = carry_errors(j, chunks, TO_FIND, DPCRI_CARRIED(f->size));
+            find_all_differences(j, chunks);
+            moved = first_of_all(j, chunks, bound, true);
         } else if (moved < chunks) {
-            carry_errors(j, chunks, TO_ASK, DPCRI_CARRIED(f->size));  // e of that chunk's window
+            first_of_all(j, chunks, bound, false);  // e of that chunk's window
         }
     }
     if (moved < chunks && j->start_step + (moved + 1) * j->chunk < apart) {
@@ -703,7 +732,8 @@ static void run_row(job *j) {
         return;
     }
     if (from < f->n) dpcri_flow_loop(f, from, f->n - from, j->row, from == 0 ? start_of(j) : j->state);
-    if (j->broken && from + j->chunk < f->n && from < j->finished) j->finished = from;
+    const int64_t in_order = from > 0 ? from : j->chunk;  // the chain's first chunk always is
+    if (j->broken && from + j->chunk < f->n && in_order < j->finished) j->finished = in_order;
 }
 
 int64_t dpcri_windows_run(const dpcri_flow *f, int64_t chunk, dpcri_arena *arena) {

@@ -25,6 +25,7 @@ _FALLBACK = _abi.CONSTANTS["DPCR_REASON_FALLBACK"]
 _PLANS = 16  # that a slot keeps, and verdicts
 _NEAR = 2  # a verdict holds for lengths within this factor of its own
 _LOOK = 2000  # steps of the loop, forward and back, that a look at a network takes as long as, about
+_PAYS = 4  # passes that were as thought, which pay for one that was finished in order
 _ROUNDINGS = 16  # of a state's largest number, within which auto joins chunks of what forgets soon, and overlap always
 _OVERLAP_F64 = 96  # steps before a chunk in which float64 comes so near, where the library's 64 do for float32
 
@@ -119,12 +120,19 @@ class _Verdict:
         takes no longer than another look, but of long chains."""
         self.length, self.kind, self.sentences = key[0], key[1:], sentences
         self.mixed, self.solve = solve is None, _loop() if solve is None and key[0] <= _LOOK else solve
-        self.fallbacks, self.worked = 0, False  # passes that were finished in order; whether there was another
+        self.worked = self.fallbacks = 0  # passes that were as thought, and that were finished in order
+        self.owed = 0  # passes as thought that are wanted to pay for the latter
 
     def holds(self, key: KEY) -> bool:
         """Whether it stands for passes of that key."""
         length = key[0]
-        return self.solve is not None and self.kind == key[1:] and length <= _NEAR * self.length and self.length <= _NEAR * length
+        if self.solve is None or self.mixed and length > _LOOK:
+            return False
+        return self.kind == key[1:] and length <= _NEAR * self.length and self.length <= _NEAR * length
+
+    def failed(self) -> bool:
+        """Whether passes were finished in order too often for what the others spared."""
+        return self.worked < _PAYS * self.fallbacks
 
     def at(self, length: int) -> Any:
         """Options for that length: as many chunks as were chosen."""
@@ -297,13 +305,15 @@ class _Plan:
         """Tells planner and verdict how the pass went; True where it is to be looked again: chains did not forget as was thought."""
         assert self.verdict is not None
         if all(report.reason != _FALLBACK for report in self.reports):
-            self.verdict.worked = True
+            self.verdict.worked += 1
+            self.verdict.owed = max(0, self.verdict.owed - 1)
             return False
         self.verdict.fallbacks += 1
+        self.verdict.owed += _PAYS
         for chain, report in zip(self.chains() if self.looked else (), self.reports):
             if report.reason == _FALLBACK:
                 library.lib.dpcr_solve_plan_learn(chain, ctypes.byref(report), None)
-        return self.verdict.fallbacks >= 2
+        return self.verdict.owed >= 2 * _PAYS
 
 
 class _Slot:
@@ -313,7 +323,7 @@ class _Slot:
         self.form, self.generation = form, library.context.generation
         self.plans: Dict[KEY, _Plan] = {}  # the last used last
         self.verdicts: List[_Verdict] = []  # the last found last
-        self.doubts: Dict[Any, int] = {}  # by a verdict's kind: verdicts one after another of which no pass was as thought
+        self.doubts: Dict[Any, int] = {}  # by a verdict's kind: verdicts one after another that failed
         options = _abi.RecurrentOptions(
             size=ctypes.sizeof(_abi.RecurrentOptions), kind=_abi.CONSTANTS[KINDS[form.kind]], dtype=form.dtype,
             inputs=form.inputs, hidden=form.hidden, layers=form.layers, bidirectional=int(form.bidirectional),
@@ -343,14 +353,15 @@ class _Slot:
         return next((verdict for verdict in reversed(self.verdicts) if verdict.holds(key)), None)
 
     def keep(self, verdict: _Verdict) -> _Verdict:
-        self.verdicts = [*self.verdicts[1 - _PLANS :], verdict]
+        if verdict.solve is not None:  # else it holds for nothing but the plan that looked
+            self.verdicts = [*self.verdicts[1 - _PLANS :], verdict]
         return verdict
 
     def drop(self, verdict: _Verdict) -> None:
         """Looks again, where it no longer holds; where looking was of no use twice, the loop is left."""
         self.plans = {key: plan for key, plan in self.plans.items() if plan.verdict is not verdict}
         self.verdicts = [other for other in self.verdicts if other is not verdict]
-        self.doubts[verdict.kind] = 0 if verdict.worked else self.doubts.get(verdict.kind, 0) + 1
+        self.doubts[verdict.kind] = self.doubts.get(verdict.kind, 0) + 1 if verdict.failed() else 0
         if self.doubts[verdict.kind] >= 2:
             why = "sequential: what looked faster was finished in order time and again"
             self.keep(_Verdict((verdict.length, *verdict.kind), _loop(), [why for _ in verdict.sentences]))

@@ -10,7 +10,7 @@ import functools
 import signal
 import threading
 import time
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple, Union, overload
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple, Union, overload
 
 import numpy as np
 
@@ -40,6 +40,7 @@ _LANES = 512  # states that one call of a Python step likes to get
 # touches, they were seen to take twice what they take alone.
 _JACOBIANS = 2 * 0.1
 _DOUBT = 1.25  # by which its predictions have to be ahead of the loop's
+_CREDIT = 4  # solves, as most, that count for a plan's method where one has to be finished in order
 
 
 class Report(NamedTuple):
@@ -409,7 +410,8 @@ def _tolerances(options: Dict[str, Any], method: str, dtype: Any) -> Dict[str, f
 
 class SolvePlan:
     """How a chain with a Python step will run. See `deeppcr.plan`. A choice of auto's that has to be finished in order more often than
-    not is left for another. Pickled or deeply copied, with its step, it is planned anew when it is next used: not before, as the step may
+    not is left for another, at the latest after five such solves one after another: it has at most four to its credit, however many went
+    well before. Pickled or deeply copied, with its step, it is planned anew when it is next used: not before, as the step may
     be a method of what is copied, which is half-made until then."""
 
     def __init__(self, step: Callable[..., Any], z0: Any, length: int, jacobian: Optional[Callable[..., Any]], method: str,
@@ -448,7 +450,8 @@ class SolvePlan:
             setattr(self._options, name, value)
         self._given = self._options.guess == GUESSES["given"]
         self._failed: List[str] = []  # methods of auto's choice that were left
-        self._kept = self._fell = 0  # passes of the method of now that were its own, and that were finished in order
+        self._credit = 0  # passes of the method of now that were its own, without as many that were finished in order: up to _CREDIT
+        self._learning = threading.RLock()  # again: a handler of signals may solve, too
         # Nobody goes back without a Jacobian; with one, beside a method that is named, the way back is looked for when it is asked for.
         left = self._options.backward == SCHEMES["auto"] and (jacobian is None or method != "auto")
         self._back: Optional[_Way] = None
@@ -506,20 +509,25 @@ class SolvePlan:
     def _learn(self, way: _Way, report: Report) -> None:
         """Leaves a method of auto's choice that was finished in order more often than not: for overlap where that was seen to be ahead of
         the loop, else for the loop."""
-        self._kept += report.reason not in ("fallback", "not-converged")
-        self._fell += report.reason == "fallback"
-        if self._fell <= self._kept or way is not self._way:
-            return
-        self._failed.append(report.method)
-        why = f"{' and '.join(self._failed)} had to be finished in order"
-        self._way = self._by_chunks(why) or self._instead(f"sequential: {why}", "sequential")
-        self._kept = self._fell = 0
+        with self._learning:
+            if way is not self._way:
+                return  # what another pass has left
+            if report.reason != "fallback":
+                self._credit = min(self._credit + (report.reason != "not-converged"), _CREDIT)
+                return
+            self._credit -= 1
+            if self._credit >= 0:
+                return
+            failed = [*self._failed, report.method]
+            why = f"{' and '.join(failed)} had to be finished in order"
+            self._way = self._by_chunks(why, failed) or self._instead(f"sequential: {why}", "sequential")
+            self._failed, self._credit = failed, 0
 
-    def _by_chunks(self, why: str) -> Optional[_Way]:
-        """By overlap, where that is ahead of the loop. The planner takes a call of the step over few chunks to last as long as one over
-        _LANES, which calls of Python do not."""
+    def _by_chunks(self, why: str, failed: Sequence[str] = ()) -> Optional[_Way]:
+        """By overlap, where that has not failed and is ahead of the loop. The planner takes a call of the step over few chunks to last
+        as long as one over _LANES, which calls of Python do not."""
         alone, many = self._seconds
-        if self.batch != 1 or alone == 0 or "overlap" in self._failed or self._options.memory_limit:
+        if self.batch != 1 or alone == 0 or "overlap" in failed or self._options.memory_limit:
             return None
         best, least = None, alone * self.length / _DOUBT
         for c in self._listed():
@@ -591,7 +599,8 @@ class SolvePlan:
                 for c in self._listed()]  # fmt: skip
 
     def __repr__(self) -> str:
-        return f"<chain of {self.length} steps, batch {self.batch}, width {self.width}: {self.sentence}>"
+        sentence = self._way.sentence if self._looks_back else self.sentence  # printing calls no step
+        return f"<chain of {self.length} steps, batch {self.batch}, width {self.width}: {sentence}>"
 
     def solve(self, z0: Any, guess: Optional[Any] = None, progress: Optional[Callable[[int], Any]] = None) -> Solution:
         """Runs the chain from z0 (of the plan's shape); `progress` as in `deeppcr.solve`. A plan of guess="given", and no other, takes
