@@ -105,7 +105,7 @@ static void disturb(const dpcri_flow *f, const dpcri_joint *j, int64_t c, int64_
             for (int64_t l = 0; l < k; l++) {
                 double terms;
                 const double sum = sum_of(f, j, m, first, k, l, d, &terms);
-                draw = draw * 1664525u + 1013904223u;
+                draw = dpcri_next_signs(draw);
                 next[l] = sum + (draw >> 31 ? -1 : 1) * eps * terms;
             }
             memcpy(d, next, (size_t)k * sizeof *d);
@@ -267,7 +267,7 @@ void dpcri_rounding_take(const dpcri_flow *f, dpcri_chunk_rounding *r, const dpc
                 const double value = dpcri_number(f, map->m, (first * k + (i - first) * down + q * across) * map->each);
                 sums[0] += value * r->d[first + q], sums[1] += value * r->d[w + first + q];
             }
-            r->draw = r->draw * 1664525u + 1013904223u;
+            r->draw = dpcri_next_signs(r->draw);
             r->next[i] = sums[0] + (r->draw >> 31 ? -eps : eps) * size;
             r->next[w + i] = sums[1] + (r->draw >> 30 & 1 ? -eps : eps) * size;
         }

@@ -115,6 +115,9 @@ static inline double dpcri_joins_entry(const dpcri_flow *f, const void *a, int64
     }
 }
 
+// The next number of a sequence whose high bits serve as signs of disturbances.
+static inline uint32_t dpcri_next_signs(uint32_t signs) { return signs * 1664525u + 1013904223u; }
+
 // The smallest number of so many bytes, with this thread's denormals or without: what rounding takes of small ones.
 double dpcri_joins_least(size_t size);
 

@@ -143,7 +143,7 @@ static void follow_step(const dpcri_flow *f, int64_t m, int64_t row, const void 
     for (int64_t i = 0; i < w; i++) {
         const double is = dpcri_number(f, z, i), wanted = dpcri_number(f, made, i);
         const double eps = epsilon(f) * (terms[i] + fabs(dpcri_number(f, b, i)));
-        *draw = *draw * 1664525u + 1013904223u;
+        *draw = dpcri_next_signs(*draw);
         if (is != wanted && !(isnan(is) && isnan(wanted))) next[i] += wanted - is;
         for (int n = 1; n < FOLLOWED; n++) next[n * w + i] += *draw >> (32 - n) & 1 ? -eps : eps;
     }
