@@ -386,7 +386,7 @@ void cli_report_set(const cli_report *report, const dpcr_train_state *final, con
     cli_set(r, "backward", known(dpcr_scheme_name(final->backward), none && final->backward == DPCR_SCHEME_AUTO));
     cli_set_int(r, "finished_in_order", report->finished_in_order);
     cli_set(r, "sentence", known(report->sentence, none && !report->sentence[0]));
-    cli_set(r, "threads_used", final->threads ? json_integer(final->threads) : json_null());
+    if (final->threads || none) cli_set(r, "threads_used", final->threads ? json_integer(final->threads) : json_null());
     const dpcr_train_phases *p = &final->phases;
     cli_set(r, "phases",
             json_pack("{sf sf sf sf sf sf sf sf}", "gather", p->gather, "encode", p->encode, "forward", p->forward,

@@ -14,7 +14,7 @@ endif()
 include(CheckLanguage)
 # nvcc takes minutes. In a build for tests, where nobody asked for the backend, one of the tests (cuda_build) compiles it
 # for one device, doubles and integers to PTX alone: the floats' kernels are the same templates, and PTX takes a third of
-# the time. So are three of the floats' four longest. That is neither part of the product nor installed; DEEPPCR_CUDA=on
+# the time. So are the floats' longest. That is neither part of the product nor installed; DEEPPCR_CUDA=on
 # builds all of it there too.
 set(cuda_by_test FALSE)
 if(DEEPPCR_TESTS AND cuda_wanted STREQUAL "auto")
@@ -51,7 +51,7 @@ message(STATUS "CUDA backend: ${CMAKE_CUDA_COMPILER} ${CMAKE_CUDA_COMPILER_VERSI
 set(cuda_objects "")
 if(cuda_by_test)
   set(cuda_twins ${CUDA_KERNELS})
-  list(FILTER cuda_twins INCLUDE REGEX "_(f64|u32)\\.cu$|/(gates|gates_back|layers)_f32\\.cu$")
+  list(FILTER cuda_twins INCLUDE REGEX "_(f64|u32)\\.cu$|/(cells|gates|gates_back|layers|layers_newton|para|para_back)_f32\\.cu$")
   list(REMOVE_ITEM CUDA_KERNELS ${cuda_twins})
   add_library(deeppcr_cuda_twins OBJECT EXCLUDE_FROM_ALL ${cuda_twins})
   set_target_properties(deeppcr_cuda_twins PROPERTIES CUDA_ARCHITECTURES 90-virtual POSITION_INDEPENDENT_CODE ON)

@@ -71,13 +71,19 @@ static double sum_of(const dpcri_flow *f, const dpcri_joint *j, int64_t m, int64
                      const double *d, double *terms) {
     const void *const z = dpcri_at(f, f->z, m * f->z_step + j->row * f->z_row);
     const void *const z0 = f->z0 ? dpcri_at(f, f->z0, j->row * f->z0_row) : NULL;
-    const void *const x = j->goes_out ? z : m > 0 ? dpcri_at(f, z, -f->z_step) : z0;
+    const int64_t c = j->start.x ? (m - j->first) / j->chunk : 0;
+    const bool starts = j->start.x && m > 0 && m == j->first + c * j->chunk;
+    const void *const before = starts  ? dpcri_at(f, j->start.x, c * j->start.step)
+                               : m > 0 ? dpcri_at(f, z, -f->z_step)
+                                       : z0;
+    const void *const x = j->goes_out ? z : before;
+    const int64_t each = starts && !j->goes_out ? j->start.each : 1;
     const void *const a = dpcri_at(f, f->a, (m + j->goes_out) * f->a_step + j->row * f->a_row);
     double sum = 0;
     *terms = j->goes_out ? 0 : fabs(dpcri_number(f, f->b, m * f->b_step + j->row * f->b_row + first + l));
     for (int64_t q = 0; x && q < k; q++) {
         const double value = dpcri_joins_entry(f, a, first, k, l, q);
-        *terms += fabs(value) * fabs(dpcri_number(f, x, first + q));
+        *terms += fabs(value) * fabs(dpcri_number(f, x, (first + q) * each));
         if (d) sum += value * d[q];
     }
     return sum;

@@ -18,7 +18,8 @@ typedef struct dpcri_chunk_states {
 typedef struct dpcri_joint {
     int64_t first, chunk, count, row;  // step at which chunk number 0 begins
     dpcri_chunk_states end, next;      // the last state of each, and the one that enters the chunk after it
-    bool goes_out;                     // end: not the state z_m, but op(A_{m+1}) z_m, which goes out of it
+    dpcri_chunk_states start;  // that each ran from; x NULL: the state before it in flow->z, which is known then
+    bool goes_out;             // end: not the state z_m, but op(A_{m+1}) z_m, which goes out of it
 } dpcri_joint;
 
 // joint->end as they lie in flow->z.

@@ -410,6 +410,7 @@ static void look(job *j, const group *g, int64_t place, bool kept, int64_t count
         .count = count,
         .row = j->row,
         .next = {dpcri_at(f, w->starts, j->summary ? f->w : f->w * j->lanes), step, each},
+        .start = {w->starts, step, each},  // what lies before the window others may be writing still
     };
     joint.end =
         kept ? (dpcri_chunk_states){dpcri_at(f, w->maps, f->values * each), step, each} : dpcri_joint_ends(f, &joint);
