@@ -13,28 +13,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "deeppcr/deeppcr.h"
+#include "filtering.h"
 #include "sampled.h"
-
-static dpcr_context *context;
-
-static int set_up(void **state) {
-    (void)state;
-    const dpcr_context_options options = {.size = sizeof options, .threads = 2};
-    return dpcr_context_create(&options, &context, NULL);
-}
-
-static int tear_down(void **state) {
-    (void)state;
-    dpcr_context_destroy(context);
-    return 0;
-}
-
-static uint32_t seed = 1;
-static double noise(void) {
-    seed = seed * 1664525u + 1013904223u;
-    return (double)(seed >> 8) / (1 << 23) - 1;
-}
 
 static dpcr_array signal_of(double *data, int64_t channels, int64_t length) {
     return dpcr_array_make(data, DPCR_F64, 2, (const int64_t[]){channels, length});

@@ -84,7 +84,7 @@ typedef struct dpcr_chain_report {
     int sweeps;             // overlap: sweeps over the chunks, else 1
     int64_t finished_from;  // step, counted along the recurrence, from which it was finished in order: overlap, whose
                             // chunks did not join, or chunked, pcr and blelloch, whose products overflowed,
-                            // underflowed or missed what the states did; else L
+                            // underflowed or rounded by more than the states bear; else L
     int64_t compositions;   // transition products formed, over all sequences
     int64_t applications;   // transition-vector products formed; what is looked at and finished in order not counted
     int64_t depth;          // dependent steps on the longest path

@@ -564,15 +564,21 @@ def spiking(rng, length):
     return step, lambda z, l: np.where(0.9 * z + current[l] > 1, 0.0, 0.9)
 
 
-@by_price
-def test_a_plan_leaves_a_method_that_was_finished_in_order(rng, monkeypatch):
+def plan_of_spikes(rng, monkeypatch):
+    """A plan that begins by a method of Jacobians, and that method's name."""
     timed(monkeypatch, 10, 15, 50)
     step, jacobian = spiking(rng, 3000)
-    loop = deeppcr.solve(step, [0.0], 3000, method="sequential").z
     plan = deeppcr.plan(step, [0.0], 3000, jacobian, structure="diagonal")
+    assert plan.method in BY_JACOBIANS
+    return plan, plan.method
+
+
+@by_price
+def test_a_plan_leaves_a_method_that_was_finished_in_order(rng, monkeypatch):
+    plan, first = plan_of_spikes(rng, monkeypatch)
+    loop = deeppcr.solve(plan._made_of[0], [0.0], 3000, method="sequential").z
     found = [plan.solve([0.0]) for _ in range(3)]
-    first = found[0].report.method
-    assert first in BY_JACOBIANS and [f.report.method for f in found[1:]] == ["overlap", "overlap"]
+    assert [f.report.method for f in found] == [first, "overlap", "overlap"]
     assert [f.report.reason == "fallback" for f in found] == [True, False, False]
     assert all(np.allclose(f.z, loop, rtol=0, atol=1e-8) for f in found)
     assert plan.method == "overlap" and plan.sentence == f"overlap: {first} had to be finished in order" == found[1].report.sentence
@@ -620,11 +626,7 @@ def test_what_served_long_ago_is_left_too(rng):
 
 @by_price
 def test_passes_that_began_by_a_method_that_was_left_say_nothing_of_the_next(rng, monkeypatch):
-    timed(monkeypatch, 10, 15, 50)
-    step, jacobian = spiking(rng, 3000)
-    plan = deeppcr.plan(step, [0.0], 3000, jacobian, structure="diagonal")
-    first = plan.method
-    assert first in BY_JACOBIANS
+    plan, first = plan_of_spikes(rng, monkeypatch)
     old = plan._way
     report = plan.solve([0.0]).report
     for _ in range(3):  # of other threads
@@ -636,11 +638,7 @@ def test_passes_that_began_by_a_method_that_was_left_say_nothing_of_the_next(rng
 
 @by_price
 def test_threads_leave_a_method_together(rng, monkeypatch):
-    timed(monkeypatch, 10, 15, 50)
-    step, jacobian = spiking(rng, 3000)
-    plan = deeppcr.plan(step, [0.0], 3000, jacobian, structure="diagonal")
-    first = plan.method
-    assert first in BY_JACOBIANS
+    plan, first = plan_of_spikes(rng, monkeypatch)
     way, report, instead = plan._way, plan.solve([0.0]).report, nonlinear.SolvePlan._instead
     plan._way, plan._failed, made, ready = way, [], [], threading.Barrier(4)
 
@@ -664,11 +662,7 @@ def test_threads_leave_a_method_together(rng, monkeypatch):
 
 @by_price
 def test_a_method_is_left_once_there_is_another(rng, monkeypatch):
-    timed(monkeypatch, 10, 15, 50)
-    step, jacobian = spiking(rng, 3000)
-    plan = deeppcr.plan(step, [0.0], 3000, jacobian, structure="diagonal")
-    first = plan.method
-    assert first in BY_JACOBIANS
+    plan, first = plan_of_spikes(rng, monkeypatch)
 
     def fails(*given, **options):
         raise MemoryError

@@ -49,8 +49,8 @@ static bool is_rounding(const dpcri_flow *f, int64_t m, int64_t row, int64_t i, 
     const double off = fabs(z - made), bound = ROUNDINGS * epsilon(f);
     if (z == made || (isnan(z) && isnan(made))) return true;
     if (!isfinite(off)) return false;
-    return off <= bound * fabs(made) || off <= DPCRI_RECHECK_ROUNDS * dpcri_joins_least(f->size) ||
-           off <= bound * dpcri_joins_terms(f, m, row, i);
+    return off <= bound * fabs(made) || off <= bound * dpcri_joins_terms(f, m, row, i) ||
+           off <= DPCRI_RECHECK_ROUNDS * dpcri_joins_least(f->size);
 }
 
 // Whether `n` steps from m on of sequence `row` are what they make, one `step` elements from the next.
@@ -149,13 +149,13 @@ static void follow_step(const dpcri_flow *f, int64_t m, int64_t row, const void 
     }
 }
 
-// Whether a state may be off by what is followed.
-static bool holds(const dpcri_flow *f, int64_t m, int64_t row, const double *now) {
+// Whether a state may be off by what is followed; least: the smallest number.
+static bool holds(const dpcri_flow *f, int64_t m, int64_t row, double least, const double *now) {
     const void *const z = dpcri_at(f, f->z, m * f->z_step + row * f->z_row);
     const double bound = DPCRI_RECHECK(f->size);
     for (int64_t i = 0; i < f->w; i++) {
         const double size = fabs(dpcri_number(f, z, i)), off = fabs(now[i]);
-        double loops = dpcri_joins_least(f->size);
+        double loops = least;
         for (int n = 1; n < FOLLOWED; n++) loops = fmax(loops, fabs(now[n * f->w + i]));
         if (!isfinite(off)) return false;
         if (!isfinite(size)) continue;  // nor is what the step makes
@@ -192,6 +192,7 @@ static void go_on(const dpcri_flow *f, int64_t m, int64_t row, const double *off
 static int64_t mend(const dpcri_flow *f, int64_t row, void *made, double *followed) {
     const int64_t block = dpcri_joins_block(f), looks = LOOKS / (block * f->w) + 1;
     double *now = followed, *next = now + FOLLOWED * f->w, *const terms = next + FOLLOWED * f->w;
+    const double least = dpcri_joins_least(f->size);
     uint32_t draw = 1;
     if (is_as_the_loops(f, row, made)) return f->n;
     memset(now, 0, (size_t)(FOLLOWED * f->w) * sizeof *now);
@@ -200,7 +201,7 @@ static int64_t mend(const dpcri_flow *f, int64_t row, void *made, double *follow
         make(f, m, n, row, 1, made);
         for (int64_t k = 0; k < n; k++) {
             follow_step(f, m + k, row, dpcri_at(f, made, k * f->w), &draw, now, next, terms);
-            if (!holds(f, m + k, row, next)) {
+            if (!holds(f, m + k, row, least, next)) {
                 go_on(f, m + k, row, now, made);
                 return m + k;
             }

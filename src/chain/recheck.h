@@ -7,7 +7,7 @@
 #include "chain/flow.h"
 
 // What products round by at most: a component holds within this of itself (numbers of so many bytes), or within so many
-// times what rounding may leave the loop off by.
+// of the smallest numbers; of bppsa also so many roundings of its terms.
 #define DPCRI_RECHECK(size) ((size) == 8 ? 1e-9 : 1e-4)
 enum { DPCRI_RECHECK_ROUNDS = 256 };
 
