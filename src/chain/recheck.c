@@ -158,8 +158,7 @@ static bool holds(const dpcri_flow *f, int64_t m, int64_t row, double least, con
         double loops = least;
         for (int n = 1; n < FOLLOWED; n++) loops = fmax(loops, fabs(now[n * f->w + i]));
         if (!isfinite(off)) return false;
-        if (!isfinite(size)) continue;  // nor is what the step makes
-        if (off > bound * size && off > LOOPS * loops) return false;
+        if (off > bound * size && off > LOOPS * loops) return false;  // what is not finite, as made was not, holds
     }
     return true;
 }
