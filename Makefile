@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: MIT
 # The short commands; CMake does the building (see CMakePresets.json for the same builds without this file).
 #   make           the program, build/deeppcr, and the CUDA backend where nvcc is found (CUDA=off: not)
-#   make test      every test, by CTest
+#   make test      every test, by CTest; LEVELS=native: without kernels that this processor cannot run; SANITIZED=1/2: of
+#                  what the sanitizers run every second test, from the first
 #   make run       the main job, results in out/   make check    the quick tests only
 #   make install PREFIX=/usr/local [DESTDIR=]      make uninstall with the same PREFIX and DESTDIR
 #   make clean    removes build folders and out/
@@ -10,6 +11,8 @@
 BUILD ?= build
 PREFIX ?= /usr/local
 CUDA ?= auto
+LEVELS ?= all
+SANITIZED ?= 1/1
 TARGET = deeppcr_product
 OUT ?= out
 export OUT
@@ -36,7 +39,7 @@ run:
 
 test:
 	@scripts/install-deps test
-	@scripts/test $(BUILD)
+	@DEEPPCR_LEVELS=$(LEVELS) DEEPPCR_SANITIZED=$(SANITIZED) scripts/test $(BUILD)
 
 check:
 	@scripts/install-deps test

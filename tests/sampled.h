@@ -38,6 +38,11 @@ static inline bool sampled(int64_t run) {
     return (mixed >> 40) % TESTS_ONE_OF == 0;
 }
 
+// Does it, where a quarter of the cases is what a plain run has time for?
+static inline bool sampled_quarter(int64_t run) {
+    return ((uint64_t)run * UINT64_C(0x9E3779B97F4A7C15) >> 40) % 4 == 0;
+}
+
 // Does it, where AddressSanitizer looks at every case?
 static inline bool sampled_for_races(int64_t run) { return !TESTS_FOR_RACES || sampled(run); }
 

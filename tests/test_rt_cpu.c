@@ -2,7 +2,7 @@
 // The level where cpuinfo knows nothing, as without /proc.
 #include "data_testing.h"
 
-#if defined(__x86_64__)
+#if defined(DPCRI_BUILT_AVX2) || defined(DPCRI_BUILT_AVX512)
 #include <cpuinfo.h>
 
 // In place of the library's.

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: MIT
 import copy
-import os
 import pickle
 import signal
 import threading
@@ -549,8 +548,7 @@ def timed(monkeypatch, one, many, each):
 
 BY_JACOBIANS = ("newton", "shooting")
 
-# What auto takes at first hangs on what the library's own steps are reckoned to take, which a sanitizer changes.
-by_price = pytest.mark.skipif("asan" in os.environ.get("LD_PRELOAD", ""), reason="auto takes other methods there")
+by_price = pytest.mark.usefixtures("by_price")
 
 
 def spiking(rng, length):

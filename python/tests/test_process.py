@@ -243,6 +243,7 @@ INTERRUPTED = """
     from deeppcr import recurrent
     signal.signal(signal.SIGINT, signal.default_int_handler)  # in the background it may be ignored
     deeppcr.set_threads(1)
+    slower = 8 if "asan" in os.environ.get("LD_PRELOAD", "") else 1  # by more than that
     def interrupted(call, wait):
         pressed, ready = [], threading.Event()
         def press():
@@ -296,7 +297,7 @@ def test_ctrl_c_ends_a_solve_with_a_python_step(method):
 def test_ctrl_c_ends_a_network(method):
     ends_soon(f"""
     net = recurrent.GRU(1, 8 if {method!r} == "newton" else 128, method={method!r})
-    x = np.zeros((100_000, 1, 1), "f")
+    x = np.zeros((100_000 // slower, 1, 1), "f")
     net(x)  # it is planned then
     def call(begun):
         begun()
@@ -310,7 +311,7 @@ def test_ctrl_c_ends_a_network(method):
 @pytest.mark.parametrize("method", ["sequential", "overlap"])
 def test_ctrl_c_ends_a_network_on_its_way_back(method):
     ends_soon(f"""
-    net, x = recurrent.GRU(1, 128, method={method!r}), np.zeros((30_000, 1, 1), "f")
+    net, x = recurrent.GRU(1, 128, method={method!r}), np.zeros((30_000 // slower, 1, 1), "f")
     net(x, training=True)
     def call(begun):
         y, _ = net(x, training=True)

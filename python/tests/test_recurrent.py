@@ -393,6 +393,7 @@ def test_where_looking_is_of_no_use_the_loop_is_left(rng, looks):
     assert slot.verdict_on((800, 1, False, False, "auto")).at(800).method == 1
 
 
+@pytest.mark.usefixtures("by_price")
 def test_passes_that_forget_one_in_two_settle_on_the_loop(rng, looks):
     """The first input shuts the update gate: passes that do so after a quarter remember, and are those of the plans that did not look."""
     nets = [recurrent.GRU(4, 64, seed=1, method=method) for method in ("auto", "sequential")]

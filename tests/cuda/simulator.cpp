@@ -15,18 +15,6 @@
 
 #include "kern/cuda/simt.h"
 
-#if defined(__SANITIZE_ADDRESS__) && !defined(SIMT_ASAN)
-#define SIMT_ASAN 1
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer)
-#define SIMT_ASAN 1
-#endif
-#endif
-#if defined(SIMT_ASAN)
-#include <sanitizer/asan_interface.h>
-#include <sanitizer/common_interface_defs.h>
-#endif
-
 namespace simt {
 
 namespace host {
@@ -49,11 +37,9 @@ struct copy {
 struct fiber {
     void *stack_pointer = nullptr;
     unsigned char *stack = nullptr;
-    size_t stack_size = stack_bytes;
 #if !defined(__x86_64__)
     ucontext_t context;
 #endif
-    void *fake_stack = nullptr;  // AddressSanitizer's
     block *home = nullptr;
     struct warp *team = nullptr;
     int thread = 0;
@@ -151,23 +137,15 @@ __attribute__((naked, noinline)) void swap_stacks(void ** /* from */, void * /* 
 }
 #endif
 
-// From one fiber to another; `last`: it never comes back.
-void change(fiber *from, fiber *to, bool last) {
+// From one fiber to another.
+void change(fiber *from, fiber *to) {
     config.switches++;
     former = from;
     current = to;
-#if defined(SIMT_ASAN)
-    __sanitizer_start_switch_fiber(last ? nullptr : &from->fake_stack, to->stack, to->stack_size);
-#else
-    (void)last;
-#endif
 #if defined(__x86_64__)
     swap_stacks(&from->stack_pointer, to->stack_pointer);
 #else
     swapcontext(&from->context, &to->context);
-#endif
-#if defined(SIMT_ASAN)
-    __sanitizer_finish_switch_fiber(from->fake_stack, nullptr, nullptr);
 #endif
 }
 
@@ -175,19 +153,10 @@ fiber *next(grid &g);
 void leave(fiber *f);
 
 void start() {
-#if defined(SIMT_ASAN)
-    const void *bottom = nullptr;
-    size_t size = 0;
-    __sanitizer_finish_switch_fiber(nullptr, &bottom, &size);
-    if (former == &running->scheduler) {
-        former->stack = static_cast<unsigned char *>(const_cast<void *>(bottom));
-        former->stack_size = size;
-    }
-#endif
     running->body(running->arguments);
     fiber *f = current;
     leave(f);
-    change(f, &running->scheduler, true);
+    change(f, &running->scheduler);
     std::abort();
 }
 
@@ -198,10 +167,6 @@ void prepare(fiber *f) {
         if (memory == MAP_FAILED) stop_at(nullptr, "simt: no memory for stacks");
         f->stack = static_cast<unsigned char *>(memory);
     }
-#if defined(SIMT_ASAN)
-    __asan_unpoison_memory_region(f->stack, stack_bytes);  // frames of the lane that ran here before
-#endif
-    f->fake_stack = nullptr;
 #if defined(__x86_64__)
     void **top = reinterpret_cast<void **>(f->stack + stack_bytes);
     *--top = nullptr;  // where start would return to
@@ -244,7 +209,7 @@ void wake_warp(const fiber *f) {
 // Whoever is next goes on, at the scheduler's word: that is asked only where nobody can.
 void yield(fiber *f) {
     fiber *to = next(*running);
-    if (to != f) change(f, to ? to : &running->scheduler, false);
+    if (to != f) change(f, to ? to : &running->scheduler);
 }
 
 // This lane waits as `how`; comes back when somebody has woken it.
@@ -478,7 +443,7 @@ void run(grid &g) {
         while ((int64_t)g.resident.size() < most && admitted < order.size()) admit(g, order[admitted++]);
         fiber *f = next(g);
         if (!f) stuck(g);
-        change(&g.scheduler, f, false);
+        change(&g.scheduler, f);
         f = former;  // who left, or found nobody to go on
         if (f->is != state::done || f->home->done < f->home->threads) continue;
         for (size_t i = 0; i < g.resident.size(); i++)

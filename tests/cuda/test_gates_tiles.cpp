@@ -21,7 +21,7 @@ void widths_items_and_blocks(void **) {
     for (const dpcri_device_gates kind : kinds)
         for (const int64_t hidden : {140, 160})
             for (const int64_t rows : {9, 17, 33, 40}) {
-                if (!sampled((int64_t)++seed)) continue;
+                if (!sampled_quarter((int64_t)++seed)) continue;
                 const int most[] = {6, 10, 24, 40};
                 trained_case<float> n(kind, 2 + (int64_t)(seed % 2), rows, 3, hidden, 0.9);
                 n.back = seed % 2 == 1;
@@ -42,7 +42,7 @@ void room_of_blocks(void **) {
     uint64_t seed = 0;
     for (const dpcri_device_gates kind : kinds)
         for (const int64_t bytes : {10 << 10, 30 << 10, 60 << 10, 100 << 10}) {
-            if (!sampled((int64_t)++seed)) continue;
+            if (!sampled_quarter((int64_t)++seed)) continue;
             trained_case<float> n(kind, 2, 130 + (int64_t)(seed % 3), 2, 64, 0.9);
             n.back = seed % 2 == 0;
             vary_cell(n, variant_of(kind, seed));

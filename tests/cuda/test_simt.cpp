@@ -3,11 +3,7 @@
 // blocks, and each thing that a device would not forgive stops it.
 #include "cuda_testing.h"
 
-#if defined(SIMT_ASAN)
-enum { SEEDS = 12, STOPS = 1 };  // a process more for each stop
-#else
 enum { SEEDS = 12, STOPS = 3 };
-#endif
 
 namespace {
 

@@ -51,10 +51,13 @@ static double seconds_now(void) {
 
 // ---- memory that only streams reach ----
 
+enum { PAGE = 4096, ALIGNMENT = 256, UNWRITTEN = 0xff };
+
+// It ends, but for its alignment, where a page begins that nobody may touch.
 typedef struct piece {
     struct piece *next;
-    void *memory;
-    size_t bytes;
+    unsigned char *pages, *memory;
+    size_t bytes, paged;  // asked for; of the pages, without the last
 } piece;
 
 enum {
@@ -118,7 +121,19 @@ static size_t used;
 static double copied;  // seconds of all copies, by DEEPPCR_FAKE_CLOCK
 
 static void protect(int how) {
-    for (piece *p = pieces; p; p = p->next) mprotect(p->memory, p->bytes, how);
+    for (piece *p = pieces; p; p = p->next) mprotect(p->pages, p->paged, how);
+}
+
+// What lies around a piece was nobody's to write.
+static void hold_fences(const piece *p) {
+    mprotect(p->pages, p->paged, PROT_READ);
+    for (const unsigned char *at = p->pages; at < p->pages + p->paged; at++) {
+        if (at == p->memory) at += p->bytes;
+        if (at < p->pages + p->paged && *at != UNWRITTEN) {
+            fprintf(stderr, "stand-in: something was written beside %zu bytes of the device's memory\n", p->bytes);
+            abort();
+        }
+    }
 }
 
 static dpcr_status run(const operation *o, dpcr_error *error) {
@@ -217,22 +232,26 @@ static dpcr_status fake_describe(int id, dpcr_device_info *info, dpcr_error *err
 static dpcr_status fake_allocate(int id, size_t bytes, void **memory, dpcr_error *error) {
     *memory = NULL;
     dpcr_status status = DPCR_OK;
-    const size_t rounded = (bytes + 4095) / 4096 * 4096;
+    const size_t kept = (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT, rounded = (kept + PAGE - 1) / PAGE * PAGE;
     pthread_mutex_lock(&lock);
     const size_t left = memory_bytes() - used;
     piece *p = rounded >= bytes && rounded <= left ? malloc(sizeof *p) : NULL;
-    void *mapped = p ? mmap(NULL, rounded, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0) : MAP_FAILED;
+    void *mapped = p ? mmap(NULL, rounded + PAGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0) : MAP_FAILED;
     if (mapped == MAP_FAILED) {
         free(p);
         status = dpcri_tell(error, DPCR_ERROR_MEMORY, "cuda:%d: %zu bytes were refused, %zu of %zu are free", id, bytes,
                             left, memory_bytes());
     } else {
-        *p = (piece){.next = pieces, .memory = mapped, .bytes = rounded};
+        *p = (piece){.next = pieces,
+                     .pages = mapped,
+                     .memory = (unsigned char *)mapped + (rounded - kept),
+                     .bytes = bytes,
+                     .paged = rounded};
         pieces = p;
         used += rounded;
-        *memory = mapped;
+        *memory = p->memory;
         protect(PROT_READ | PROT_WRITE);
-        memset(mapped, 0xff, rounded);  // NaN: nobody may rely on zeros
+        memset(mapped, UNWRITTEN, rounded);  // NaN: nobody may rely on zeros
         protect(PROT_NONE);
     }
     pthread_mutex_unlock(&lock);
@@ -247,8 +266,9 @@ static void fake_release(int id, void *memory) {
         if ((*at)->memory != memory) continue;
         piece *p = *at;
         *at = p->next;
-        used -= p->bytes;
-        munmap(p->memory, p->bytes);
+        used -= p->paged;
+        hold_fences(p);
+        munmap(p->pages, p->paged + PAGE);
         free(p);
         break;
     }
