@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
 # The short commands; CMake does the building (see CMakePresets.json for the same builds without this file).
 #   make           the program, build/deeppcr, and the CUDA backend where nvcc is found (CUDA=off: not)
-#   make test      every test, by CTest; LEVELS=native: without kernels that this processor cannot run; SANITIZED=1/2: of
-#                  what the sanitizers run every second test, from the first
+#   make test      every test, by CTest; LEVELS=native: without kernels that this processor cannot run; SANITIZED=1/3: of
+#                  what the sanitizers run every third test, from the first
 #   make run       the main job, results in out/   make check    the quick tests only
 #   make install PREFIX=/usr/local [DESTDIR=]      make uninstall with the same PREFIX and DESTDIR
 #   make clean    removes build folders and out/
@@ -27,6 +27,7 @@ all:
 	@test -f $(BUILD)/build.ninja || { echo "Building $(BUILD)/deeppcr"; \
 		cmake --log-level=WARNING -S . -B $(BUILD) -G Ninja -DCMAKE_BUILD_TYPE=Release -DDEEPPCR_TESTS=OFF \
 			-DDEEPPCR_CUDA=$(CUDA) >/dev/null; }
+	@grep -qsE '^DEEPPCR_LEVELS:[A-Z]+=all' $(BUILD)/CMakeCache.txt || cmake --log-level=WARNING -B $(BUILD) -DDEEPPCR_LEVELS=all >/dev/null
 	@[ $(TARGET) != deeppcr_product ] || [ -e $(BUILD)/libdeeppcr_cuda.so.0 ] || \
 		! grep -qs '^build deeppcr_product: .*libdeeppcr_cuda' $(BUILD)/build.ninja || \
 		echo "nvcc compiles the CUDA backend too, for many minutes; 'make clean' and 'make CUDA=off' leave it out"

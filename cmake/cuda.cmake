@@ -13,9 +13,9 @@ endif()
 
 include(CheckLanguage)
 # nvcc takes minutes. In a build for tests, where nobody asked for the backend, one of the tests (cuda_build) compiles it
-# for one device, doubles and integers to what link-time optimisation would begin with (LTO IR) alone: that is all that
-# nvcc has to say of the source, in a quarter of the time, and the floats' kernels are the same templates. So are the
-# floats' longest. That is neither part of the product nor installed; DEEPPCR_CUDA=on builds all of it there too.
+# for one device, doubles and integers to what link-time optimisation would begin with (LTO IR) alone: that is nvcc's word
+# on the source, in half of the time, and the floats' kernels are the same templates. So are the floats' longest. It could
+# not run on a device, lies where the library does not look, and is not installed; DEEPPCR_CUDA=on builds all of it there too.
 set(cuda_by_test FALSE)
 if(DEEPPCR_TESTS AND cuda_wanted STREQUAL "auto")
   set(cuda_by_test TRUE)
@@ -60,12 +60,15 @@ if(cuda_by_test)
   # In the place of what a link of device code would define, which nobody calls here: there is no kernel to register.
   set(unlinked ${PROJECT_BINARY_DIR}/cuda_unlinked.c)
   add_custom_command(OUTPUT ${unlinked} DEPENDS $<TARGET_OBJECTS:deeppcr_cuda_twins> COMMAND_EXPAND_LISTS VERBATIM
-    COMMAND sh -c "out=$1 && shift && nm -u \"$@\" | sed -n 's/^ *U \\(__cudaRegisterLinkedBinary_.*\\)$/void \\1(void) {}/p' >\"$out\""
+    COMMAND sh -c "out=$1 && shift && '${CMAKE_NM}' -u \"$@\" >\"$out.names\" && sed -n 's/^ *U \\(__cudaRegisterLinkedBinary_.*\\)$/void \\1(void) {}/p' \"$out.names\" >\"$out\""
       sh ${unlinked} $<TARGET_OBJECTS:deeppcr_cuda_twins>)
   list(APPEND CUDA_HOST ${unlinked})
 endif()
 add_library(deeppcr_cuda MODULE ${CUDA_KERNELS} ${CUDA_HOST})
 set_target_properties(deeppcr_cuda PROPERTIES EXCLUDE_FROM_ALL ${cuda_by_test})
+if(cuda_by_test)
+  set_target_properties(deeppcr_cuda PROPERTIES LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/cuda-by-test)
+endif()
 # The library opens it by this name: the number is that of libdeeppcr.so.0.
 set_target_properties(deeppcr_cuda PROPERTIES PREFIX lib OUTPUT_NAME deeppcr_cuda SUFFIX .so.0)
 if(cuda_by_test)  # the test compiles and links; -O0 takes half as long again where ptxas follows

@@ -5,6 +5,7 @@
 set -u
 build=${1:?usage: cuda_module.sh BUILD_DIR}
 module=$build/libdeeppcr_cuda.so.0
+by_test=$build/cuda-by-test/libdeeppcr_cuda.so.0  # which the library does not find by itself
 fail() {
     echo "cuda_module: $*"
     exit 1
@@ -13,6 +14,7 @@ for file in "$build/libdeeppcr.so" "$build/deeppcr"; do
     [ -f "$file" ] || fail "no $file"
     ! readelf -dW "$file" | grep -E 'NEEDED.*(cuda|cublas|nvidia)' || fail "$file needs CUDA"
 done
+[ -f "$module" ] || module=$by_test
 [ -f "$module" ] || { echo "cuda_module: skipped: the backend was not built (no nvcc of CUDA 12 or later)"; exit 77; }
 exported=$(nm -D --defined-only "$module" | awk '{print $NF}')
 [ "$exported" = dpcr_device_module ] || fail "exports $exported, wanted dpcr_device_module alone"
@@ -28,6 +30,7 @@ if [ -x "$dump" ]; then
     [ "${codes% PTX}" = "$codes" ] || "$dump" --list-ptx "$module" | grep -q 'sm_75' || fail "no PTX for compute_75"
 fi
 unset DEEPPCR_CUDA_MODULE
+[ "$module" != "$by_test" ] || export DEEPPCR_CUDA_MODULE="$module"
 answer=$("$build/deeppcr" info --device cuda 2>&1)
 case $answer in
     *'no NVIDIA driver'* | *'the NVIDIA driver serves CUDA'* | *'no CUDA device'* | *'wanted 7.5 or newer'*) ;;

@@ -48,6 +48,12 @@ def main():
     build, table, counts, compiler, update = (sys.argv[1:] + [""])[:5]
     rows = [(case, level, f"{int(count) / int(steps):.2f}", "") for case, level, count, steps in csv.reader(open(counts))]
     rows += [(name, "avx512", str(count), str(stack)) for name, (count, stack) in sorted(disassembly(build).items())]
+    judged = any(level == "avx512" for _, level, _, _ in rows)
+    if not judged:
+        print("AVX-512 is not judged: this build has none")
+        if update == "--update":
+            print("the table wants a build of all levels", file=sys.stderr)
+            return 1
     if update == "--update":
         with open(table, "w") as out:
             out.write(f"# compiler: {compiler}\n# tests/instructions.sh BUILD --update\ncase,level,instructions,stack\n")
@@ -77,6 +83,8 @@ def main():
         bad += 1
     gone = [key for key in known if key != ("case", "level") and key not in {(row[0], row[1]) for row in rows}]
     for case, level in gone:
+        if level == "avx512" and not judged:
+            continue
         print(f"note: {case} ({level}) is in the table only")
     print(f"{len(rows)} counts, {bad} worse than the table; tests/instructions.sh BUILD --update writes it anew")
     return 1 if bad else 0

@@ -16,7 +16,7 @@ inline void draw(uint32_t &x, double) { x = (uint32_t)random_bits(); }
 inline void draw(float &x, double scale) { x = (float)(scale * random_signed()); }
 inline void draw(double &x, double scale) { x = scale * random_signed(); }
 
-// Sequences of `parts` columns of width k; arrays of exactly their size, so that a sanitizer sees what lies beyond.
+// Sequences of `parts` columns of width k; arrays of exactly their size, so that fences see what lies beyond.
 template <class T>
 struct chain {
     int64_t k, length, batch, parts, w;

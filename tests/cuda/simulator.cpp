@@ -473,8 +473,7 @@ int64_t place(int64_t byte, int count, int i, int64_t size) {
     return byte + (int64_t)i * size;
 }
 
-// A copy of a known size is an instruction; of another a call, which AddressSanitizer looks at: a sixth of a test's
-// time.
+// A copy of a known size is an instruction, of another a call.
 static void copy_number(void *to, const void *from, size_t bytes) {
     switch (bytes) {
         case 4: std::memcpy(to, from, 4); break;

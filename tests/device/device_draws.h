@@ -19,15 +19,11 @@ typedef struct spot {
 
 static struct {
     dpcr_device device;
-    bool on_host;  // a stand-in's
     unsigned char *there, *sent, *got;
     size_t used;
     int count;
     spot pieces[PIECES];
 } arena;
-
-extern void __asan_poison_memory_region(const volatile void *, size_t) __attribute__((weak));
-extern void __asan_unpoison_memory_region(const volatile void *, size_t) __attribute__((weak));
 
 static inline void clear_arena(void) { arena.used = 0, arena.count = 0; }
 
@@ -73,29 +69,12 @@ static inline void wait_there(const char *what) {
     check_done(dpcr_stream_wait(arena.device, NULL, &error), &error, what);
 }
 
-// What lies between pieces is an error to look at, where the device is the simulator and AddressSanitizer watches.
-static inline void watch_between(bool watched) {
-    if (!__asan_poison_memory_region || !arena.on_host) return;
-    if (!watched) {
-        __asan_unpoison_memory_region(arena.there, ARENA_BYTES);
-        return;
-    }
-    size_t from = 0;
-    for (int i = 0; i < arena.count; i++) {
-        __asan_poison_memory_region(arena.there + from, arena.pieces[i].at - from);
-        from = arena.pieces[i].at + arena.pieces[i].bytes;
-    }
-    __asan_poison_memory_region(arena.there + from, ARENA_BYTES - from);
-}
-
 static inline void send_arena(void) {
     dpcr_error error = {0};
     const dpcr_device here = {.type = DPCR_HOST};
-    watch_between(false);
     check_done(dpcr_device_copy(arena.device, arena.there, here, arena.sent, arena.used + BETWEEN, NULL, &error),
                &error, "copy");
     wait_there("copy");
-    watch_between(true);
 }
 
 // What came of it, and whether anything was written beside.
@@ -103,7 +82,6 @@ static inline void fetch_arena(const char *what) {
     dpcr_error error = {0};
     const dpcr_device here = {.type = DPCR_HOST};
     wait_there(what);
-    watch_between(false);
     check_done(dpcr_device_copy(here, arena.got, arena.device, arena.there, arena.used + BETWEEN, NULL, &error), &error,
                "copy");
     wait_there("copy");
@@ -167,13 +145,11 @@ static inline bool open_arena(void) {
         return false;
     }
     arena.there = memory;
-    arena.on_host = strstr(info.name, "stand-in") != NULL;
     arena.sent = malloc(ARENA_BYTES), arena.got = malloc(ARENA_BYTES);
     return arena.sent && arena.got;
 }
 
 static inline void close_arena(void) {
-    watch_between(false);
     dpcr_device_release(arena.device, arena.there);
     free(arena.sent), free(arena.got);
 }

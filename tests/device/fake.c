@@ -235,7 +235,7 @@ static dpcr_status fake_allocate(int id, size_t bytes, void **memory, dpcr_error
     const size_t kept = (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT, rounded = (kept + PAGE - 1) / PAGE * PAGE;
     pthread_mutex_lock(&lock);
     const size_t left = memory_bytes() - used;
-    piece *p = rounded >= bytes && rounded <= left ? malloc(sizeof *p) : NULL;
+    piece *p = bytes > 0 && rounded >= bytes && rounded <= left ? malloc(sizeof *p) : NULL;
     void *mapped = p ? mmap(NULL, rounded + PAGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0) : MAP_FAILED;
     if (mapped == MAP_FAILED) {
         free(p);
