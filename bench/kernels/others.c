@@ -143,7 +143,7 @@ static void pack(work *w) {
     runs(w, run_pack, &c, (cost){SEQUENCES, 0, 3 * (double)(SEQUENCES * n)});
 }
 
-// ---- filters: DPCRI_FILTER_LANES stretches of STEPS samples through `width` sections of order 2 ----
+// ---- filters: `rows` lanes, STEPS samples each, through `width` sections of order 2 ----
 
 enum { STEPS = 256 };
 
@@ -162,13 +162,12 @@ static void run_filter(void *argument) {
 }
 
 static void filter(work *w, bool backward) {
-    enum { LANES = DPCRI_FILTER_LANES };
-    const int64_t sections = w->width;
+    const int64_t sections = w->width, lanes = w->rows;
     filter_call *c = calloc(1, sizeof *c);
     if (!c) exit(3);
     const size_t stretch = STEPS * dpcr_dtype_size(w->dtype);
-    char *x = draw(w, LANES * STEPS, 1), *y = comes_out(w, LANES * STEPS, 1);
-    for (int i = 0; i < LANES; i++)
+    char *x = draw(w, lanes * STEPS, 1), *y = comes_out(w, lanes * STEPS, 1);
+    for (int64_t i = 0; i < lanes; i++)
         c->state[i] = c->states[i], c->x[i] = x + (size_t)i * stretch, c->y[i] = y + (size_t)i * stretch;
     for (int64_t s = 0; s < sections; s++) {  // poles of radius 0.9
         c->b[3 * s] = 0.5, c->b[3 * s + 1] = -0.25, c->b[3 * s + 2] = 0.125;
@@ -182,14 +181,14 @@ static void filter(work *w, bool backward) {
                                 .backward = backward,
                                 .x_dtype = w->dtype,
                                 .y_dtype = w->dtype,
-                                .lanes = LANES,
+                                .lanes = lanes,
                                 .steps = STEPS,
                                 .x = c->x,
                                 .y = c->y,
                                 .x_stride = 1,
                                 .y_stride = 1,
                                 .state = c->state};
-    const double all = LANES * STEPS;
+    const double all = (double)lanes * STEPS;
     runs(w, run_filter, c, (cost){all, all * 9 * (double)sections, 2 * all});
     free(c);
 }
@@ -214,8 +213,12 @@ void show_others(dpcri_isa level, dpcr_dtype dtype) {
         {"sparse_pack_unpack", WIDTH, 1, 1, pack},
         {"filter_order_2", 1, DPCRI_FILTER_LANES, 16, filter_forward},
         {"filter_order_2", 4, DPCRI_FILTER_LANES, 16, filter_forward},
+        {"filter_order_2", 4, 1, 16, filter_forward},
+        {"filter_order_2", 4, 2, 16, filter_forward},
+        {"filter_order_2", 8, 1, 64, filter_forward},
         {"filter_order_2_back", 1, DPCRI_FILTER_LANES, 16, filter_back},
         {"filter_order_2_back", 4, DPCRI_FILTER_LANES, 16, filter_back},
+        {"filter_order_2_back", 4, 1, 16, filter_back},
     };
     for (size_t i = 0; i < sizeof lines / sizeof *lines; i++) show(&lines[i], level, dtype);
 }

@@ -252,10 +252,13 @@ static void run_turn(const dpcri_filter_run *r, int64_t first, int64_t lanes) {
         for (int64_t s = 0; s < states; s++) r->state[first + i][s] = ((double *)(void *)state[s])[i];
 }
 
+#include "kern/filter_few.h"
+
 void DPCRI_LEVEL(dpcri_filter)(const dpcri_filter_run *r);
 void DPCRI_LEVEL(dpcri_filter)(const dpcri_filter_run *r) {
-    for (int64_t first = 0; first < r->lanes; first += MOST)
-        run_turn(r, first, r->lanes - first < MOST ? r->lanes - first : MOST);
+    const int64_t few = few_at_once(r), at_once = few ? few : MOST;
+    for (int64_t first = 0; first < r->lanes; first += at_once)
+        (few ? run_few : run_turn)(r, first, r->lanes - first < at_once ? r->lanes - first : at_once);
 }
 
 #undef UNROLL

@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: MIT
+// Few lanes, whose sections lie in the lanes of vectors, against each of them among as many as a call takes, which lie
+// there themselves: the same bits, every level, either way and dtype, whatever runs beside, arrays against inaccessible
+// pages.
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+// cmocka needs the four above
+#include <cmocka.h>
+#include <math.h>
+#include <string.h>
+
+#include "kern/filter.h"
+
+enum {
+    FEW = 12,
+    MANY = DPCRI_FILTER_LANES,
+    SECTIONS = 17,
+    STEPS = 150,
+    STRIDE = 3,
+    NUMBERS = STEPS * STRIDE,
+    X = 0,  // arrays of the lanes
+    Y = X + FEW,
+    USES = Y + FEW,
+    MOST_BYTES = 8192
+};
+#include "guarded.h"
+
+typedef struct problem {
+    dpcri_filter_run run;
+    double b[SECTIONS][3], a[SECTIONS][3];
+    double x[MANY][STEPS], state[MANY][SECTIONS][2];
+} problem;
+
+static uint32_t seed = 3;
+static double noise(void) {
+    seed = seed * 1664525u + 1013904223u;
+    return (double)(seed >> 8) / (1 << 23) - 1;
+}
+
+static int64_t drawn(int64_t below) { return (int64_t)((noise() + 1) / 2 * (double)below); }
+
+static void draw(problem *p, int64_t sections, int64_t lanes) {
+    dpcri_filter_run *r = &p->run;
+    *r = (dpcri_filter_run){.sections = sections, .order = 2, .b = p->b[0], .a = p->a[0], .lanes = lanes};
+    r->steps = drawn(3) ? drawn(STEPS) : drawn(2 * sections);
+    if (r->steps > STEPS) r->steps = STEPS;
+    r->backward = drawn(2);
+    r->x_dtype = drawn(2) ? DPCR_F32 : DPCR_F64, r->y_dtype = drawn(2) ? DPCR_F32 : DPCR_F64;
+    r->x_stride = 1 + drawn(STRIDE), r->y_stride = 1 + drawn(STRIDE);
+    for (int64_t s = 0; s < sections; s++) {
+        for (int i = 0; i < 3; i++) p->b[s][i] = noise(), p->a[s][i] = i ? noise() / 2 : 1;
+    }
+    for (int64_t l = 0; l < MANY; l++) {
+        for (int64_t k = 0; k < STEPS; k++) p->x[l][k] = (double)(float)noise();
+        for (int64_t s = 0; s < SECTIONS; s++) p->state[l][s][0] = noise(), p->state[l][s][1] = noise();
+    }
+}
+
+// Lanes of the problem, each in an array that ends, or begins, where nobody may touch.
+static void run_lanes(problem *p, dpcri_isa level, bool in_place, bool stored) {
+    const void *x[FEW];
+    void *y[FEW];
+    double *state[FEW];
+    dpcri_filter_run r = p->run;
+    if (in_place) r.y_dtype = r.x_dtype, r.y_stride = r.x_stride;
+    for (int64_t l = 0; l < r.lanes; l++) {
+        const int64_t span = r.steps ? (r.steps - 1) * r.x_stride + 1 : 0;
+        const int64_t out = r.steps ? (r.steps - 1) * r.y_stride + 1 : 0;
+        char *in = guarded(X + (int)l, (size_t)span * dpcr_dtype_size(r.x_dtype), l % 2 == 0);
+        for (int64_t i = 0; i < span; i++) put_number(r.x_dtype, in, i, i % r.x_stride ? NAN : p->x[l][i / r.x_stride]);
+        x[l] = in;
+        y[l] = in_place ? in : guarded(Y + (int)l, (size_t)out * dpcr_dtype_size(r.y_dtype), l % 2 == 0);
+        state[l] = p->state[l][0];
+    }
+    r.x = x, r.y = stored ? y : NULL, r.state = state;
+    dpcri_filter_at(level)(&r);
+    p->run = r;
+    for (int64_t l = 0; l < r.lanes && stored; l++)
+        for (int64_t k = 0; k < r.steps; k++) p->x[l][k] = number_at(r.y_dtype, y[l], k * r.y_stride);
+}
+
+// Lane `from` alone of those is right: copies of it in all places, as doubles that the lanes' dtype rounds.
+static void run_among(const problem *p, dpcri_isa level, int64_t from, double *y, double (*state)[2]) {
+    static double in[MANY][STEPS], states[MANY][SECTIONS][2];
+    static union {
+        float f[STEPS];
+        double d[STEPS];
+    } out[MANY];
+    const void *x[MANY];
+    void *to[MANY];
+    double *own[MANY];
+    dpcri_filter_run r = p->run;
+    for (int64_t l = 0; l < MANY; l++) {
+        memcpy(in[l], p->x[from], sizeof in[l]);
+        memcpy(states[l], p->state[from], sizeof states[l]);
+        x[l] = in[l], to[l] = &out[l], own[l] = states[l][0];
+    }
+    r.lanes = MANY, r.x = x, r.y = to, r.state = own, r.x_stride = r.y_stride = 1, r.x_dtype = DPCR_F64;
+    dpcri_filter_at(level)(&r);
+    for (int64_t k = 0; k < r.steps; k++) y[k] = number_at(r.y_dtype, &out[MANY / 3], k);
+    memcpy(state, states[MANY / 3], sizeof states[0]);
+}
+
+static void few_have_the_bits_of_many(void **unused) {
+    (void)unused;
+    static problem given, found;
+    for (int level = 0; level <= (int)dpcri_isa_level(); level++)
+        for (int64_t sections = 1; sections <= SECTIONS; sections++)
+            for (int64_t i = 0; i < 8 * FEW; i++) {
+                const int64_t lanes = 1 + i % FEW;
+                draw(&given, sections, lanes);
+                const bool in_place = drawn(4) == 0, stored = drawn(6) > 0;
+                if (in_place) given.run.y_dtype = given.run.x_dtype;
+                const bool infinite = lanes > 1 && given.run.steps > 0 && drawn(4) == 0;
+                if (infinite) given.x[lanes - 1][drawn(given.run.steps)] = INFINITY;
+                found = given;
+                run_lanes(&found, (dpcri_isa)level, in_place, stored);
+                for (int64_t l = 0; l < lanes - infinite; l++) {
+                    double y[STEPS], state[SECTIONS][2];
+                    run_among(&given, (dpcri_isa)level, l, y, state);
+                    assert_memory_equal(found.state[l], state, (size_t)sections * sizeof *state);
+                    if (stored) assert_memory_equal(found.x[l], y, (size_t)given.run.steps * sizeof *y);
+                }
+            }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(few_have_the_bits_of_many)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
