@@ -46,9 +46,10 @@ DPCR_API int64_t dpcr_filter_memory(const dpcr_filter *filter);
 // do not end where the next ones began, which carried on through the signal comes to 1e-10 of the largest state (of
 // filters that make more of rounding than that: to more than rounding explains), is run again in order (so is all of a
 // filter that grows beyond 1e12 over the length, and what follows a number that is not finite), and has the loop's
-// bits. Bits depend neither on the number of threads nor on how many channels go together; seams follow from L and the
-// filter alone. Denormal numbers are the caller's choice: workers take on the caller's mode. Scratch comes from the
-// context (float signals through more than 16 sections: a channel of doubles, or as many as 32 MB hold).
+// bits. Bits depend neither on the number of threads nor on how many channels go together, but for which NaN a NaN is;
+// seams follow from L and the filter alone. Denormal numbers are the caller's choice: workers take on the caller's
+// mode. Scratch comes from the context (float signals through more than 16 sections: a channel of doubles, or as many
+// as 32 MB hold).
 DPCR_API dpcr_status dpcr_filter_execute(const dpcr_filter *filter, const dpcr_array *x, const dpcr_array *zi,
                                          const dpcr_array *y, const dpcr_array *zf, dpcr_error *error);
 

@@ -7,7 +7,7 @@
 //   y = b_0 x + z_0;   z_i' = b_{i+1} x + z_{i+1} - a_{i+1} y   (z_p = 0)
 // backward, its adjoint, from the last step down; the state is the gradient of z, shifted on:
 //   w = x - sum_i a_i z_{i-1};   y = b_0 w + sum_i b_i z_{i-1};   z' = (w, z_0, z_1, ...)
-// A lane's bits depend neither on its place nor on what runs beside it.
+// A lane's bits depend neither on its place nor on what runs beside it, but for which NaN a NaN is.
 #ifndef DPCRI_FILTER_H
 #define DPCRI_FILTER_H
 

@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: MIT
 // Part of filter_level.h: a cascade of biquads on few lanes, its sections in the lanes of vectors. While section s
 // takes sample k the next one takes sample k - 1, so a step of all sections waits for one section's arithmetic alone,
-// which is that of filter_level.h: the same bits. Of L lanes and V vectors of sections, L V of them go side by side.
+// which is that of filter_level.h: the same bits, but for which NaN it is. Of L lanes and V vectors of sections, L V go
+// side by side; docs/math/filter.md, "Few channels".
 
-enum { PIPES = 4 };
+enum { PIPES = 4, PIECE = 4096 };  // vectors; samples of a lane before the next lanes have their turn
 
 typedef struct cascade {
     const dpcri_filter_run *run;
-    int64_t first;                                             // lane of the run
-    vd b0[PIPES], b1[PIPES], b2[PIPES], a1[PIPES], a2[PIPES];  // [V]; a negated, all 0 past the last section
+    int64_t lane, begin, steps;                                // the first lane, and samples, in the run's order
+    vd b0[PIPES], b1[PIPES], b2[PIPES], a1[PIPES], a2[PIPES];  // [V]: coefficients, those of a negated
     vd p[PIPES], q[PIPES], y[PIPES];                           // [L][V]: states, and what each section gave last
     double x[PIPES][TILE];                                     // samples that go in, in the order of the run
     vd out[PIPES][TILE];                                       // of each lane the vector of its last section
@@ -27,14 +28,14 @@ DPCRI_INLINE vd vd_push(vd before, vd own) {
 
 DPCRI_INLINE vd vd_where(vdi mask, vd a, vd b) { return (vd)(((vdi)a & mask) | ((vdi)b & ~mask)); }
 
-// Steps [at, at + count) of the run and of what its last section is behind; edge: some sections have no sample there.
+// Steps [at, at + count) of steps + sections - 1; edge: some sections have no sample there.
 DPCRI_INLINE void run_cascade(cascade *c, int64_t at, int64_t count, const int L, const int V, const bool backward,
                               const bool edge) {
     vd p[PIPES], q[PIPES], y[PIPES], place[PIPES];
     UNROLL
     for (int i = 0; i < L * V; i++) p[i] = c->p[i], q[i] = c->q[i], y[i] = c->y[i];
     for (int i = 0; edge && i < V * VD; i++) ((double *)(void *)place)[i] = i;
-    const vd steps = vd_set((double)c->run->steps);
+    const vd steps = vd_set((double)c->steps);
     for (int64_t k = 0; k < count; k++) {
         UNROLL
         for (int l = 0; l < L; l++) {
@@ -83,14 +84,16 @@ DPCRI_INLINE void run_cascade_of(cascade *c, int64_t at, int64_t count, int L, i
     }
 }
 
-// Sample i of the run's order, and by how many bytes the next one is apart.
-DPCRI_INLINE char *place_of(const dpcri_filter_run *r, const void *data, int64_t bytes, int64_t i) {
-    return (char *)(uintptr_t)data + (r->backward ? r->steps - 1 - i : i) * bytes;
+// Where sample i of the piece lies.
+DPCRI_INLINE char *place_of(const cascade *c, const void *data, int64_t bytes, int64_t i) {
+    return (char *)(uintptr_t)data + (c->run->backward ? c->run->steps - 1 - c->begin - i : c->begin + i) * bytes;
 }
 
 DPCRI_INLINE void take_lane(double *x, const char *from, int64_t bytes, int64_t count, const bool narrow) {
-    for (int64_t k = 0; k < count; k++, from += bytes)
-        x[k] = narrow ? (double)*(const float *)(const void *)from : *(const double *)(const void *)from;
+    for (int64_t k = 0; k < count; k++) {
+        const void *sample = from + k * bytes;
+        x[k] = narrow ? (double)*(const float *)sample : *(const double *)sample;
+    }
 }
 
 // Past the last sample zeros.
@@ -98,25 +101,27 @@ static void take_samples(cascade *c, int64_t at, int64_t count, int64_t lanes) {
     const dpcri_filter_run *r = c->run;
     const bool narrow = r->x_dtype == DPCR_F32;
     const int64_t bytes = r->x_stride * (narrow ? 4 : 8), next = r->backward ? -bytes : bytes;
-    const int64_t left = at < r->steps ? r->steps - at : 0, taken = left < count ? left : count;
+    const int64_t left = at < c->steps ? c->steps - at : 0, taken = left < count ? left : count;
     for (int64_t l = 0; l < lanes; l++) {
-        const char *from = place_of(r, r->x[c->first + l], bytes, at);
+        for (int64_t k = taken; k < count; k++) c->x[l][k] = 0;
+        if (taken == 0) continue;
+        const char *from = place_of(c, r->x[c->lane + l], bytes, at);
         if (next == 4 && narrow)
             take_lane(c->x[l], from, 4, taken, true);
         else if (next == 8 && !narrow)
             take_lane(c->x[l], from, 8, taken, false);
         else
             narrow ? take_lane(c->x[l], from, next, taken, true) : take_lane(c->x[l], from, next, taken, false);
-        for (int64_t k = taken; k < count; k++) c->x[l][k] = 0;
     }
 }
 
 DPCRI_INLINE void give_lane(char *to, int64_t bytes, const double *y, int64_t count, const bool narrow) {
-    for (int64_t k = 0; k < count; k++, to += bytes, y += VD) {
+    for (int64_t k = 0; k < count; k++) {
+        void *sample = to + k * bytes;
         if (narrow)
-            *(float *)(void *)to = (float)*y;
+            *(float *)sample = (float)y[k * VD];
         else
-            *(double *)(void *)to = *y;
+            *(double *)sample = y[k * VD];
     }
 }
 
@@ -127,26 +132,28 @@ static void give_samples(cascade *c, int64_t at, int64_t count, int64_t lanes, i
     const int64_t bytes = r->y_stride * (narrow ? 4 : 8), next = r->backward ? -bytes : bytes;
     const int64_t behind = r->sections - 1, from = at < behind ? behind - at : 0;
     for (int64_t l = 0; l < lanes && from < count; l++) {
-        char *to = place_of(r, r->y[c->first + l], bytes, at + from - behind);
+        char *to = place_of(c, r->y[c->lane + l], bytes, at + from - behind);
         const double *y = (const double *)(const void *)&c->out[l][from] + last;
         narrow ? give_lane(to, next, y, count - from, true) : give_lane(to, next, y, count - from, false);
     }
 }
 
-// How many lanes go side by side so; 0: lanes in vectors are quicker. Tenths of nanoseconds a step, measured at AVX2.
+// How many lanes go side by side so; 0: lanes in vectors are quicker. Tenths of nanoseconds, measured at AVX2: of
+// steps, and of what comes before and after them. What would be streamed is not: arithmetic is slower than memory here.
 static int64_t few_at_once(const dpcri_filter_run *r) {
-    const int64_t sections = r->sections, vectors = (sections + VD - 1) / VD, at_once = PIPES / vectors;
-    if (r->order != 2 || r->open || at_once == 0) return 0;
-    const int64_t lanes = r->lanes < MOST ? r->lanes : MOST, groups = (lanes + at_once - 1) / at_once;
+    const int64_t sections = r->sections, vectors = (sections + VD - 1) / VD, steps = least_of(r->steps, PIECE);
+    if (r->order != 2 || r->open || sections < 1 || vectors > PIPES || steps < 1 || r->lanes > MOST) return 0;
+    const int64_t at_once = PIPES / vectors, lanes = r->lanes, groups = (lanes + at_once - 1) / at_once;
     const int64_t few = 30 * groups + (11 * vectors + 7) * lanes, many = 20 + 35 * sections + 8 * lanes;
-    return few < many ? at_once : 0;
+    const int64_t few_around = groups * (500 + 100 * sections), many_around = 2000 + 150 * sections;
+    return few * (steps + sections - 1) + few_around < many * steps + many_around ? at_once : 0;
 }
 
-static void run_few(const dpcri_filter_run *r, int64_t first, int64_t lanes) {
+static void run_few(const dpcri_filter_run *r, int64_t first, int64_t lanes, int64_t begin, int64_t steps) {
     const int64_t vectors = (r->sections + VD - 1) / VD, behind = r->sections - 1;
     const int L = (int)lanes, V = (int)vectors;
     cascade c;
-    c.run = r, c.first = first;
+    c.run = r, c.lane = first, c.begin = begin, c.steps = steps;
     for (int i = 0; i < PIPES; i++)
         c.b0[i] = c.b1[i] = c.b2[i] = c.a1[i] = c.a2[i] = c.p[i] = c.q[i] = c.y[i] = (vd){0};
     for (int64_t s = 0; s < r->sections; s++) {
@@ -159,9 +166,9 @@ static void run_few(const dpcri_filter_run *r, int64_t first, int64_t lanes) {
             ((double *)(void *)(c.q + l * V))[s] = r->state[first + l][2 * of + 1];
         }
     }
-    for (int64_t at = 0, count; at < r->steps + behind; at += count) {
-        const bool inside = at >= behind && at < r->steps;
-        count = inside ? r->steps - at : at < behind ? behind - at : r->steps + behind - at;
+    for (int64_t at = 0, count; at < steps + behind; at += count) {
+        const bool inside = at >= behind && at < steps;
+        count = inside ? steps - at : at < behind ? behind - at : steps + behind - at;
         if (count > TILE) count = TILE;
         take_samples(&c, at, count, lanes);
         if (r->backward)

@@ -252,13 +252,18 @@ static void run_turn(const dpcri_filter_run *r, int64_t first, int64_t lanes) {
         for (int64_t s = 0; s < states; s++) r->state[first + i][s] = ((double *)(void *)state[s])[i];
 }
 
+DPCRI_INLINE int64_t least_of(int64_t a, int64_t b) { return a < b ? a : b; }
+
 #include "kern/filter_few.h"
 
 void DPCRI_LEVEL(dpcri_filter)(const dpcri_filter_run *r);
 void DPCRI_LEVEL(dpcri_filter)(const dpcri_filter_run *r) {
-    const int64_t few = few_at_once(r), at_once = few ? few : MOST;
-    for (int64_t first = 0; first < r->lanes; first += at_once)
-        (few ? run_few : run_turn)(r, first, r->lanes - first < at_once ? r->lanes - first : at_once);
+    const int64_t few = few_at_once(r), piece = few && r->lanes > few ? PIECE : r->steps;
+    for (int64_t begin = 0; few && begin < r->steps; begin += piece)
+        for (int64_t first = 0; first < r->lanes; first += few)
+            run_few(r, first, least_of(few, r->lanes - first), begin, least_of(piece, r->steps - begin));
+    for (int64_t first = 0; !few && first < r->lanes; first += MOST)
+        run_turn(r, first, least_of(MOST, r->lanes - first));
 }
 
 #undef UNROLL
