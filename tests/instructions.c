@@ -36,6 +36,7 @@ typedef struct work {
     void *tape;
     dpcr_selective selective;
     dpcr_attention attention;
+    dpcr_filter *filter;
     bool backward;
     dpcr_array a, b, z0, z;
     dpcr_model *model;
@@ -60,6 +61,8 @@ void measured(work *w) {
         ensure(dpcr_selective_scan(w->context, &w->selective, &w->z, NULL, NULL, &w->error), &w->error);
     else if (w->attention.size)
         ensure(dpcr_attention_scan(w->context, &w->attention, &w->z, NULL, NULL, &w->error), &w->error);
+    else if (w->filter)
+        ensure(dpcr_filter_execute(w->filter, &w->b, NULL, &w->z, NULL, &w->error), &w->error);
     else if (w->backward)
         ensure(dpcr_solve_backward(w->solve, &w->z0, &w->z, NULL, NULL, &w->b, NULL, NULL, w->workspace, w->bytes, NULL,
                                    &w->error),
@@ -185,6 +188,19 @@ static void attention(work *w, int64_t heads, int64_t width, int64_t length) {
     w->z = *array(4, k, 0);
 }
 
+// Biquads with poles of radius 0.9 over one block of sound a channel.
+static void filter(work *w, int64_t sections, int64_t channels, int64_t length) {
+    const double section[] = {0.5, -0.25, 0.125, 1, -1.5, 0.81};
+    const int64_t signal[] = {channels, length};
+    double *sos = malloc((size_t)sections * sizeof section);
+    if (!sos) exit(1);
+    for (int64_t s = 0; s < sections; s++) memcpy(sos + 6 * s, section, sizeof section);
+    ensure(dpcr_filter_create_sos(w->context, sections, sos, &w->filter, &w->error), &w->error);
+    free(sos);
+    w->b = *array(2, signal, 1);
+    w->z = *array(2, signal, 0);
+}
+
 // X(name, steps, set-up)
 #define CASES(X)                                                                                                     \
     X("linear-1-sequential", STEPS, linear(w, DPCR_DENSE, 1, DPCR_SCHEME_SEQUENTIAL, 0))                             \
@@ -216,7 +232,9 @@ static void attention(work *w, int64_t heads, int64_t width, int64_t length) {
     X("lstm-32-batch-16-backward", 64, recurrent(w, DPCR_LSTM, 32, 64, 16, 1))                                       \
     X("paragru-64", 1024, recurrent(w, DPCR_PARAGRU, 64, 1024, 1, 0))                                                \
     X("selective-64-16", 1024, selective(w, 64, 16, 1024))                                                           \
-    X("attention-2-64", 256, attention(w, 2, 64, 256))
+    X("attention-2-64", 256, attention(w, 2, 64, 256))                                                               \
+    X("filter-4-sections", 512, filter(w, 4, 1, 512))                                                                \
+    X("filter-4-sections-16-channels", 512, filter(w, 4, 16, 512))
 
 /* The case's steps; 0: there is none of that name. */
 static int64_t prepare(work *w, const char *name) {
