@@ -364,6 +364,7 @@ def test_the_plans_that_were_used_last_are_kept(rng):
     assert len(slot.plans) == _engine._PLANS and [*slot.plans][-1][0] == 1
 
 
+@pytest.mark.usefixtures("by_price")
 def test_a_network_that_learned_to_remember_is_looked_at_again(rng, looks):
     x = (rng.normal(size=(1000, 1, 4)) * 1e-3).astype("f")
     net, loop = (recurrent.RNN(4, 16, bias=False, seed=1, method=method) for method in ("auto", "sequential"))
