@@ -75,10 +75,11 @@ static inline dpcr_solve_plan *plan_of(dpcr_context *context, const dpcr_steps *
     return plan;
 }
 
-// Another machine than this one: estimates for it are the model's alone, and no step is timed.
+// Another machine than this one, told of more than its threads: estimates for it are the model's alone, and a step
+// that tells its latency is not timed.
 static inline dpcr_context *context_of_many_threads(void) {
     dpcr_context *context = solving_context(2);
-    const dpcr_machine many = {.size = sizeof many, .threads = 64};
+    const dpcr_machine many = {.size = sizeof many, .threads = 64, .latency = 1e-9};
     assert_int_equal(dpcr_context_set_machine(context, &many, NULL), DPCR_OK);
     return context;
 }
