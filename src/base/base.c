@@ -96,8 +96,9 @@ dpcr_status dpcri_fail_stopped(dpcr_error *error, const char *call) {
 }
 
 bool dpcri_mul(int64_t a, int64_t b, int64_t *product) {
-    if (a < 0 || b < 0 || (b != 0 && a > INT64_MAX / b)) return false;
-    *product = a * b;
+    int64_t whole = 0;
+    if (a < 0 || b < 0 || __builtin_mul_overflow(a, b, &whole)) return false;
+    *product = whole;
     return true;
 }
 
@@ -183,17 +184,26 @@ const char *dpcri_array_text(const dpcr_array *array, char *buffer, size_t bytes
     return buffer;
 }
 
-bool dpcri_reaches_too_far(const dpcr_array *array) {
-    int64_t reach = 0;
+// Bytes from the lowest element's begin to the highest one's, and how far below `data` the lowest lies; false: too far.
+static bool reach_of(const dpcr_array *array, int64_t *reach, int64_t *below) {
+    const int64_t size = (int64_t)dpcr_dtype_size(array->dtype);
+    int64_t all = 0, under = 0;
     for (int32_t d = 0; d < array->ndim; d++) {
         int64_t span = 0;
         const int64_t stride = array->strides[d];
         if (array->shape[d] < 2) continue;
         if (stride == INT64_MIN || !dpcri_mul(array->shape[d] - 1, stride < 0 ? -stride : stride, &span) ||
-            !dpcri_add(reach, span, &reach))
-            return true;
+            !dpcri_add(all, span, &all))
+            return false;
+        if (stride < 0) under += span;
     }
-    return !dpcri_mul(reach, (int64_t)dpcr_dtype_size(array->dtype), &reach);
+    *below = 0;
+    return dpcri_mul(all, size, reach) && dpcri_mul(under, size, below);
+}
+
+bool dpcri_reaches_too_far(const dpcr_array *array) {
+    int64_t reach = 0, below = 0;
+    return !reach_of(array, &reach, &below);
 }
 
 // A dimension's places: `count` of them, `stride` apart, from 0 on.
@@ -218,6 +228,16 @@ static bool meets(const places *axis, int axes, int64_t at, bool moved, int *tri
     return false;
 }
 
+// Whether each axis steps over all that those of shorter strides reach: no place is met twice. From the longest down.
+static bool are_nested(const places *axis, int axes) {
+    int64_t reach = 0;
+    for (int k = axes - 1; k >= 0; k--) {
+        if (axis[k].stride <= reach) return false;
+        reach += (axis[k].count - 1) * axis[k].stride;
+    }
+    return true;
+}
+
 static bool meets_itself(const dpcr_array *array) {
     places axis[DPCR_MAX_DIMS];
     int axes = 0, tries = 1 << 16;
@@ -229,7 +249,7 @@ static bool meets_itself(const dpcr_array *array) {
         for (; k > 0 && axis[k - 1].stride < new.stride; k--) axis[k] = axis[k - 1];
         axis[k] = new;
     }
-    return meets(axis, axes, 0, false, &tries);
+    return !are_nested(axis, axes) && meets(axis, axes, 0, false, &tries);
 }
 
 static bool is_empty(const dpcr_array *array) {
@@ -274,38 +294,45 @@ static int add_axis(places *axis, int axes, places new) {
     return axes + 1;
 }
 
+// Where an array lies: the address of its lowest byte, and bytes from the lowest element's begin to the highest one's.
+typedef struct extent {
+    uintptr_t lowest;
+    int64_t reach, element;
+} extent;
+
+static bool extent_of(const dpcr_array *array, extent *e) {
+    int64_t below = 0;
+    e->element = (int64_t)dpcr_dtype_size(array->dtype);
+    if (!reach_of(array, &e->reach, &below)) return false;
+    e->lowest = (uintptr_t)array->data - (uintptr_t)below;
+    return true;
+}
+
 // a at `a.lowest + I`, b at `b.lowest + b.reach - J`, in bytes: they meet where I + J is b.lowest + b.reach - a.lowest.
-static bool share_memory(const dpcr_array *a, const dpcr_array *b) {
+static bool share_memory(const dpcr_array *a, const extent *of_a, const dpcr_array *b, const extent *of_b) {
+    if (of_a->reach > INT64_MAX / 4 || of_b->reach > INT64_MAX / 4) return true;  // more than memory is
+    const int64_t at = (int64_t)(of_b->lowest - of_a->lowest);
+    if (at >= of_a->reach + of_a->element || -at >= of_b->reach + of_b->element) return false;
     const dpcr_array *const both[2] = {a, b};
-    const int64_t bytes[2] = {(int64_t)dpcr_dtype_size(a->dtype), (int64_t)dpcr_dtype_size(b->dtype)};
     places axis[2 * DPCR_MAX_DIMS];
-    uintptr_t lowest[2];
-    int64_t reach[2] = {0};
     int axes = 0, tries = 1 << 16;
-    for (int i = 0; i < 2; i++) {
-        lowest[i] = (uintptr_t)both[i]->data;
+    for (int i = 0; i < 2; i++)
         for (int32_t d = 0; d < both[i]->ndim; d++) {
-            const places new = {both[i]->shape[d], llabs(both[i]->strides[d]) * bytes[i]};
-            if (new.count < 2 || new.stride == 0) continue;
-            const int64_t span = (new.count - 1) * new.stride;
-            if (both[i]->strides[d] < 0) lowest[i] -= (uintptr_t)span;
-            reach[i] += span;
-            axes = add_axis(axis, axes, new);
+            const places new = {both[i]->shape[d], llabs(both[i]->strides[d]) * (i ? of_b : of_a)->element};
+            if (new.count > 1 && new.stride != 0) axes = add_axis(axis, axes, new);
         }
-    }
-    if (reach[0] > INT64_MAX / 4 || reach[1] > INT64_MAX / 4) return true;  // more than memory is
-    const int64_t at = (int64_t)(lowest[1] - lowest[0]);
-    if (at >= reach[0] + bytes[0] || -at >= reach[1] + bytes[1]) return false;
-    return lies_between(axis, axes, at + reach[1] - bytes[0] + 1, at + reach[1] + bytes[1] - 1, &tries);
+    return lies_between(axis, axes, at + of_b->reach - of_a->element + 1, at + of_b->reach + of_b->element - 1, &tries);
 }
 
 dpcr_status dpcri_check_apart(const char *call, const char *name, const dpcr_array *array, const char *written_name,
                               const dpcr_array *written, dpcr_error *error) {
+    extent one, other;
     if (!array || !written || is_empty(array) || is_empty(written)) return DPCR_OK;
-    if (dpcri_reaches_too_far(array) || dpcri_reaches_too_far(written))
+    const bool near = extent_of(array, &one);
+    if (!near || !extent_of(written, &other))
         return dpcri_fail(error, DPCR_ERROR_OVERFLOW, "%s: the strides of %s reach beyond the address space", call,
-                          dpcri_reaches_too_far(array) ? name : written_name);
-    if (!share_memory(array, written)) return DPCR_OK;
+                          near ? written_name : name);
+    if (!share_memory(array, &one, written, &other)) return DPCR_OK;
     return dpcri_fail(error, DPCR_ERROR_ARGUMENT,
                       "%s: %s shares memory with %s, which is written; wanted it elsewhere: a copy, say", call, name,
                       written_name);

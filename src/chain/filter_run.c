@@ -30,7 +30,8 @@ enum {
     MIDDLE = 4 << 20,
     LOOKS = 4,    // at the ends, before a slow filter's samples
     STEADY = 64,  // a memory of so many stretches is short: links whose power is a few roundings off do
-    VECTORS = 6   // of w numbers: scratch of the links
+    VECTORS = 6,  // of w numbers: scratch of the links
+    SMALL = 2048  // bytes of the stack, for the states of a few channels that run in order
 };
 // Of the largest state of its kind. DEFECT: what Delta may be in the end; LOST: even where the loop's rounding is large
 static const double DEFECT = 1e-10, LOST = 1e-3;
@@ -114,9 +115,9 @@ static void run_lanes(const filtering *f, int64_t lanes, const int64_t *b, const
                             .y_stride = f->y.step / f->y.element,
                             .stream = f->channels * f->length * f->y.element > LARGE,
                             .state = state};
-    const int64_t most = dpcri_watch_steps((double)lanes * sample_flops(f->filter));
+    const int64_t most = f->watch ? dpcri_watch_steps((double)lanes * sample_flops(f->filter)) : steps;
     for (int64_t done = 0; done < steps && !dpcri_watch_stopped(f->watch); done += run.steps) {
-        run.steps = f->watch ? least(most, steps - done) : steps;
+        run.steps = least(most, steps - done);
         const int64_t skip = f->backward ? steps - done - run.steps : done;
         for (int64_t i = 0; i < lanes; i++) {
             x[i] = sample(&f->x, b[i], l0[i] + skip);
@@ -365,10 +366,11 @@ static size_t carve(job *j, dpcri_arena *arena) {
     if (!dpcri_mul(j->batch, f->sections * f->order, &count)) arena->overflow = true;
     j->states = dpcri_arena_take(arena, count, sizeof *j->states);
     double **const matrices[] = {&j->power.value, &j->power.rest, &j->scratch.value, &j->scratch.rest};
-    for (int i = 0; i < 4; i++) *matrices[i] = dpcri_arena_take(arena, width * width, sizeof **matrices[i]);
-    j->vectors = dpcri_arena_take(arena, VECTORS * width, sizeof *j->vectors);
-    j->moved = dpcri_arena_take(arena, j->together, sizeof *j->moved);
-    j->steady = dpcri_arena_take(arena, j->together, 1);
+    const int64_t linked = lanes ? width : 0;  // nothing is, where no stage is cut
+    for (int i = 0; i < 4; i++) *matrices[i] = dpcri_arena_take(arena, linked * linked, sizeof **matrices[i]);
+    j->vectors = dpcri_arena_take(arena, VECTORS * linked, sizeof *j->vectors);
+    j->moved = dpcri_arena_take(arena, lanes ? j->together : 0, sizeof *j->moved);
+    j->steady = dpcri_arena_take(arena, lanes ? j->together : 0, 1);
     j->bad = dpcri_arena_take(arena, j->batch, 1);
     return arena->used;
 }
@@ -512,14 +514,20 @@ static dpcr_status execute(const char *function, const dpcr_array *x, const dpcr
     if (status == DPCR_OK) status = dpcri_check_written(function, j->backward ? "gzi" : "zf", zf, error);
     if (status == DPCR_OK) status = check_apart(function, x, zi, y, zf, j->backward, error);
     if (status != DPCR_OK || j->batch == 0) return status;
-    dpcri_arena count = {0};
-    const size_t bytes = carve(j, &count);
-    dpcri_arena arena = {.base = count.overflow ? NULL : dpcri_alloc(j->filter->context, bytes), .size = bytes};
-    if (!arena.base)
-        return dpcri_fail(error, DPCR_ERROR_MEMORY, "%s: no memory for the states of %" PRId64 " channels", function,
-                          j->batch);
-    void *memory = arena.base;
+    _Alignas(64) unsigned char small[SMALL];
+    dpcri_arena arena = {.base = small, .size = sizeof small};
+    void *memory = NULL;
     carve(j, &arena);
+    if (arena.overflow) {
+        dpcri_arena count = {0};
+        const size_t bytes = carve(j, &count);
+        memory = count.overflow ? NULL : dpcri_alloc(j->filter->context, bytes);
+        if (!memory)
+            return dpcri_fail(error, DPCR_ERROR_MEMORY, "%s: no memory for the states of %" PRId64 " channels",
+                              function, j->batch);
+        arena = (dpcri_arena){.base = memory, .size = bytes};
+        carve(j, &arena);
+    }
     dpcri_watch watch;
     j->watch =
         dpcri_watch_begin(&watch, j->filter->context, (double)j->batch * (double)j->length * sample_flops(j->filter));

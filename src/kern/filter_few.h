@@ -1,16 +1,20 @@
 // SPDX-License-Identifier: MIT
 // Part of filter_level.h: a cascade of biquads on few lanes, its sections in the lanes of vectors. While section s
-// takes sample k the next one takes sample k - 1, so a step of all sections waits for one section's arithmetic alone,
+// takes sample k the next one takes sample k - D, so a step of all sections waits for one section's arithmetic alone,
 // which is that of filter_level.h: the same bits, but for which NaN it is. Of L lanes and V vectors of sections, L V go
-// side by side; docs/math/filter.md, "Few channels".
+// side by side; where those are few, D = 2 hides the move between the halves of a vector. docs/math/filter.md, "Few
+// channels".
 
 enum { PIPES = 4, PIECE = 4096 };  // vectors; samples of a lane before the next lanes have their turn
+
+DPCRI_INLINE int delay_of(int pipes) { return VD > 2 && pipes <= 2 ? 2 : 1; }
 
 typedef struct cascade {
     const dpcri_filter_run *run;
     int64_t lane, begin, steps;                                // the first lane, and samples, in the run's order
+    int64_t behind;                                            // steps from the first section to the last one
     vd b0[PIPES], b1[PIPES], b2[PIPES], a1[PIPES], a2[PIPES];  // [V]: coefficients, those of a negated
-    vd p[PIPES], q[PIPES], y[PIPES];                           // [L][V]: states, and what each section gave last
+    vd p[PIPES], q[PIPES], y[PIPES], z[PIPES];                 // [L][V]: states, what each section gave last, before
     double x[PIPES][TILE];                                     // samples that go in, in the order of the run
     vd out[PIPES][TILE];                                       // of each lane the vector of its last section
 } cascade;
@@ -28,13 +32,14 @@ DPCRI_INLINE vd vd_push(vd before, vd own) {
 
 DPCRI_INLINE vd vd_where(vdi mask, vd a, vd b) { return (vd)(((vdi)a & mask) | ((vdi)b & ~mask)); }
 
-// Steps [at, at + count) of steps + sections - 1; edge: some sections have no sample there.
+// Steps [at, at + count) of steps + behind; edge: some sections have no sample there.
 DPCRI_INLINE void run_cascade(cascade *c, int64_t at, int64_t count, const int L, const int V, const bool backward,
                               const bool edge) {
-    vd p[PIPES], q[PIPES], y[PIPES], place[PIPES];
+    const int D = delay_of(L * V);
+    vd p[PIPES], q[PIPES], y[PIPES], z[PIPES], place[PIPES];
     UNROLL
-    for (int i = 0; i < L * V; i++) p[i] = c->p[i], q[i] = c->q[i], y[i] = c->y[i];
-    for (int i = 0; edge && i < V * VD; i++) ((double *)(void *)place)[i] = i;
+    for (int i = 0; i < L * V; i++) p[i] = c->p[i], q[i] = c->q[i], y[i] = c->y[i], z[i] = c->z[i];
+    for (int i = 0; edge && i < V * VD; i++) ((double *)(void *)place)[i] = D * i;
     const vd steps = vd_set((double)c->steps);
     for (int64_t k = 0; k < count; k++) {
         UNROLL
@@ -42,7 +47,9 @@ DPCRI_INLINE void run_cascade(cascade *c, int64_t at, int64_t count, const int L
             UNROLL
             for (int v = V - 1; v >= 0; v--) {
                 const int i = l * V + v;
-                const vd x = vd_push(v ? y[i - (v > 0)] : vd_set(c->x[l][k]), y[i]);
+                const vd own = D > 1 ? z[i] : y[i], former = D > 1 ? z[i - (v > 0)] : y[i - (v > 0)];
+                const vd x = vd_push(v ? former : vd_set(c->x[l][k]), own);
+                z[i] = y[i];
                 vd next_p, next_q;
                 if (backward) {
                     const vd w = vd_fma(c->a1[v], p[i], vd_fma(c->a2[v], q[i], x));
@@ -67,7 +74,7 @@ DPCRI_INLINE void run_cascade(cascade *c, int64_t at, int64_t count, const int L
         }
     }
     UNROLL
-    for (int i = 0; i < L * V; i++) c->p[i] = p[i], c->q[i] = q[i], c->y[i] = y[i];
+    for (int i = 0; i < L * V; i++) c->p[i] = p[i], c->q[i] = q[i], c->y[i] = y[i], c->z[i] = z[i];
 }
 
 DPCRI_INLINE void run_cascade_of(cascade *c, int64_t at, int64_t count, int L, int V, const bool backward,
@@ -130,7 +137,7 @@ static void give_samples(cascade *c, int64_t at, int64_t count, int64_t lanes, i
     const dpcri_filter_run *r = c->run;
     const bool narrow = r->y_dtype == DPCR_F32;
     const int64_t bytes = r->y_stride * (narrow ? 4 : 8), next = r->backward ? -bytes : bytes;
-    const int64_t behind = r->sections - 1, from = at < behind ? behind - at : 0;
+    const int64_t behind = c->behind, from = at < behind ? behind - at : 0;
     for (int64_t l = 0; l < lanes && from < count; l++) {
         char *to = place_of(c, r->y[c->lane + l], bytes, at + from - behind);
         const double *y = (const double *)(const void *)&c->out[l][from] + last;
@@ -146,16 +153,19 @@ static int64_t few_at_once(const dpcri_filter_run *r) {
     const int64_t at_once = PIPES / vectors, lanes = r->lanes, groups = (lanes + at_once - 1) / at_once;
     const int64_t few = 30 * groups + (11 * vectors + 7) * lanes, many = 20 + 35 * sections + 8 * lanes;
     const int64_t few_around = groups * (500 + 100 * sections), many_around = 2000 + 150 * sections;
-    return few * (steps + sections - 1) + few_around < many * steps + many_around ? at_once : 0;
+    return few * (steps + delay_of((int)(least_of(at_once, lanes) * vectors)) * (sections - 1)) + few_around <
+                   many * steps + many_around
+               ? at_once
+               : 0;
 }
 
 static void run_few(const dpcri_filter_run *r, int64_t first, int64_t lanes, int64_t begin, int64_t steps) {
-    const int64_t vectors = (r->sections + VD - 1) / VD, behind = r->sections - 1;
-    const int L = (int)lanes, V = (int)vectors;
+    const int L = (int)lanes, V = (int)((r->sections + VD - 1) / VD);
+    const int64_t behind = delay_of(L * V) * (r->sections - 1);
     cascade c;
-    c.run = r, c.lane = first, c.begin = begin, c.steps = steps;
-    for (int i = 0; i < PIPES; i++)
-        c.b0[i] = c.b1[i] = c.b2[i] = c.a1[i] = c.a2[i] = c.p[i] = c.q[i] = c.y[i] = (vd){0};
+    c.run = r, c.lane = first, c.begin = begin, c.steps = steps, c.behind = behind;
+    for (int v = 0; v < V; v++) c.b0[v] = c.b1[v] = c.b2[v] = c.a1[v] = c.a2[v] = (vd){0};
+    for (int i = 0; i < L * V; i++) c.p[i] = c.q[i] = c.y[i] = c.z[i] = (vd){0};
     for (int64_t s = 0; s < r->sections; s++) {
         const int64_t of = r->backward ? r->sections - 1 - s : s;
         const double *b = r->b + 3 * of, *a = r->a + 3 * of;
@@ -176,7 +186,7 @@ static void run_few(const dpcri_filter_run *r, int64_t first, int64_t lanes, int
         else
             inside ? run_cascade_of(&c, at, count, L, V, false, false)
                    : run_cascade_of(&c, at, count, L, V, false, true);
-        if (r->y) give_samples(&c, at, count, lanes, behind % VD);
+        if (r->y) give_samples(&c, at, count, lanes, (r->sections - 1) % VD);
     }
     for (int64_t s = 0; s < r->sections; s++) {
         const int64_t of = r->backward ? r->sections - 1 - s : s;
