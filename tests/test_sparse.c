@@ -6,8 +6,25 @@
 #include "sampled.h"
 #include "sparse_common.h"
 
+#include "fenced.h"
+
 static dpcr_array array_of(void *data, dpcr_dtype dtype, int64_t steps, int64_t rows, int64_t values) {
     return dpcr_array_make(data, dtype, 3, (const int64_t[]){steps, rows, values});
+}
+
+// The pattern in memory that ends at a fence.
+static operand *fence(operand *o) {
+    if (o->t.structure != DPCR_CSR) return o;
+    const size_t offsets = (size_t)(o->t.rows + 1) * sizeof *o->offsets,
+                 columns = (size_t)o->entries * sizeof *o->columns;
+    o->pattern.offsets = memcpy(fenced(o->t.rows + 1, sizeof *o->offsets), o->offsets, offsets);
+    o->pattern.columns = memcpy(fenced(o->entries, sizeof *o->columns), o->columns, columns);
+    return o;
+}
+
+static void drop_fenced_operand(operand *o) {
+    if (o->t.structure == DPCR_CSR) drop_fenced(o->pattern.offsets), drop_fenced(o->pattern.columns);
+    drop_operand(o);
 }
 
 static const int64_t sizes[][3] = {{1, 1, 1},   {2, 3, 4},    {5, 1, 7},    {1, 9, 1},  {16, 16, 16},
@@ -21,13 +38,14 @@ static void applied(void **state) {
             for (int flags = 0; flags < 8; flags++) {
                 const dpcr_dtype dtype = all_dtypes[d];
                 const bool transposed = flags & 1, shared = flags & 2, with_r = flags & 4;
-                operand *o = make_operand(DPCR_CSR, sizes[s][0], sizes[s][1], s % 2 ? 300 : 800);
+                operand *o = fence(make_operand(DPCR_CSR, sizes[s][0], sizes[s][1], s % 2 ? 300 : 800));
                 const int64_t in = transposed ? o->t.rows : o->t.cols, out = transposed ? o->t.cols : o->t.rows,
                               v = o->entries, size = (int64_t)dpcr_dtype_size(dtype);
                 assert_int_equal(dpcr_transition_check(&o->t, NULL), DPCR_OK);
                 assert_int_equal(dpcr_pattern_check(&o->pattern, NULL), DPCR_OK);
                 assert_true(dpcr_transition_apply_flops(&o->t) == 2 * (double)v);
-                char *a = room_for(6 * v), *x = room_for(6 * in), *y = room_for(6 * out), *r = room_for(6 * out);
+                char *a = fenced(6 * v, (size_t)size), *x = fenced(6 * in, (size_t)size),
+                     *y = fenced(6 * out, (size_t)size), *r = fenced(6 * out, (size_t)size);
                 fill_values(dtype, true, a, 6 * v);
                 fill_values(dtype, true, x, 6 * in);
                 fill_values(dtype, true, r, 6 * out);
@@ -52,8 +70,8 @@ static void applied(void **state) {
                     }
                     free(dense);
                 }
-                free(a), free(x), free(y), free(r);
-                drop_operand(o);
+                drop_fenced(a), drop_fenced(x), drop_fenced(y), drop_fenced(r);
+                drop_fenced_operand(o);
             }
 }
 
@@ -68,7 +86,7 @@ static dpcr_context *context_of(int threads) {
 static void check_product(dpcr_context *context, dpcr_dtype dtype, dpcr_structure later, dpcr_structure earlier,
                           const int64_t size[3], int64_t in_thousand) {
     const int64_t m = size[0], k = later == DPCR_DIAGONAL ? m : size[1], n = earlier == DPCR_DIAGONAL ? k : size[2];
-    operand *a = make_operand(later, m, k, in_thousand), *b = make_operand(earlier, k, n, in_thousand);
+    operand *a = fence(make_operand(later, m, k, in_thousand)), *b = fence(make_operand(earlier, k, n, in_thousand));
     dpcr_product *product = NULL;
     assert_int_equal(dpcr_product_create(context, &a->t, &b->t, &product, NULL), DPCR_OK);
     const dpcr_transition *c = dpcr_product_transition(product);
@@ -77,7 +95,8 @@ static void check_product(dpcr_context *context, dpcr_dtype dtype, dpcr_structur
     if (c->structure == DPCR_CSR) assert_int_equal(dpcr_pattern_check(c->pattern, NULL), DPCR_OK);
     assert_true((c->structure == DPCR_DIAGONAL) == (later == DPCR_DIAGONAL && earlier == DPCR_DIAGONAL));
     const int64_t values = dpcr_transition_values(c), bytes = (int64_t)dpcr_dtype_size(dtype);
-    char *va = room_for(2 * a->entries), *vb = room_for(4 * b->entries), *vc = room_for(4 * values);
+    char *va = fenced(2 * a->entries, (size_t)bytes), *vb = fenced(4 * b->entries, (size_t)bytes),
+         *vc = fenced(4 * values, (size_t)bytes);
     memset(vc, 0xff, (size_t)(4 * values * bytes));
     for (int reuse = 0; reuse < 2; reuse++) {
         fill_values(dtype, true, va, 2 * a->entries);
@@ -95,9 +114,9 @@ static void check_product(dpcr_context *context, dpcr_dtype dtype, dpcr_structur
             free(da), free(db), free(want), free(got);
         }
     }
-    free(va), free(vb), free(vc);
+    drop_fenced(va), drop_fenced(vb), drop_fenced(vc);
     dpcr_product_destroy(product);
-    drop_operand(a), drop_operand(b);
+    drop_fenced_operand(a), drop_fenced_operand(b);
 }
 
 static void products(void **state) {
@@ -253,8 +272,8 @@ typedef struct lanes_of {
 static lanes_of make_lanes(const dpcri_sparse_kernels *k, dpcr_dtype dtype, int64_t count, bool bundled) {
     lanes_of l = {.count = count, .size = (int64_t)dpcr_dtype_size(dtype), .bundled = bundled};
     const int64_t lanes = bundled ? k->lanes : 1;
-    l.apart = room_for(lanes * count);
-    l.packed = room_for(lanes * count);
+    l.apart = fenced(lanes * count, (size_t)l.size);
+    l.packed = fenced(lanes * count, (size_t)l.size);
     fill_values(dtype, false, l.apart, lanes * count);
     if (bundled)
         k->pack(count, lanes, l.apart, count, l.packed);
@@ -265,7 +284,7 @@ static lanes_of make_lanes(const dpcri_sparse_kernels *k, dpcr_dtype dtype, int6
 
 static void *lane(const lanes_of *l, int64_t g) { return l->apart + (l->bundled ? g : 0) * l->count * l->size; }
 
-static void drop_lanes(lanes_of *l) { free(l->apart), free(l->packed); }
+static void drop_lanes(lanes_of *l) { drop_fenced(l->apart), drop_fenced(l->packed); }
 
 static dpcri_matrix matrix_of(const dpcr_transition *t, void *values, bool bundled) {
     const dpcr_pattern *p = t->pattern;
@@ -275,9 +294,10 @@ static dpcri_matrix matrix_of(const dpcr_transition *t, void *values, bool bundl
 
 static void check_apply(dpcr_dtype dtype, dpcr_structure structure, int64_t rows, int64_t cols, bool bundled) {
     const dpcri_sparse_kernels *k = dpcri_sparse_kernels_get(dtype);
-    operand *o = make_operand(structure, rows, structure == DPCR_DIAGONAL ? rows : cols, 400);
+    operand *o = fence(make_operand(structure, rows, structure == DPCR_DIAGONAL ? rows : cols, 400));
     lanes_of a = make_lanes(k, dtype, o->entries, bundled), x = make_lanes(k, dtype, o->t.cols, true);
-    char *y = room_for(rows * k->lanes), *unpacked = room_for(rows * k->lanes), *want = room_for(rows);
+    char *y = fenced(rows * k->lanes, (size_t)a.size), *unpacked = fenced(rows * k->lanes, (size_t)a.size),
+         *want = fenced(rows, (size_t)a.size);
     const dpcri_matrix m = matrix_of(&o->t, a.packed, bundled);
     k->bundle.apply(&m, x.packed, y, 0, rows / 3);
     k->bundle.apply(&m, x.packed, y, rows / 3, rows);
@@ -288,9 +308,9 @@ static void check_apply(dpcr_dtype dtype, dpcr_structure structure, int64_t rows
         k->single.apply(&one, lane(&x, g), want, rows / 2, rows);
         assert_memory_equal(unpacked + g * rows * a.size, want, (size_t)(rows * a.size));
     }
-    free(y), free(unpacked), free(want);
+    drop_fenced(y), drop_fenced(unpacked), drop_fenced(want);
     drop_lanes(&a), drop_lanes(&x);
-    drop_operand(o);
+    drop_fenced_operand(o);
 }
 
 static void check_compose(dpcr_context *context, dpcr_dtype dtype, dpcr_structure later, dpcr_structure earlier,
@@ -298,14 +318,15 @@ static void check_compose(dpcr_context *context, dpcr_dtype dtype, dpcr_structur
     const dpcri_sparse_kernels *k = dpcri_sparse_kernels_get(dtype);
     const int64_t m = size[0], inner = later == DPCR_DIAGONAL ? m : size[1],
                   n = earlier == DPCR_DIAGONAL ? inner : size[2];
-    operand *oa = make_operand(later, m, inner, 150), *ob = make_operand(earlier, inner, n, 150);
+    operand *oa = fence(make_operand(later, m, inner, 150)), *ob = fence(make_operand(earlier, inner, n, 150));
     dpcr_product *product = NULL;
     assert_int_equal(dpcr_product_create(context, &oa->t, &ob->t, &product, NULL), DPCR_OK);
     const dpcr_transition *t = dpcr_product_transition(product);
     const int64_t values = dpcr_transition_values(t), lanes = a_bundled || b_bundled ? k->lanes : 1;
     lanes_of a = make_lanes(k, dtype, oa->entries, a_bundled), b = make_lanes(k, dtype, ob->entries, b_bundled);
-    char *c = room_for(values * lanes), *unpacked = room_for(values * lanes), *want = room_for(values);
-    int32_t *places = room_for(n);
+    char *c = fenced(values * lanes, (size_t)a.size), *unpacked = fenced(values * lanes, (size_t)a.size),
+         *want = fenced(values, (size_t)a.size);
+    int32_t *places = fenced(n, sizeof *places);
     const dpcri_matrix ma = matrix_of(&oa->t, a.packed, a_bundled), mb = matrix_of(&ob->t, b.packed, b_bundled),
                        mc = matrix_of(t, c, lanes > 1);
     k->bundle.compose(&ma, &mb, &mc, places, 0, m / 2);
@@ -320,10 +341,10 @@ static void check_compose(dpcr_context *context, dpcr_dtype dtype, dpcr_structur
         k->single.compose(&one_a, &one_b, &one_c, places, 0, m);
         assert_memory_equal(unpacked + g * values * a.size, want, (size_t)(values * a.size));
     }
-    free(c), free(unpacked), free(want), free(places);
+    drop_fenced(c), drop_fenced(unpacked), drop_fenced(want), drop_fenced(places);
     drop_lanes(&a), drop_lanes(&b);
     dpcr_product_destroy(product);
-    drop_operand(oa), drop_operand(ob);
+    drop_fenced_operand(oa), drop_fenced_operand(ob);
 }
 
 static void bundles(void **state) {
