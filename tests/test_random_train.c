@@ -8,7 +8,7 @@
 
 enum { MOST_DATA = 48, MOST_SIDE = 4, MOST_CLASSES = 5, MOST_STEPS = 40, MOST_NUMBERS = 1 << 16, SAMPLES = 3 };
 
-static int trained, refused, stopped, compared, slopes, by_method[DPCR_METHOD_COUNT];
+static int trained, refused, diverged, stopped, compared, slopes, by_method[DPCR_METHOD_COUNT];
 static char folder[64], file[128];
 
 typedef struct job {
@@ -267,8 +267,31 @@ static void check_resume(job *j, const void *wanted, const dpcr_train_state *who
     j->stop = 0;
 }
 
+static double farthest(const double *a, const double *b, int64_t count) {
+    double most = 0;
+    for (int64_t i = 0; i < count; i++) {
+        const double off = fabs(a[i] - b[i]) / fmax(1, fabs(b[i]));
+        if (isnan(off)) return off;
+        most = fmax(most, off);
+    }
+    return most;
+}
+
+// What this training by the loop makes of parameters that begin a little off, as solves to their tolerance are.
+static double growth_of(job *j, const double *wanted) {
+    dpcr_error error = {0};
+    learner l = make_learner(j, draw_contexts[1]);
+    int64_t count = 0;
+    double *p = vector_of(&l, &count);
+    for (int64_t i = 0; i < count; i++) p[i] *= 1 + 1e-11 * (double)(i % 7 - 3);
+    check_done(run(j, &l, NULL, &error), &error, "by the loop, a little off");
+    const double most = farthest(p, wanted, count);
+    drop_learner(&l);
+    return most;
+}
+
 // Where nothing makes much of small errors: doubles, no kinks (of two numbers what normalises leaves little but the
-// sign of their difference), no rule that looks at a gradient's sign alone.
+// sign of their difference), no rule that looks at a gradient's sign alone; at rates too high the loop itself does.
 static void check_loop(job *j, const void *wanted) {
     const bool kinked = j->sequence
                             ? j->network.network.kind == DPCR_RNN_RELU
@@ -281,10 +304,10 @@ static void check_loop(job *j, const void *wanted) {
     j->options.train.solve =
         (dpcr_solve_options){.size = sizeof kept, .method = DPCR_METHOD_SEQUENTIAL, .backward = DPCR_SCHEME_SEQUENTIAL};
     check_done(run(j, &l, NULL, &error), &error, "by the loop");
-    const double *a = wanted, *b = vector_of(&l, &count);
-    for (int64_t i = 0; i < count; i++)
-        if (!(fabs(a[i] - b[i]) <= 1e-6 * fmax(1, fabs(b[i]))))
-            wrong("parameter %lld is %.17g, by the loop %.17g", (long long)i, a[i], b[i]);
+    const double *b = vector_of(&l, &count), off = farthest(wanted, b, count);
+    const double grown = off <= 1e-6 ? 0 : growth_of(j, b);
+    if (!(off <= fmax(1e-6, 100 * grown)))
+        wrong("a parameter is off by %.3g from the loop's; beginning 3e-11 off by %.3g", off, grown);
     j->options.train.solve = kept;
     compared++;
     drop_learner(&l);
@@ -329,7 +352,7 @@ static void check_slope(job *j) {
 static void draw_training(bool sequence) {
     job *j = &drawn_job;
     draw_job(j, sequence);
-    dpcr_train_state last;
+    dpcr_train_state last = {0};
     dpcr_error error = {0};
     int64_t count = 0;
     learner l = make_learner(j, draw_contexts[1]);
@@ -339,8 +362,8 @@ static void draw_training(bool sequence) {
     if (status != DPCR_OK) {
         if (status != DPCR_ERROR_UNSUPPORTED && status != DPCR_ERROR_ARGUMENT && status != DPCR_ERROR_MEMORY)
             wrong("status %d: %s", (int)status, error.text);
-        check_same(j, before, &l, "refused");
-        refused++;
+        if (last.step <= 1) check_same(j, before, &l, "refused");
+        refused += last.step == 0, diverged += last.step > 0;
         free(before);
         drop_learner(&l);
         return;
@@ -360,8 +383,8 @@ static void draw_images(void) { draw_training(false); }
 static void draw_sequences(void) { draw_training(true); }
 
 static void tell_counts(void) {
-    print_message("%d trained, %d refused, %d stopped, %d by the loop too, %d slopes; methods", trained, refused,
-                  stopped, compared, slopes);
+    print_message("%d trained, %d refused, %d diverged, %d stopped, %d by the loop too, %d slopes; methods", trained,
+                  refused, diverged, stopped, compared, slopes);
     for (int m = 0; m < DPCR_METHOD_COUNT; m++) print_message(" %s %d", dpcr_method_name((dpcr_method)m), by_method[m]);
     print_message("\n");
 }
