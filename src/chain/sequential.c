@@ -61,7 +61,7 @@ typedef struct job {
 // Narrow chains beside each other share cache lines, and the kernels pass over them a few at a time: stretch by
 // stretch, so that a line is still there for the next ones.
 static int64_t stretch_of(const dpcri_flow *f, const dpcri_span *span) {
-    enum { STRETCH_BYTES = 96 << 10, LEAST_STEPS = 16, ROW_BYTES = 256 };
+    enum { STRETCH_BYTES = 96 << 10, LEAST_STEPS = 2, ROW_BYTES = 256 };
     const int64_t k = f->form == DPCR_BLOCK ? f->block : f->w, element = (int64_t)f->size;
     const bool narrow = (f->form == DPCR_DENSE || f->form == DPCR_BLOCK) && k * k * element <= ROW_BYTES;
     const int64_t chains = span->rows * (span->w / k), step = chains * (k * k + 2 * k) * element;
@@ -115,8 +115,8 @@ static void run(const dpcri_flow *f, const dpcr_chain_options *options, dpcri_ar
     const double alone = (double)j.shares.group * (double)f->n * (4 + f->flops);
     const double flops = j.shares.by_parts ? steps * (4 + f->flops / (double)j.shares.groups) : alone;
     j.tasks = dpcri_task_count(j.shares.groups, flops);
-    // As wide as can be: narrow parts of a row waste what the caches fetch beside them.
-    if (j.shares.by_parts && j.tasks > threads) j.tasks = threads;
+    // As wide as can be: narrow parts of a row waste what the caches fetch beside them and ahead.
+    if (f->form != DPCR_DENSE && j.tasks > threads) j.tasks = threads;
     dpcri_parallel(f->context, j.tasks, run_group, &j);
     report->applications = (f->n - (f->z0 ? 0 : 1)) * f->rows;
     report->depth = f->n;
