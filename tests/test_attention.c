@@ -375,6 +375,8 @@ static void refuses(void **state) {
     p.length = 20;
     fill(&p, false);
     refuses_shapes(context, &p);
+    p.in.scale = NAN, p.in.size += 64, p.out.size += 64;  // newer ones are served
+    refused(context, &p, true, DPCR_ERROR_ARGUMENT, "wanted a finite number");
     for (int k = 0; k < 2; k++) {
         p.in.scale = k ? NAN : 1e300;
         refused(context, &p, k, DPCR_ERROR_ARGUMENT, "wanted a finite number");

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 // Few lanes, of which a kernel puts the sections into the lanes of vectors, against each of them among as many as a
 // call takes, of which it puts the lanes there: the same bits, every level, either way and dtype, whatever runs beside;
+// lone sections of other orders likewise;
 // arrays against inaccessible pages, and nothing written between the samples.
 #include <setjmp.h>
 #include <stdarg.h>
@@ -41,16 +42,19 @@ static double noise(void) {
 
 static int64_t drawn(int64_t below) { return (int64_t)((noise() + 1) / 2 * (double)below); }
 
-static void draw(problem *p, int64_t sections, int64_t lanes) {
+static void draw(problem *p, int64_t sections, int64_t order, int64_t lanes) {
     dpcri_filter_run *r = &p->run;
-    *r = (dpcri_filter_run){.sections = sections, .order = 2, .b = p->b[0], .a = p->a[0], .lanes = lanes};
+    double *const b = p->b[0], *const a = p->a[0], most = order > 2 ? 1 / (double)order : 0.5;
+    *r = (dpcri_filter_run){.sections = sections, .order = order, .b = b, .a = a, .lanes = lanes};
+    r->open = sections == 1 && drawn(4) == 0;
     r->steps = drawn(3) ? drawn(USUAL) : drawn(2 * sections);
     if (drawn(40) == 0) r->steps = STEPS - drawn(USUAL);
     r->backward = drawn(2);
     r->x_dtype = drawn(2) ? DPCR_F32 : DPCR_F64, r->y_dtype = drawn(2) ? DPCR_F32 : DPCR_F64;
     r->x_stride = 1 + drawn(STRIDE), r->y_stride = 1 + drawn(STRIDE);
-    for (int64_t s = 0; s < sections; s++) {
-        for (int i = 0; i < 3; i++) p->b[s][i] = noise(), p->a[s][i] = i ? noise() / 2 : 1;
+    for (int64_t i = 0; i < sections * (order + 1); i++) {
+        const bool leads = i % (order + 1) == 0;
+        b[i] = noise(), a[i] = leads ? 1 : r->open ? 0 : most * noise();
     }
     for (int64_t l = 0; l < lanes; l++) {
         for (int64_t k = 0; k < r->steps; k++) p->x[l][k] = (double)(float)noise();
@@ -110,31 +114,41 @@ static void run_among(const problem *p, dpcri_isa level, int64_t from, double *y
     memcpy(state, states[MANY / 3], sizeof states[0]);
 }
 
+static void check(dpcri_isa level, int64_t sections, int64_t order, int64_t lanes) {
+    static problem given, found;
+    draw(&given, sections, order, lanes);
+    const bool in_place = drawn(4) == 0, stored = drawn(6) > 0;
+    if (in_place) given.run.y_dtype = given.run.x_dtype;
+    const bool infinite = lanes > 1 && given.run.steps > 0 && drawn(4) == 0;
+    if (infinite) given.x[lanes - 1][drawn(given.run.steps)] = INFINITY;
+    found = given;
+    run_lanes(&found, level, in_place, stored);
+    for (int64_t l = 0; l < lanes - infinite; l++) {
+        static double y[STEPS];
+        double state[SECTIONS][2];
+        run_among(&given, level, l, y, state);
+        assert_memory_equal(found.state[l], state, (size_t)(sections * order) * sizeof(double));
+        if (stored) assert_memory_equal(found.x[l], y, (size_t)given.run.steps * sizeof *y);
+    }
+}
+
 static void few_have_the_bits_of_many(void **unused) {
     (void)unused;
-    static problem given, found;
     for (int level = 0; level <= (int)dpcri_isa_level(); level++)
         for (int64_t sections = 1; sections <= SECTIONS; sections++)
-            for (int64_t i = 0; i < 4 * FEW; i++) {
-                const int64_t lanes = 1 + i % FEW;
-                draw(&given, sections, lanes);
-                const bool in_place = drawn(4) == 0, stored = drawn(6) > 0;
-                if (in_place) given.run.y_dtype = given.run.x_dtype;
-                const bool infinite = lanes > 1 && given.run.steps > 0 && drawn(4) == 0;
-                if (infinite) given.x[lanes - 1][drawn(given.run.steps)] = INFINITY;
-                found = given;
-                run_lanes(&found, (dpcri_isa)level, in_place, stored);
-                for (int64_t l = 0; l < lanes - infinite; l++) {
-                    static double y[STEPS];
-                    double state[SECTIONS][2];
-                    run_among(&given, (dpcri_isa)level, l, y, state);
-                    assert_memory_equal(found.state[l], state, (size_t)sections * sizeof *state);
-                    if (stored) assert_memory_equal(found.x[l], y, (size_t)given.run.steps * sizeof *y);
-                }
-            }
+            for (int64_t i = 0; i < 4 * FEW; i++) check((dpcri_isa)level, sections, 2, 1 + i % FEW);
+}
+
+static void other_orders_likewise(void **unused) {
+    (void)unused;
+    static const int64_t orders[] = {0, 1, 3, 4, 8, 17, 2 * SECTIONS};
+    for (int level = 0; level <= (int)dpcri_isa_level(); level++)
+        for (size_t p = 0; p < sizeof orders / sizeof *orders; p++)
+            for (int64_t i = 0; i < 6 * FEW; i++) check((dpcri_isa)level, 1, orders[p], 1 + i % FEW);
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(few_have_the_bits_of_many)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(few_have_the_bits_of_many),
+                                       cmocka_unit_test(other_orders_likewise)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -610,8 +610,8 @@ static void impossible_sizes(void **state) {
                       "at least as many as ranks", __FILE__, __LINE__);
 }
 
-// Costs of an older caller, no longer than their size says; costs whose sums would leave the finite numbers, which had
-// rows that waited for each other; objectives that there are not.
+// Costs of an older caller, no longer than their size says; options of a newer one; costs whose sums would leave the
+// finite numbers, which had rows that waited for each other; objectives that there are not.
 static void costs_and_options(void **state) {
     scratch *s = *state;
     dpcr_schedule schedule = make(s, DPCR_SCHEDULE_1F1B, 2, 0, 4);
@@ -628,9 +628,13 @@ static void costs_and_options(void **state) {
     assert_refused_at(s, dpcr_schedule_simulate(s->context, &schedule, &costs, &x, &s->error), DPCR_ERROR_ARGUMENT,
                       "wanted sizeof(dpcr_schedule_costs)", __FILE__, __LINE__);
     dpcr_schedule_free(s->context, &schedule);
+    dpcr_schedule_options o = options_of(DPCR_SCHEDULE_1F1B, 2, 0, 4);
+    o.size += 64;
+    assert_int_equal(dpcr_schedule_make(s->context, &o, &schedule, &s->error), DPCR_OK);
+    dpcr_schedule_free(s->context, &schedule);
 
     double high[4] = {1e308, 1, 1e308, 1};
-    dpcr_schedule_options o = options_of(DPCR_SCHEDULE_LAYERPIPE, 2, 0, 4);
+    o = options_of(DPCR_SCHEDULE_LAYERPIPE, 2, 0, 4);
     o.costs = &costs, o.stages = 4;
     for (int k = 0; k < 4; k++) {
         costs = costs_of(k == 0 ? 1e308 : 1, 1, 1, 0);

@@ -111,7 +111,7 @@ static bool by_row(const job *j) { return j->in.g && j->in.g->ndim == 4; }
 // What goes in.
 static dpcr_status prepare(job *j, const dpcr_attention *in, dpcr_error *error) {
     dpcr_status status;
-    if (!in || in->size != sizeof *in)
+    if (!in || in->size < sizeof *in)
         return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "%s: the arrays are NULL or of another size", j->call);
     j->in = *in;
     if (!in->q || !in->k || !in->v) return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "%s: q, k or v is NULL", j->call);
@@ -391,7 +391,7 @@ dpcr_status dpcr_attention_adjoint(dpcr_context *context, const dpcr_attention *
                                    dpcr_error *error) {
     job j = {.call = "attention_adjoint", .context = context, .go = go, .glast = glast, .kept = (char *)kept};
     dpcr_status status;
-    if (!context || !go || !gradients || gradients->size != sizeof *gradients)
+    if (!context || !go || !gradients || gradients->size < sizeof *gradients)
         return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "%s: context, go or gradients is NULL, or of another size",
                           j.call);
     j.out = *gradients;

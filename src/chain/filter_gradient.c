@@ -17,9 +17,13 @@ enum { PARTS = 8 };  // partial sums of a correlation
 typedef struct gradient {
     const dpcr_filter *filter;
     int64_t length;
-    double *signals;  // [sections + 1][length]; u_{s+1} of a section that is done holds its next g
-    double *g, *w;    // [length], [length + order]
-    double *states;   // [2][order]: of one section, in and out
+    double *signals;                 // [sections + 1][length]; u_{s+1} of a section that is done holds its next g
+    double *g, *w;                   // [length], [length + order]
+    double *states;                  // [2][order]: of one section, in and out
+    dpcr_filter **section, **poles;  // [sections]: each by itself, and with b = 1
+    dpcr_filter alone[2];            // those of a filter of one section
+    double *one;                     // [order + 1]: 1, then zeros
+    dpcri_watch *watch;
 } gradient;
 
 static dpcr_status section_of(const dpcr_filter *f, int64_t s, bool poles, dpcr_filter **section, dpcr_error *error) {
@@ -27,6 +31,29 @@ static dpcr_status section_of(const dpcr_filter *f, int64_t s, bool poles, dpcr_
     const int64_t n = f->order + 1;
     return dpcr_filter_create_ba(f->context, poles ? 1 : n, poles ? &one : f->b + s * n, n, f->a + s * n, section,
                                  error);
+}
+
+// All sections' filters, which the channels share. What is known of a lone section's powers hangs on its poles alone.
+static dpcr_status make_sections(gradient *d, dpcr_error *error) {
+    dpcr_status status = DPCR_OK;
+    if (d->filter->sections == 1) {
+        d->alone[0] = d->alone[1] = *d->filter;
+        d->alone[1].b = d->one;
+        d->section[0] = &d->alone[0], d->poles[0] = &d->alone[1];
+        return DPCR_OK;
+    }
+    for (int64_t s = 0; s < d->filter->sections && status == DPCR_OK; s++) {
+        status = section_of(d->filter, s, false, &d->section[s], error);
+        if (status == DPCR_OK) status = section_of(d->filter, s, true, &d->poles[s], error);
+    }
+    return status;
+}
+
+static void drop_sections(gradient *d) {
+    for (int64_t s = 0; s < d->filter->sections && d->filter->sections > 1; s++) {
+        dpcr_filter_destroy(d->section[s]);
+        dpcr_filter_destroy(d->poles[s]);
+    }
 }
 
 static dpcr_array signal_of(double *data, int64_t length) {
@@ -59,12 +86,14 @@ static void take_states(const gradient *d, const dpcr_array *from, int64_t b, in
         memset(to, 0, bytes);
 }
 
-static double correlate(const double *w, const double *u, int64_t n) {
+// Stretch by stretch of a long signal, between which the caller may stop.
+static double correlate(const double *w, const double *u, int64_t n, dpcri_watch *watch) {
     double part[PARTS] = {0}, sum = 0;
-    int64_t l = 0;
-    for (; l + PARTS <= n; l += PARTS)
-        for (int i = 0; i < PARTS; i++) part[i] += w[l + i] * u[l + i];
-    for (; l < n; l++) sum += w[l] * u[l];
+    const int64_t whole = n / PARTS * PARTS, stretch = watch ? dpcri_watch_steps(2) / PARTS * PARTS : whole;
+    for (int64_t l = 0; l < whole && !dpcri_watch_stopped(watch);)
+        for (const int64_t end = whole - l < stretch ? whole : l + stretch; l < end; l += PARTS)
+            for (int i = 0; i < PARTS; i++) part[i] += w[l + i] * u[l + i];
+    for (int64_t l = whole; l < n; l++) sum += w[l] * u[l];
     for (int i = 0; i < PARTS; i++) sum += part[i];
     return sum;
 }
@@ -74,13 +103,10 @@ static dpcr_status forward(const gradient *d, const dpcr_array *x, const dpcr_ar
     dpcr_status status = DPCR_OK;
     for (int64_t l = 0; l < n; l++) d->signals[l] = get(x, b, l);
     for (int64_t s = 0; s < d->filter->sections && status == DPCR_OK; s++) {
-        dpcr_filter *section = NULL;
         const dpcr_array in = signal_of(d->signals + s * n, n), out = signal_of(d->signals + (s + 1) * n, n),
                          states = states_of(d, d->states);
         take_states(d, zi, b, s, d->states);
-        status = section_of(d->filter, s, false, &section, error);
-        if (status == DPCR_OK) status = dpcr_filter_execute(section, &in, &states, &out, NULL, error);
-        dpcr_filter_destroy(section);
+        status = dpcr_filter_execute(d->section[s], &in, &states, &out, NULL, error);
     }
     return status;
 }
@@ -91,22 +117,17 @@ static dpcr_status back(const gradient *d, double *from, const dpcr_array *gzf, 
     const int64_t n = d->length, p = d->filter->order;
     const dpcr_array g = signal_of(from, n), w = signal_of(d->w, n), in = states_of(d, d->states),
                      next = signal_of(d->signals + (s + 1) * n, n), out = states_of(d, d->states + p);
-    dpcr_filter *poles = NULL, *section = NULL;
     dpcr_status status;
     take_states(d, gzf, b, s, d->states);
-    DPCR_TRY(section_of(d->filter, s, true, &poles, error));
-    DPCR_TRY(section_of(d->filter, s, false, &section, error));
-    DPCR_TRY(dpcr_filter_adjoint(poles, &g, &in, &w, NULL, error));
+    DPCR_TRY(dpcr_filter_adjoint(d->poles[s], &g, &in, &w, NULL, error));
     memcpy(d->w + n, d->states, (size_t)p * sizeof *d->w);
     for (int64_t k = 0; k <= p; k++) {
-        gb[k] += correlate(d->w + k, d->signals + s * n, n);
-        if (k) ga[k] -= correlate(d->w + k, d->signals + (s + 1) * n, n);
+        gb[k] += correlate(d->w + k, d->signals + s * n, n, d->watch);
+        if (k) ga[k] -= correlate(d->w + k, d->signals + (s + 1) * n, n, d->watch);
     }
-    DPCR_TRY(dpcr_filter_adjoint(section, &g, &in, &next, &out, error));
+    DPCR_TRY(dpcr_filter_adjoint(d->section[s], &g, &in, &next, &out, error));
     if (gzi) memcpy((double *)gzi->data + b * gzi->strides[0] + s * p, out.data, (size_t)p * sizeof *d->w);
 done:
-    dpcr_filter_destroy(poles);
-    dpcr_filter_destroy(section);
     return status;
 }
 
@@ -168,6 +189,9 @@ dpcr_status dpcr_filter_gradient(const dpcr_filter *filter, const dpcr_array *x,
         d.g = dpcri_arena_take(&arena, d.length, sizeof *d.g);
         d.w = dpcri_arena_take(&arena, d.length + filter->order, sizeof *d.w);
         d.states = dpcri_arena_take(&arena, 2 * filter->order + 1, sizeof *d.states);
+        d.one = dpcri_arena_take(&arena, filter->order + 1, sizeof *d.one);
+        d.section = dpcri_arena_take(&arena, filter->sections, sizeof(dpcr_filter *));
+        d.poles = dpcri_arena_take(&arena, filter->sections, sizeof(dpcr_filter *));
         if (pass) break;
         memory = arena.overflow ? NULL : dpcri_alloc(filter->context, arena.used);
         if (!memory)
@@ -175,12 +199,19 @@ dpcr_status dpcr_filter_gradient(const dpcr_filter *filter, const dpcr_array *x,
                               filter->sections + 3);
         arena = (dpcri_arena){.base = memory, .size = arena.used};
     }
-    dpcri_watch watch, *const watching =
-                           dpcri_watch_begin(&watch, filter->context, (double)x->shape[0] * (double)d.length);
-    for (int64_t b = 0; b < x->shape[0] && status == DPCR_OK && !dpcri_watch_stopped(watching); b++)
+    memset(d.one, 0, (size_t)(filter->order + 1) * sizeof *d.one);
+    d.one[0] = 1;
+    memset(d.section, 0, (size_t)filter->sections * sizeof *d.section);
+    memset(d.poles, 0, (size_t)filter->sections * sizeof *d.poles);
+    dpcri_watch watch;
+    const double flops = (double)filter->sections * 8 * (double)(filter->order + 1);  // a sample
+    d.watch = dpcri_watch_begin(&watch, filter->context, flops * (double)x->shape[0] * (double)d.length);
+    if (x->shape[0] > 0) status = make_sections(&d, error);
+    for (int64_t b = 0; b < x->shape[0] && status == DPCR_OK && !dpcri_watch_stopped(d.watch); b++)
         status = channel(&d, x, zi, gy, gzf, gb, ga, gx, gzi, b, error);
+    drop_sections(&d);
     dpcri_free(filter->context, memory);
-    if (status == DPCR_OK && dpcri_watch_stopped(watching)) status = dpcri_fail_stopped(error, "filter_gradient");
+    if (status == DPCR_OK && dpcri_watch_stopped(d.watch)) status = dpcri_fail_stopped(error, "filter_gradient");
 done:
     return status;
 }

@@ -149,7 +149,7 @@ static void cut_slabs(job *j) {
 // What goes in, and its blocks.
 static dpcr_status prepare(job *j, const dpcr_selective *in, dpcr_error *error) {
     dpcr_status status;
-    if (!in || in->size != sizeof *in)
+    if (!in || in->size < sizeof *in)
         return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "%s: the arrays are NULL or of another size", j->call);
     j->in = *in;
     if (!in->u || !in->delta || !in->a || !in->b || !in->c)
@@ -555,7 +555,7 @@ dpcr_status dpcr_selective_adjoint(dpcr_context *context, const dpcr_selective *
                                    dpcr_error *error) {
     job j = {.call = "selective_adjoint", .context = context, .gy = gy, .glast = glast, .kept = (char *)kept};
     dpcr_status status;
-    if (!context || !gy || !gradients || gradients->size != sizeof *gradients)
+    if (!context || !gy || !gradients || gradients->size < sizeof *gradients)
         return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "%s: context, gy or gradients is NULL, or of another size",
                           j.call);
     j.out = *gradients;

@@ -43,7 +43,7 @@ dpcr_status dpcr_text_read(dpcr_context *context, const char *path, uint8_t **by
     *bytes = NULL;
     *count = 0;
     errno = 0;
-    gzFile file = gzopen(path, "rb");
+    gzFile file = gzopen(path, "rbe");  // e: children do not get it
     if (!file) DPCR_TRY(fail(NULL, path, error));
     for (int got = 1; got > 0; used += got) {
         if (used == room && !grow(context, &made, used, &room))

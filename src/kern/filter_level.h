@@ -161,41 +161,79 @@ static void biquad_back(tile *t, int64_t count, const double *b, const double *a
     for (int g = 0; g < SIDE; g++) state[0][g] = p[g], state[1][g] = q[g];
 }
 
-// Any order; a NULL: no feedback.
-static void section(tile *t, int64_t count, int64_t order, const double *b, const double *a, vd (*state)[SIDE]) {
-    for (int64_t k = 0; k < count; k++)
-        for (int g = 0; g < SIDE; g++) {
-            const vd x = t->v[k][g], y = order ? vd_fma(vd_set(b[0]), x, state[0][g]) : vd_set(b[0]) * x;
-            for (int64_t i = 1; i <= order; i++) {
-                const vd next = i < order ? vd_fma(vd_set(b[i]), x, state[i][g]) : vd_set(b[i]) * x;
-                state[i - 1][g] = a ? vd_fma(vd_set(-a[i]), y, next) : next;
-            }
-            t->v[k][g] = y;
+// Any order; a NULL: no feedback. Of the first `used` vectors alone.
+DPCRI_INLINE void section(tile *t, int64_t count, int64_t order, const double *b, const double *a, vd (*state)[SIDE],
+                          const int used) {
+    for (int64_t k = 0; k < count; k++) {
+        vd x[SIDE], y[SIDE];
+        UNROLL
+        for (int g = 0; g < used; g++) {
+            x[g] = t->v[k][g];
+            t->v[k][g] = y[g] = order ? vd_fma(vd_set(b[0]), x[g], state[0][g]) : vd_set(b[0]) * x[g];
         }
+        for (int64_t i = 1; i < order; i++) {
+            const vd bi = vd_set(b[i]), ai = vd_set(a ? -a[i] : 0);
+            UNROLL
+            for (int g = 0; g < used; g++) {
+                const vd next = vd_fma(bi, x[g], state[i][g]);
+                state[i - 1][g] = a ? vd_fma(ai, y[g], next) : next;
+            }
+        }
+        UNROLL
+        for (int g = 0; g < used && order; g++) {
+            const vd next = vd_set(b[order]) * x[g];
+            state[order - 1][g] = a ? vd_fma(vd_set(-a[order]), y[g], next) : next;
+        }
+    }
 }
 
-static void section_back(tile *t, int64_t count, int64_t order, const double *b, const double *a, vd (*state)[SIDE]) {
-    for (int64_t k = count - 1; k >= 0; k--)
-        for (int g = 0; g < SIDE; g++) {
-            vd w = t->v[k][g], y = {0};
-            for (int64_t i = order; i > 0; i--) {
-                if (a) w = vd_fma(vd_set(-a[i]), state[i - 1][g], w);
-                y = vd_fma(vd_set(b[i]), state[i - 1][g], y);
+DPCRI_INLINE void section_back(tile *t, int64_t count, int64_t order, const double *b, const double *a,
+                               vd (*state)[SIDE], const int used) {
+    for (int64_t k = count - 1; k >= 0; k--) {
+        vd w[SIDE], y[SIDE];
+        UNROLL
+        for (int g = 0; g < used; g++) w[g] = t->v[k][g], y[g] = (vd){0};
+        for (int64_t i = order; i > 0; i--) {
+            const vd bi = vd_set(b[i]), ai = vd_set(a ? -a[i] : 0);
+            UNROLL
+            for (int g = 0; g < used; g++) {
+                const vd s = state[i - 1][g];
+                if (a) w[g] = vd_fma(ai, s, w[g]);
+                y[g] = vd_fma(bi, s, y[g]);
+                if (i < order) state[i][g] = s;
             }
-            for (int64_t i = order; i > 1; i--) state[i - 1][g] = state[i - 2][g];
-            if (order) state[0][g] = w;
-            t->v[k][g] = vd_fma(vd_set(b[0]), w, y);
         }
+        UNROLL
+        for (int g = 0; g < used; g++) {
+            if (order) state[0][g] = w[g];
+            t->v[k][g] = vd_fma(vd_set(b[0]), w[g], y[g]);
+        }
+    }
 }
 
-static void sections(const dpcri_filter_run *r, tile *t, int64_t count, vd (*state)[SIDE]) {
+DPCRI_INLINE void section_of(tile *t, int64_t count, const dpcri_filter_run *r, int64_t s, vd (*state)[SIDE],
+                             const int used) {
+    const double *b = r->b + s * (r->order + 1), *a = r->open ? NULL : r->a + s * (r->order + 1);
+    if (r->backward && a)
+        section_back(t, count, r->order, b, a, state, used);
+    else if (r->backward)
+        section_back(t, count, r->order, b, NULL, state, used);
+    else if (a)
+        section(t, count, r->order, b, a, state, used);
+    else
+        section(t, count, r->order, b, NULL, state, used);
+}
+
+static void sections(const dpcri_filter_run *r, tile *t, int64_t count, int64_t used, vd (*state)[SIDE]) {
     for (int64_t i = 0; i < r->sections; i++) {
         const int64_t s = r->backward ? r->sections - 1 - i : i, at = s * (r->order + 1);
         vd(*own)[SIDE] = state + s * r->order;
         if (r->order == 2 && !r->open)
             (r->backward ? biquad_back : biquad)(t, count, r->b + at, r->a + at, own);
+        else if (used == 1)
+            section_of(t, count, r, s, own, 1);
         else
-            (r->backward ? section_back : section)(t, count, r->order, r->b + at, r->open ? NULL : r->a + at, own);
+            section_of(t, count, r, s, own, SIDE);
     }
 }
 
@@ -209,7 +247,7 @@ DPCRI_INLINE void run_tiles(const turn *c, vd (*state)[SIDE], const bool narrow_
         if (count > r->steps - done) count = r->steps - done;
         const int64_t at = r->backward ? r->steps - done - count : done;
         load_tile(c, &t, at, count, narrow_x);
-        sections(r, &t, count, state);
+        sections(r, &t, count, c->used, state);
         if (r->y) store_tile(c, &t, at, count, narrow_y);
     }
 }

@@ -186,7 +186,7 @@ dpcr_status dpcr_pipeline_run(dpcr_pipeline *p, const dpcr_array *x, const uint8
                               dpcr_pipeline_report *report, dpcr_error *error) {
     dpcr_status status;
     run r = {.pipeline = p};
-    if (!p || !x || !labels || (report && report->size != sizeof *report))
+    if (!p || !x || !labels || (report && report->size < sizeof *report))
         return dpcri_fail(error, DPCR_ERROR_ARGUMENT,
                           "pipeline_run: pipeline, x or labels is NULL, or the report has another size");
     if (p->failed) return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "pipeline_run: an earlier run failed");

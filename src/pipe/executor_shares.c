@@ -9,11 +9,11 @@
 dpcr_status dpcri_pipeline_options_fill(const dpcr_pipeline_options *given, const dpcr_schedule *schedule,
                                         dpcr_pipeline_options *options, dpcr_error *error) {
     *options = (dpcr_pipeline_options){.size = sizeof *options};
-    if (given && given->size != sizeof *given)
+    if (given && given->size < sizeof *given)
         return dpcri_fail(error, DPCR_ERROR_ARGUMENT,
                           "pipeline: options.size is %zu, wanted sizeof(dpcr_pipeline_options), %zu", given->size,
                           sizeof *given);
-    if (given) *options = *given;
+    if (given) DPCRI_COPY_IN(*options, given);
     const bool synchronous = schedule->semantics == DPCR_SYNCHRONOUS;
     if (options->deadline == 0) options->deadline = 60;
     if (!(options->deadline > 0) || !(options->clip >= 0) || !isfinite(options->clip) ||

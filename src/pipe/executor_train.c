@@ -435,8 +435,8 @@ done:
 
 static dpcr_status check_options(const dpcr_schedule_options *schedule, const dpcr_pipeline_options *pipeline,
                                  const dpcr_pipeline_figures *figures, dpcr_error *error) {
-    if (schedule->size != sizeof *schedule || (pipeline && pipeline->size != sizeof *pipeline) ||
-        (figures && figures->size != sizeof *figures))
+    if (schedule->size < sizeof *schedule || (pipeline && pipeline->size < sizeof *pipeline) ||
+        (figures && figures->size < sizeof *figures))
         return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "train_pipeline: options or figures of another size");
     if (pipeline && pipeline->clip != 0)
         return dpcri_fail(error, DPCR_ERROR_ARGUMENT,
@@ -542,7 +542,7 @@ static dpcr_status make_figures(training *t, dpcr_pipeline_figures *figures, dpc
     const bool trace = figures && figures->trace;
     t->figures = figures;
     if (!figures) return DPCR_OK;
-    *figures = (dpcr_pipeline_figures){.size = sizeof *figures, .trace = trace};
+    *figures = (dpcr_pipeline_figures){.size = figures->size, .trace = trace};
     if (!trace) return DPCR_OK;
     const size_t bytes = (size_t)t->tables[0].schedule.first[t->schedule.ranks] * sizeof(double);
     figures->start = dpcri_alloc_zero(t->ledger.context, bytes);

@@ -94,7 +94,7 @@ void dpcr_partition_free(dpcr_context *context, dpcr_partition *partition) {
 }
 
 static dpcr_status check(const dpcr_profile *profile, const dpcr_partition_options *o, dpcr_error *error) {
-    if (o->size != sizeof *o || o->ranks < 1 || !isfinite(o->bandwidth) || o->bandwidth < 0 || profile->layers < 1)
+    if (o->size < sizeof *o || o->ranks < 1 || !isfinite(o->bandwidth) || o->bandwidth < 0 || profile->layers < 1)
         return dpcri_fail(error, DPCR_ERROR_ARGUMENT,
                           "partition: wanted at least 1 rank and 1 layer and a bandwidth of at least 0");
     if (o->straight && !o->fewer && o->ranks > profile->layers)

@@ -184,7 +184,7 @@ dpcr_status dpcr_schedule_make(dpcr_context *context, const dpcr_schedule_option
     if (schedule) *schedule = (dpcr_schedule){0};
     if (!context || !options || !schedule)
         return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "schedule_make: context, options or schedule is NULL");
-    if (options->size != sizeof *options || (unsigned)options->kind >= DPCR_SCHEDULE_COUNT ||
+    if (options->size < sizeof *options || (unsigned)options->kind >= DPCR_SCHEDULE_COUNT ||
         (unsigned)options->semantics >= DPCR_SEMANTICS_COUNT || (unsigned)options->objective >= DPCR_OBJECTIVE_COUNT)
         return dpcri_fail(error, DPCR_ERROR_ARGUMENT,
                           "schedule_make: options of another size, no such kind, semantics or objective");

@@ -326,7 +326,7 @@ done:
 // ---- the call ----
 
 static dpcr_status check_options(const dpcr_layerwise_options *o, dpcr_error *error) {
-    if (o->size != sizeof *o)
+    if (o->size < sizeof *o)
         return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "train_layerwise: options or figures of another size");
     if (o->forwards < 0 || o->backwards < 0 || o->ahead < 0 || o->groups < 0 || o->segment < 0 || o->forwards > 4096 ||
         o->backwards > 4096 || o->ahead > INT32_MAX || o->segment > INT32_MAX / 4 || !(o->deadline >= 0))

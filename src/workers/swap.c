@@ -377,7 +377,7 @@ done:
 // ---- the call ----
 
 static dpcr_status check_swap(const dpcr_swap_options *o, dpcr_error *error) {
-    if (o->size != sizeof *o)
+    if (o->size < sizeof *o)
         return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "train_swap: options or figures of another size");
     if (o->epochs < 1 || o->epochs > UINT32_MAX || o->batch < 1 || !(o->accuracy >= 0 && o->accuracy <= 1))
         return dpcri_fail(error, DPCR_ERROR_ARGUMENT,
