@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // Recurrent networks whose units do not mix: golden numbers; every method and scheme gives the loop's numbers and
 // gradients, wider than any dense Jacobian is offered; the linear kind takes one Newton sweep; k sweeps make k states
-// exact; and the numbers of threads do not change bits where rows or units are shared out.
+// exact; the numbers of threads do not change bits where rows or units are shared out; and products can be stopped.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -245,9 +245,58 @@ static void test_what_is_forgotten(void **state) {
     dpcr_context_destroy(context);
 }
 
+typedef struct asked {
+    int times, stop_at;  // 0: never
+} asked;
+
+static int ask(void *user) {
+    asked *a = user;
+    return ++a->times == a->stop_at;
+}
+
+// The first question comes while the input's products are made, forward and back; afterwards all is as ever.
+static void test_products_are_stopped(void **state) {
+    (void)state;
+    asked a = {0};
+    const dpcr_context_options asks = {.size = sizeof asks, .threads = 2, .cancel = ask, .cancel_user = &a};
+    dpcr_context *context = NULL;
+    assert_int_equal(dpcr_context_create(&asks, &context, NULL), DPCR_OK);
+    const dpcr_recurrent_options options = {.kind = DPCR_MINGRU, .inputs = 64, .hidden = 64};
+    job j = random_job(context, options, 2000, 4);
+    const dpcr_solve_options newton = {
+        .size = sizeof newton, .method = DPCR_METHOD_NEWTON, .backward = DPCR_SCHEME_CHUNKED};
+    open_plan(&j, newton, true);
+    forward(&j);
+    const size_t bytes = (size_t)count_of(&j.pass.y) * sizeof(float);
+    void *before = malloc(bytes);
+    assert_non_null(before);
+    memcpy(before, j.pass.y.data, bytes);
+    dpcr_error error = {0};
+    a = (asked){.stop_at = 1};
+    assert_int_equal(dpcr_recurrent_backward(j.plan, &j.pass, &j.gradients, j.tape, j.workspace, j.bytes, NULL, &error),
+                     DPCR_ERROR_CANCELLED);
+    assert_non_null(strstr(error.text, "recurrent_backward: stopped"));
+    a = (asked){.stop_at = 1};
+    assert_int_equal(dpcr_recurrent_execute(j.plan, &j.pass, j.tape, j.workspace, j.bytes, NULL, &error),
+                     DPCR_ERROR_CANCELLED);
+    assert_non_null(strstr(error.text, "recurrent_execute: stopped"));
+    assert_int_equal(a.times, 1);
+    forward(&j);
+    assert_memory_equal(j.pass.y.data, before, bytes);
+    backward(&j);
+    free(before);
+    close_plan(&j);
+    free_pass(&j);
+    dpcr_recurrent_destroy(j.network);
+    dpcr_context_destroy(context);
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_golden), cmocka_unit_test(test_methods),
-                                       cmocka_unit_test(test_threads), cmocka_unit_test(test_sweeps_are_exact),
-                                       cmocka_unit_test(test_what_is_forgotten)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_golden),
+                                       cmocka_unit_test(test_methods),
+                                       cmocka_unit_test(test_threads),
+                                       cmocka_unit_test(test_sweeps_are_exact),
+                                       cmocka_unit_test(test_what_is_forgotten),
+                                       cmocka_unit_test(test_products_are_stopped)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

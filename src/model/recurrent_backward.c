@@ -59,13 +59,16 @@ static dpcr_status back_chain(dpcr_recurrent_plan *plan, const dpcr_recurrent_pa
     dpcri_grid own = there;
     own.data = space->back_reversed;
     dpcri_recurrent_feed(plan, pass, space, chain);
-    if (!dpcri_recurrent_back_by_loop(plan, chain)) dpcri_recurrent_multiply(plan, space, chain);
+    dpcr_status status = DPCR_OK;
+    if (!dpcri_recurrent_back_by_loop(plan, chain))
+        status = dpcri_recurrent_multiply(plan, space, chain, "recurrent_backward", error);
+    if (status != DPCR_OK) return status;
     dpcri_recurrent_join(plan, chain, &pass->h0, &pass->c0, space->initial);
     dpcri_recurrent_join(plan, chain, &gradients->ht, &gradients->ct, space->last);
     if (copied && inner && add) dpcri_recurrent_copy(plan, pass->lengths, width, there, own, true);
     dpcri_recurrent_sums sums = dpcri_recurrent_sums_of(plan, pass, space, chain, inner, add);
     dpcri_recurrent_sum_by(&plan->layers[chain], space, &sums);
-    const dpcr_status status = solve_back(plan, pass, space, chain, outer, report, error);
+    status = solve_back(plan, pass, space, chain, outer, report, error);
     dpcri_recurrent_let_go(&plan->layers[chain]);
     if (status == DPCR_ERROR_CALLBACK)  // ours abort for one reason alone
         return dpcri_fail(error, DPCR_ERROR_MEMORY, "recurrent_backward: no memory for a block of steps");

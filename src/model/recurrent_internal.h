@@ -200,7 +200,9 @@ void dpcri_recurrent_feed(dpcr_recurrent_plan *plan, const dpcr_recurrent_pass *
                           const dpcri_recurrent_space *space, int64_t chain);
 // Where units do not mix, most of the work is the input's product, and methods of sweeps would make it once a sweep: it
 // is made for all steps at once, over the context's threads, into the space. Nothing happens where it is not wanted.
-void dpcri_recurrent_multiply(dpcr_recurrent_plan *plan, const dpcri_recurrent_space *space, int64_t chain);
+// DPCR_ERROR_CANCELLED: the caller stopped `call` meanwhile.
+dpcr_status dpcri_recurrent_multiply(dpcr_recurrent_plan *plan, const dpcri_recurrent_space *space, int64_t chain,
+                                     const char *call, dpcr_error *error);
 // The chain's z [T][B][w], and its tape, data NULL: none.
 dpcr_array dpcri_recurrent_states(const dpcr_recurrent_plan *plan, const dpcr_recurrent_pass *pass,
                                   const dpcri_recurrent_space *space, int64_t chain);

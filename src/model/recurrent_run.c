@@ -346,7 +346,8 @@ dpcr_status dpcr_recurrent_execute(dpcr_recurrent_plan *plan, const dpcr_recurre
         if (c % plan->network->directions == 0 && layer > 0)
             dpcri_recurrent_drop(plan, pass, layer - 1, space.outputs[layer - 1], space.dropped[layer - 1]);
         dpcri_recurrent_feed(plan, pass, &space, c);
-        dpcri_recurrent_multiply(plan, &space, c);
+        status = dpcri_recurrent_multiply(plan, &space, c, "recurrent_execute", error);
+        if (status != DPCR_OK) return status;
         dpcri_recurrent_join(plan, c, &pass->h0, &pass->c0, space.initial);
         status = run_chain(plan, pass, &space, c, space.solve, space.solve_bytes, dpcri_report_at(reports, c), error);
         if (status != DPCR_OK) return status;
@@ -372,7 +373,8 @@ static dpcr_status sample_chain(dpcr_recurrent_plan *plan, const dpcr_recurrent_
     dpcr_steps steps;
     dpcri_recurrent_plan_steps(plan, chain, &steps);
     dpcri_recurrent_feed(plan, pass, space, chain);
-    dpcri_recurrent_multiply(plan, space, chain);
+    dpcr_status status = dpcri_recurrent_multiply(plan, space, chain, "recurrent_plan", error);
+    if (status != DPCR_OK) return status;
     dpcri_recurrent_join(plan, chain, &pass->h0, &pass->c0, space->initial);
     options.start = &start;
     steps.ends = pass->lengths;
@@ -380,7 +382,7 @@ static dpcr_status sample_chain(dpcr_recurrent_plan *plan, const dpcr_recurrent_
     if (steps.gradient) steps.rehearse = dpcri_recurrent_rehearse, steps.rehearsed = dpcri_recurrent_rehearsed;
     plan->layers[chain].products_user = &stage;
     plan->layers[chain].outer = (dpcri_grid){.data = ones};
-    dpcr_status status = dpcr_solve_plan_create(plan->context, &steps, &options, &plan->chains[chain], error);
+    status = dpcr_solve_plan_create(plan->context, &steps, &options, &plan->chains[chain], error);
     plan->layers[chain].products_user = NULL;
     plan->layers[chain].outer = (dpcri_grid){0};
     if (status == DPCR_OK) plan->chains[chain]->steps.rehearse = NULL;  // it was for this stage

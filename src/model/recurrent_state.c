@@ -5,6 +5,7 @@
 
 #include "model/recurrent_internal.h"
 #include "rt/rt.h"
+#include "rt/watch.h"
 
 enum { STEPS = 64 };  // a task's
 
@@ -144,22 +145,32 @@ void dpcri_recurrent_spread_hidden(const dpcr_recurrent_plan *plan, const int64_
 typedef struct multiplying {
     const dpcri_recurrent *layer;
     int64_t steps;  // a task's
+    int64_t begin;  // the first task of a region
 } multiplying;
 
 static void multiply_steps(void *argument, int64_t task) {
     const multiplying *m = argument;
     const dpcri_recurrent *c = m->layer;
-    const int64_t first = task * m->steps, left = c->length - first, steps = left < m->steps ? left : m->steps;
+    const int64_t first = (m->begin + task) * m->steps, left = c->length - first,
+                  steps = left < m->steps ? left : m->steps;
     const dpcr_span span = {.first = first, .lanes = 1, .stride = 1, .steps = steps, .row = 0, .rows = c->batch};
     char *to = (char *)c->given.data + first * c->given.step * (int64_t)c->kernels->element;
     dpcri_recurrent_project(c, &span, 0, steps, to);
 }
 
-void dpcri_recurrent_multiply(dpcr_recurrent_plan *plan, const dpcri_recurrent_space *space, int64_t chain) {
+// Region by region of much work, between which the caller may stop.
+dpcr_status dpcri_recurrent_multiply(dpcr_recurrent_plan *plan, const dpcri_recurrent_space *space, int64_t chain,
+                                     const char *call, dpcr_error *error) {
     dpcri_recurrent *layer = &plan->layers[chain];
     const int64_t gates = dpcri_gates_count[layer->gates.kind] * layer->gates.width, B = plan->options.batch;
-    if (!space->products || !layer->ahead || B == 0) return;
+    if (!space->products || !layer->ahead || B == 0) return DPCR_OK;
     layer->given = (dpcri_grid){.data = space->products, .step = B * gates, .row = gates};
     multiplying m = {.layer = layer, .steps = B < STEPS ? (STEPS + B - 1) / B : 1};
-    dpcri_parallel(plan->context, (plan->options.length + m.steps - 1) / m.steps, multiply_steps, &m);
+    const int64_t tasks = (plan->options.length + m.steps - 1) / m.steps;
+    const double flops = 2 * (double)m.steps * (double)B * (double)gates * (double)layer->inputs;  // of a task
+    dpcri_watch watch, *const watching = dpcri_watch_begin(&watch, plan->context, flops * (double)tasks);
+    const int64_t region = watching ? dpcri_watch_steps(flops) * dpcr_context_threads(plan->context) : tasks;
+    for (; m.begin < tasks && !dpcri_watch_stopped(watching); m.begin += region)
+        dpcri_parallel(plan->context, tasks - m.begin < region ? tasks - m.begin : region, multiply_steps, &m);
+    return dpcri_watch_stopped(watching) ? dpcri_fail_stopped(error, call) : DPCR_OK;
 }
