@@ -358,6 +358,46 @@ static void empty(void **state) {
                 }
 }
 
+// More than caches near by hold goes line by line: the bits of slices that are narrow enough to stay in registers, with
+// a state before and without, in place and not.
+static void check_far(const dpcri_kernels *kernels, dpcr_dtype dtype, dpcr_structure structure, bool begun,
+                      bool in_place) {
+    enum { N = 230, WIDTH = 800, SLICE = 8 };
+    const int64_t along = structure == DPCR_DIAGONAL, values = along ? WIDTH : structure == DPCR_SCALAR;
+    const size_t size = dpcr_dtype_size(dtype), all = (size_t)N * WIDTH * size;
+    char *const a = malloc(all), *const x = malloc(all), *const r = malloc(all), *const y = malloc(all),
+                *const want = malloc(all);
+    assert_true(a && x && r && y && want);
+    for (int64_t i = 0; i < N * WIDTH; i++)
+        put(dtype, a, i, random_signed()), put(dtype, x, i, random_signed()), put(dtype, r, i, random_signed());
+    dpcri_span span = {
+        .n = N, .rows = 1, .w = SLICE, .cols = SLICE, .a_step = values, .r_step = WIDTH, .y_step = WIDTH};
+    dpcri_kernel *const serial = kernels->table[DPCRI_SERIAL][structure];
+    for (int64_t j = 0; j < WIDTH; j += SLICE) {
+        const size_t at = (size_t)j * size;
+        span.a = values ? a + (along ? at : 0) : NULL, span.x = begun ? x + at : NULL, span.r = r + at,
+        span.y = want + at;
+        serial(&span);
+    }
+    if (in_place) memcpy(y, r, all);
+    span.w = span.cols = WIDTH, span.a = values ? a : NULL, span.x = begun ? x : NULL, span.r = in_place ? y : r,
+    span.y = y;
+    serial(&span);
+    assert_memory_equal(y, want, all);
+    free(a), free(x), free(r), free(y), free(want);
+}
+
+static void far_lines_have_the_bits_of_slices(void **state) {
+    (void)state;
+    static const dpcr_structure kinds[] = {DPCR_IDENTITY, DPCR_SCALAR, DPCR_DIAGONAL};
+    for (int level = DPCRI_PORTABLE; level <= (int)dpcri_isa_level(); level++)
+        for (int dtype = DPCR_F32; dtype <= DPCR_F64; dtype++)
+            for (int i = 0; i < 12; i++) {
+                const dpcri_kernels *kernels = dpcri_kernels_at((dpcri_isa)level, (dpcr_dtype)dtype);
+                if (kernels) check_far(kernels, (dpcr_dtype)dtype, kinds[i % 3], i / 3 % 2, i / 6);
+            }
+}
+
 // y may be r, steps may run backwards: the loop of `rows` sequences in place, from the last step's memory to the
 // first's.
 static void check_backwards(const dpcri_kernels *kernels, dpcr_dtype dtype, dpcr_transition t, int64_t rows) {
@@ -589,6 +629,7 @@ int main(void) {
         cmocka_unit_test(hazard_float),
         cmocka_unit_test(hazard_double),
         cmocka_unit_test(empty),
+        cmocka_unit_test(far_lines_have_the_bits_of_slices),
         cmocka_unit_test(backwards_in_place),
         cmocka_unit_test(outer_of_pairs),
         cmocka_unit_test(narrow_products_keep_the_order),
