@@ -597,6 +597,7 @@ def test_a_plan_falls_to_the_loop_where_nothing_forgets(rng, monkeypatch):
     assert plan.method == "sequential" == copy.copy(plan).method
 
 
+@by_price
 def test_a_plan_keeps_a_method_that_mostly_serves(rng, monkeypatch):
     timed(monkeypatch, 10, 15, 50)
     cell = Cell(rng, 3000, 1)
@@ -609,6 +610,7 @@ def test_a_plan_keeps_a_method_that_mostly_serves(rng, monkeypatch):
     assert plan.method != report.method
 
 
+@by_price
 def test_what_served_long_ago_is_left_too(rng):
     cell = Cell(rng, 3000, 1)
     plan = deeppcr.plan(cell.step, cell.z0, 3000, cell.jacobian)
