@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
 # The short commands; CMake does the building (see CMakePresets.json for the same builds without this file).
 #   make           the program, build/deeppcr, and the CUDA backend where nvcc is found (CUDA=off: not)
-#   make test      every test, by CTest; LEVELS=native: without kernels that this processor cannot run; SANITIZED=1/3: of
-#                  what the sanitizers run every third test, from the first
+#   make test      every test, by CTest; LEVELS=native: without kernels that this processor cannot run; PART=1/3: of
+#                  what the sanitizers run and nvcc compiles every third, from the first
 #   make run       the main job, results in out/   make check    the quick tests only
 #   make install PREFIX=/usr/local [DESTDIR=]      make uninstall with the same PREFIX and DESTDIR
 #   make clean    removes build folders and out/
@@ -12,7 +12,7 @@ BUILD ?= build
 PREFIX ?= /usr/local
 CUDA ?= auto
 LEVELS ?= all
-SANITIZED ?= 1/1
+PART ?= 1/1
 TARGET = deeppcr_product
 OUT ?= out
 export OUT
@@ -40,7 +40,7 @@ run:
 
 test:
 	@scripts/install-deps test
-	@DEEPPCR_LEVELS=$(LEVELS) DEEPPCR_SANITIZED=$(SANITIZED) scripts/test $(BUILD)
+	@DEEPPCR_LEVELS=$(LEVELS) DEEPPCR_PART=$(PART) scripts/test $(BUILD)
 
 check:
 	@scripts/install-deps test

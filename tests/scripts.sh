@@ -126,8 +126,8 @@ refused 4 'which packages' scripts/install-deps
 mkdir "$folder/few"
 ln -s "$(command -v dirname)" "$folder/few/"
 refused 1 'usage: avx512' scripts/avx512
-refused 2 "'half', wanted K/N" env DEEPPCR_SANITIZED=half scripts/variant asan "$folder/build"
-refused 2 "'3/2', wanted K/N, K at most N" env DEEPPCR_SANITIZED=3/2 scripts/variant tsan "$folder/build"
+refused 2 "'half', wanted K/N" env DEEPPCR_PART=half scripts/variant asan "$folder/build"
+refused 2 "'3/2', wanted K/N, K at most N" env DEEPPCR_PART=3/2 scripts/variant tsan "$folder/build"
 cmake -S . -B "$folder/levels" -DDEEPPCR_LEVELS=nosuch 2>&1 | grep -q "DEEPPCR_LEVELS is 'nosuch', wanted" || fail "kernels for nosuch are configured"
 refused 4 'needs bochs' env PATH="$folder/few" "$(command -v bash)" scripts/avx512 "$folder/build"
 refused 2 "no kernel of these levels has 'nosuch'" "$1/bench_kernels" --check --name nosuch

@@ -232,6 +232,8 @@ static void sections(const dpcri_filter_run *r, tile *t, int64_t count, int64_t 
             (r->backward ? biquad_back : biquad)(t, count, r->b + at, r->a + at, own);
         else if (used == 1)
             section_of(t, count, r, s, own, 1);
+        else if (used == 2)
+            section_of(t, count, r, s, own, 2);
         else
             section_of(t, count, r, s, own, SIDE);
     }
