@@ -143,7 +143,7 @@ static void pack(work *w) {
     runs(w, run_pack, &c, (cost){SEQUENCES, 0, 3 * (double)(SEQUENCES * n)});
 }
 
-// ---- filters: `rows` lanes, STEPS samples each, through `width` sections of order 2 ----
+// ---- filters: `rows` lanes, STEPS samples each, through `width` sections of order 2, or one of order `width` ----
 
 enum { STEPS = 256 };
 
@@ -161,21 +161,24 @@ static void run_filter(void *argument) {
     c->kernel(&c->run);
 }
 
-static void filter(work *w, bool backward) {
-    const int64_t sections = w->width, lanes = w->rows;
+static void filter(work *w, bool lone, bool backward) {
+    const int64_t sections = lone ? 1 : w->width, order = lone ? w->width : 2, lanes = w->rows;
     filter_call *c = calloc(1, sizeof *c);
     if (!c) exit(3);
     const size_t stretch = STEPS * dpcr_dtype_size(w->dtype);
     char *x = draw(w, lanes * STEPS, 1), *y = comes_out(w, lanes * STEPS, 1);
     for (int64_t i = 0; i < lanes; i++)
         c->state[i] = c->states[i], c->x[i] = x + (size_t)i * stretch, c->y[i] = y + (size_t)i * stretch;
-    for (int64_t s = 0; s < sections; s++) {  // poles of radius 0.9
+    for (int64_t i = 0; lone && i <= order; i++) {  // sum |a_i| is 0.9 but for a_0
+        c->b[i] = 0.5 / (double)(i + 1), c->a[i] = i == 0 ? 1 : (i % 3 ? 0.9 : -0.9) / (double)order;
+    }
+    for (int64_t s = 0; s < sections && !lone; s++) {  // poles of radius 0.9
         c->b[3 * s] = 0.5, c->b[3 * s + 1] = -0.25, c->b[3 * s + 2] = 0.125;
         c->a[3 * s] = 1, c->a[3 * s + 1] = -1.5 + 0.1 * (double)s, c->a[3 * s + 2] = 0.81;
     }
     c->kernel = dpcri_filter_at(w->level);
     c->run = (dpcri_filter_run){.sections = sections,
-                                .order = 2,
+                                .order = order,
                                 .b = c->b,
                                 .a = c->a,
                                 .backward = backward,
@@ -189,11 +192,13 @@ static void filter(work *w, bool backward) {
                                 .y_stride = 1,
                                 .state = c->state};
     const double all = (double)lanes * STEPS;
-    runs(w, run_filter, c, (cost){all, all * 9 * (double)sections, 2 * all});
+    runs(w, run_filter, c, (cost){all, all * (double)(sections * (4 * order + 1)), 2 * all});
     free(c);
 }
-static void filter_forward(work *w) { filter(w, false); }
-static void filter_back(work *w) { filter(w, true); }
+static void filter_forward(work *w) { filter(w, false, false); }
+static void filter_back(work *w) { filter(w, false, true); }
+static void filter_lone(work *w) { filter(w, true, false); }
+static void filter_lone_back(work *w) { filter(w, true, true); }
 
 void show_others(dpcri_isa level, dpcr_dtype dtype) {
     enum { WIDTH = 64 };
@@ -219,6 +224,13 @@ void show_others(dpcri_isa level, dpcr_dtype dtype) {
         {"filter_order_2_back", 1, DPCRI_FILTER_LANES, 16, filter_back},
         {"filter_order_2_back", 4, DPCRI_FILTER_LANES, 16, filter_back},
         {"filter_order_2_back", 4, 1, 16, filter_back},
+        {"filter_lone", 8, 1, 16, filter_lone},
+        {"filter_lone", 32, 1, 32, filter_lone},
+        {"filter_lone", 32, 2, 32, filter_lone},
+        {"filter_lone", 128, 1, 64, filter_lone},
+        {"filter_lone_back", 8, 1, 16, filter_lone_back},
+        {"filter_lone_back", 32, 1, 32, filter_lone_back},
+        {"filter_lone_back", 128, 1, 64, filter_lone_back},
     };
     for (size_t i = 0; i < sizeof lines / sizeof *lines; i++) show(&lines[i], level, dtype);
 }
