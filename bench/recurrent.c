@@ -4,13 +4,14 @@
 //
 //   bench_recurrent [--kind gru] [--inputs 32] [--hidden 32] [--batch 16] [--length 1024] [--layers 1] [--threads 1]
 //                   [--method sequential] [--scheme chunked] [--backward sequential] [--warm-up 64] [--seconds 0.5]
-//                   [--rounds 5] [--forward 0] [--check 0] [--planning estimate] [--gain 1]
+//                   [--rounds 5] [--forward 0] [--check 0] [--planning estimate] [--gain 1] [--packed 0]
 //
 // kinds: rnn, rnn-relu, gru, lstm, paragru, paralstm, mingru. --inputs 0: the recurrent part of one layer alone, the
 // input's products given, back to the gates' gradients; else the network, back to all gradients. --rounds: at least so
 // many. --forward 1: forward alone; the other times are 0. --check 1: how far the states of --inputs 0 are from the
 // loop's, else nan. --gain G: recurrent weights of --inputs 0 that many times as large; at 10 a network forgets
-// nothing.
+// nothing. --packed 1: sequences of a network end one after another, the first with the batch, half of all steps; 2:
+// the same lengths in another order.
 //
 // Prints kind, inputs, hidden, batch, length, layers, threads, method, nanoseconds a step forward, with a tape, both;
 // sweeps, largest distance from the loop, the boundaries' or last residual, rounds, microseconds that making the first
@@ -26,7 +27,7 @@
 
 typedef struct settings {
     dpcr_recurrent_kind kind;
-    long inputs, hidden, batch, length, layers, threads, rounds, forward, check, warm_up, chunk;
+    long inputs, hidden, batch, length, layers, threads, rounds, forward, check, warm_up, chunk, packed;
     dpcr_solve_options solve;
     double seconds, gain;
 } settings;
@@ -49,7 +50,7 @@ static settings read_settings(int argc, char **argv) {
     } numbers[] = {{"--inputs", &s.inputs},   {"--hidden", &s.hidden},   {"--batch", &s.batch},
                    {"--length", &s.length},   {"--layers", &s.layers},   {"--threads", &s.threads},
                    {"--rounds", &s.rounds},   {"--forward", &s.forward}, {"--check", &s.check},
-                   {"--warm-up", &s.warm_up}, {"--chunk", &s.chunk}};
+                   {"--warm-up", &s.warm_up}, {"--chunk", &s.chunk},     {"--packed", &s.packed}};
     dpcr_error error;
     for (int i = 1; i + 1 < argc; i += 2) {
         if (strcmp(argv[i], "--kind") == 0) must(dpcr_recurrent_kind_find(argv[i + 1], &s.kind, &error), &error);
@@ -128,6 +129,12 @@ static void time_network(dpcr_context *context, const settings *s) {
     dpcr_recurrent_pass pass = {.size = sizeof pass,
                                 .x = array(s->length, s->batch, s->inputs, 1),
                                 .y = array(s->length, s->batch, s->hidden, 1)};
+    int64_t *lengths = malloc((size_t)s->batch * sizeof *lengths);
+    for (long b = 0; b < s->batch; b++) {
+        const long place = s->packed == 2 ? b * 7 % s->batch : b;  // all of them where 7 does not divide the batch
+        lengths[b] = s->length * (s->batch - place) / s->batch;
+    }
+    if (s->packed) pass.lengths = lengths;
     dpcr_recurrent_gradients gradients = {.size = sizeof gradients,
                                           .y = array(s->length, s->batch, s->hidden, 1),
                                           .x = array(s->length, s->batch, s->inputs, 1)};
@@ -137,6 +144,7 @@ static void time_network(dpcr_context *context, const settings *s) {
                                                   .length = s->length,
                                                   .batch = s->batch,
                                                   .training = training,
+                                                  .packed = s->packed != 0,
                                                   .solve = s->solve,
                                                   .sample = &pass};
         for (int i = 0; i < (training ? 1 : 1 + AGAIN); i++) {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
-// Gradients summed by blocks of sequences (batches beyond eight): the sums of the sequences' own; the same bits
-// whatever the threads, more or fewer than blocks, and by recomputing; in either direction, with lengths and with
-// resets; where overlapped chunks go back, which have no blocks of their own, as where the loop does; and where the
-// inputs' gradients go past the caches.
+// Gradients summed by blocks of sequences (batches beyond eight), or of a packed batch's rows that go on: the sums of
+// the sequences' own; the same bits whatever the threads, more or fewer than blocks, and by recomputing; in either
+// direction, with lengths and with resets; where overlapped chunks go back, which have no blocks of their own, as where
+// the loop does; and where the inputs' gradients go past the caches.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -19,7 +19,8 @@ typedef struct form {
     dpcr_recurrent_kind kind;
     dpcr_dtype dtype;
     int64_t rows, layers;
-    int both, reverse, packed, resets, recompute, overlap, wide;
+    int both, reverse, resets, recompute, overlap, wide;
+    enum { WHOLE, MIXED, FALLING, ONE_LONG } packed;  // where the sequences of a batch end
 } form;
 
 static int64_t ends[MOST_ROWS];
@@ -39,7 +40,7 @@ static void open_job(job *j, const form *f, int64_t rows) {
                                                  .length = STEPS,
                                                  .batch = rows,
                                                  .training = 1,
-                                                 .packed = f->packed,
+                                                 .packed = f->packed != WHOLE,
                                                  .resets = f->resets,
                                                  .recompute = f->recompute,
                                                  .solve = f->overlap ? in_chunks : the_loop};
@@ -52,17 +53,20 @@ static void open_job(job *j, const form *f, int64_t rows) {
     memset(j->tape, 0xff, tape);
 }
 
+// What it writes begins as NaN.
 static job make_job(dpcr_context *context, const form *f, int64_t rows) {
-    return random_job(context,
-                      (dpcr_recurrent_options){.kind = f->kind,
-                                               .dtype = f->dtype,
-                                               .inputs = f->wide ? WIDE : INPUTS,
-                                               .hidden = HIDDEN,
-                                               .layers = f->layers,
-                                               .bidirectional = f->both,
-                                               .reverse = f->reverse,
-                                               .seed = 5},
-                      STEPS, rows);
+    job j = random_job(context,
+                       (dpcr_recurrent_options){.kind = f->kind,
+                                                .dtype = f->dtype,
+                                                .inputs = f->wide ? WIDE : INPUTS,
+                                                .hidden = HIDDEN,
+                                                .layers = f->layers,
+                                                .bidirectional = f->both,
+                                                .reverse = f->reverse,
+                                                .seed = 5},
+                       STEPS, rows);
+    memset(j.gradients.x.data, 0xff, (size_t)count_of(&j.gradients.x) * dpcr_dtype_size(f->dtype));
+    return j;
 }
 
 static size_t gradient_bytes(const job *j, dpcr_dtype dtype) {
@@ -86,7 +90,7 @@ static job run_batch(int threads, const form *f, dpcr_context **context) {
         const size_t bytes = (size_t)count_of(&j.gradients.x) * dpcr_dtype_size(f->dtype);
         free(j.gradients.x.data);
         j.gradients.x.data = aligned_alloc(64, bytes);
-        memset(j.gradients.x.data, 0, bytes);
+        memset(j.gradients.x.data, 0xff, bytes);
     }
     open_job(&j, f, f->rows);
     forward(&j);
@@ -169,17 +173,28 @@ static void sums_of_blocks(void **state) {
     (void)state;
     static const form forms[] = {
         {.kind = DPCR_GRU, .dtype = DPCR_F64, .rows = 20, .layers = 1},
-        {.kind = DPCR_LSTM, .dtype = DPCR_F64, .rows = 9, .layers = 2, .both = 1, .packed = 1},
+        {.kind = DPCR_LSTM, .dtype = DPCR_F64, .rows = 9, .layers = 2, .both = 1, .packed = MIXED},
         {.kind = DPCR_RNN_TANH, .dtype = DPCR_F64, .rows = 16, .layers = 1, .reverse = 1, .resets = 1},
-        {.kind = DPCR_GRU, .dtype = DPCR_F32, .rows = 17, .layers = 1, .reverse = 1, .packed = 1, .resets = 1},
+        {.kind = DPCR_GRU, .dtype = DPCR_F32, .rows = 17, .layers = 1, .reverse = 1, .packed = MIXED, .resets = 1},
         {.kind = DPCR_LSTM, .dtype = DPCR_F32, .rows = 16, .layers = 1},
         {.kind = DPCR_GRU, .dtype = DPCR_F32, .rows = 18, .layers = 1, .overlap = 1},
         {.kind = DPCR_GRU, .dtype = DPCR_F32, .rows = 20, .layers = 1, .wide = 1},
         {.kind = DPCR_LSTM, .dtype = DPCR_F64, .rows = 20, .layers = 2, .both = 1, .wide = 1},
-        {.kind = DPCR_RNN_TANH, .dtype = DPCR_F32, .rows = 19, .layers = 1, .reverse = 1, .packed = 1, .wide = 1},
+        {.kind = DPCR_RNN_TANH, .dtype = DPCR_F32, .rows = 19, .layers = 1, .reverse = 1, .packed = MIXED, .wide = 1},
+        {.kind = DPCR_GRU, .dtype = DPCR_F32, .rows = 20, .layers = 1, .packed = FALLING},
+        {.kind = DPCR_LSTM, .dtype = DPCR_F64, .rows = 20, .layers = 1, .both = 1, .packed = FALLING, .overlap = 1},
+        {.kind = DPCR_GRU, .dtype = DPCR_F64, .rows = 18, .layers = 2, .packed = ONE_LONG},
+        {.kind = DPCR_RNN_TANH, .dtype = DPCR_F32, .rows = 7, .layers = 2, .both = 1, .packed = FALLING},
+        {.kind = DPCR_LSTM, .dtype = DPCR_F32, .rows = 5, .layers = 1, .packed = MIXED, .resets = 1},
+        {.kind = DPCR_GRU, .dtype = DPCR_F64, .rows = 3, .layers = 1, .packed = ONE_LONG, .overlap = 1},
     };
-    for (int64_t b = 0; b < MOST_ROWS; b++) ends[b] = b % 3 == 1 ? (b * 37) % STEPS : STEPS;
     for (size_t i = 0; i < sizeof forms / sizeof forms[0]; i += 1 + TESTS_SANITIZED) {
+        const int64_t B = forms[i].rows;
+        for (int64_t b = 0; b < B; b++)
+            ends[b] = forms[i].packed == FALLING    ? STEPS * (B - b) / B
+                      : forms[i].packed == ONE_LONG ? (b == 1 ? STEPS : b % 4)
+                      : b % 3 == 1                  ? (b * 37) % STEPS
+                                                    : STEPS;
         memset(resets, 0, sizeof resets);
         for (int64_t b = 0; b < forms[i].rows; b += 2) resets[(b * 11 % STEPS) * forms[i].rows + b] = 1;
         check(&forms[i]);

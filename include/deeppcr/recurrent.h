@@ -137,7 +137,8 @@ typedef struct dpcr_recurrent_pass {
     dpcr_array h0, c0;       // [N][B][H] or data NULL: zeros; c0 of an LSTM only ([N][B][H] also with a projection)
     const int64_t *lengths;  // [B] in 0..T, or NULL: all T. Past its end a sequence's y is 0, and its last state stays;
                              // the reverse direction begins at its end. By the loop, and by overlap without
-                             // tolerances, equal, bit for bit, to the sequences run apart; other ways cut by T
+                             // tolerances, equal, bit for bit, to the sequences run apart; other ways cut by T. What
+                             // is past the ends takes little time, the least where lengths fall from row to row
     dpcr_array y;            // [T][B][D H]
     dpcr_array ht, ct;       // [N][B][H] or data NULL: not wanted; ct of an LSTM only
     // [T][B] or NULL: not 0 where a new sequence begins with step t of row b: the state before it is zero (not h0, also

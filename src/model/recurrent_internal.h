@@ -97,7 +97,8 @@ typedef struct dpcri_recurrent_space {
     void *zeros, *before;  // of resets: [w]; backward: [T][B][w], the states that went in
     void *e;               // backward, recompute: the gates' gradients of some steps
     // backward, by blocks of sequences: e, x and the states that went in of a window, [blocks][window][rows][...], and
-    // sums of a chain's gradients [blocks][its parameters]; NULL: not by blocks
+    // sums of a chain's gradients [blocks][its parameters], NULL where one block is all of a packed batch; all NULL: not
+    // by blocks
     void *block_e, *block_x, *block_before, *block_sums;
     void *solve;
     size_t solve_bytes;
@@ -109,6 +110,10 @@ int64_t dpcri_recurrent_window(const dpcr_recurrent_plan *plan);
 // Blocks of sequences whose gradients a chain sums apart, 1: it does not; steps of a window then, and numbers of its
 // parameters.
 int64_t dpcri_recurrent_blocks(const dpcr_recurrent_plan *plan, int64_t chain);
+// Where the layer's blocks begin, of sequences of these lengths; NULL: all are whole.
+void dpcri_recurrent_divide(const dpcr_recurrent_plan *plan, int64_t chain, const int64_t *lengths);
+// Whether a chain that has one copies of the rows that go on what its sums read: of a packed batch.
+bool dpcri_recurrent_gathers(const dpcr_recurrent_plan *plan);
 int64_t dpcri_recurrent_block_window(const dpcr_recurrent_plan *plan, int64_t chain);
 int64_t dpcri_recurrent_own_parameters(const dpcr_recurrent *network, int64_t chain);
 

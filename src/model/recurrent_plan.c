@@ -13,7 +13,6 @@
 // MOST_AHEAD_BYTES.
 enum {
     MANY = 32,
-    MOST_BLOCKS = 16,
     MOST_BLOCK_BYTES = (1 << 19) + (1 << 14),
     FEW = 4,
     LARGE_INPUT_BYTES = 4 << 20,
@@ -71,7 +70,12 @@ int64_t dpcri_recurrent_blocks(const dpcr_recurrent_plan *plan, int64_t chain) {
     if (!plan->adjoints || n->cell.varied || dpcri_gates_apart(n->gates) || bytes > MOST_BLOCK_BYTES) return 1;
     dpcri_recurrent_steps(&plan->layers[chain], &steps);
     const int64_t rows = dpcri_back_block(&steps), blocks = (plan->options.batch + rows - 1) / rows;
-    return blocks > 1 && blocks <= MOST_BLOCKS ? blocks : 1;
+    return blocks > 1 && blocks <= DPCRI_RECURRENT_BLOCKS ? blocks : 1;
+}
+
+bool dpcri_recurrent_gathers(const dpcr_recurrent_plan *plan) {
+    const dpcr_recurrent *n = plan->network;
+    return plan->options.packed && !n->cell.varied && !dpcri_gates_apart(n->gates);
 }
 
 int64_t dpcri_recurrent_block_window(const dpcr_recurrent_plan *plan, int64_t chain) {
@@ -90,24 +94,24 @@ static void take_blocks(const dpcr_recurrent_plan *plan, dpcri_arena *arena, dpc
     int64_t e = 0, x = 0, before = 0, sums = 0;
     for (int64_t c = 0; c < n->chains; c++) {
         const int64_t blocks = plan->chains[c] ? dpcri_recurrent_blocks(plan, c) : 1;
-        if (blocks == 1) continue;
+        if (blocks == 1 && !dpcri_recurrent_gathers(plan)) continue;
         int64_t rows = 0, numbers[3] = {0};
         const int64_t each[3] = {dpcri_recurrent_block_width(&plan->layers[c]), dpcri_recurrent_inputs(n, c),
                                  n->options.hidden};
         if (!dpcri_mul(dpcri_recurrent_block_window(plan, c), plan->options.batch, &rows)) arena->overflow = true;
         for (int i = 0; i < 3; i++)
             if (!dpcri_mul(rows, each[i], &numbers[i])) arena->overflow = true;
-        const int64_t own = blocks * dpcri_recurrent_own_parameters(n, c);
+        const int64_t own = blocks > 1 ? blocks * dpcri_recurrent_own_parameters(n, c) : 0;
         e = numbers[0] > e ? numbers[0] : e;
         x = numbers[1] > x ? numbers[1] : x;
         before = numbers[2] > before ? numbers[2] : before;
         sums = own > sums ? own : sums;
     }
-    if (sums == 0) return;
+    if (e == 0) return;
     space->block_e = dpcri_arena_take(arena, e, n->element);
     space->block_x = dpcri_arena_take(arena, x, n->element);
     space->block_before = dpcri_arena_take(arena, before, n->element);
-    space->block_sums = dpcri_arena_take(arena, sums, n->element);
+    space->block_sums = sums > 0 ? dpcri_arena_take(arena, sums, n->element) : NULL;
 }
 
 static void take_outputs(const dpcr_recurrent_plan *plan, dpcri_arena *arena, dpcri_recurrent_space *space) {
@@ -350,11 +354,22 @@ static int no_adjoint(void *user, const dpcr_span *span, const dpcr_array *in, c
     return DPCR_ERROR_UNSUPPORTED;
 }
 
+void dpcri_recurrent_divide(const dpcr_recurrent_plan *plan, int64_t chain, const int64_t *lengths) {
+    dpcri_recurrent *layer = &plan->layers[chain];
+    const int64_t B = plan->options.batch;
+    dpcr_steps steps;
+    dpcri_recurrent_steps(layer, &steps);
+    steps.ends = lengths;
+    const int64_t rows = layer->blocks > 1 ? dpcri_back_block(&steps) : B;
+    for (int64_t k = 0; k <= layer->blocks; k++)
+        layer->block_begin[k] = B > 0 ? dpcri_block_begin(&steps, 0, steps.length, 0, B, rows, k) : 0;
+}
+
 void dpcri_recurrent_plan_steps(const dpcr_recurrent_plan *plan, int64_t chain, dpcr_steps *steps) {
     dpcri_recurrent *layer = &plan->layers[chain];
     layer->blocks = dpcri_recurrent_blocks(plan, chain);
+    dpcri_recurrent_divide(plan, chain, NULL);
     dpcri_recurrent_steps(layer, steps);
-    layer->block_rows = dpcri_back_block(steps);
     if (plan->adjoints) return;
     steps->adjoint = no_adjoint;
     steps->gradient = NULL;

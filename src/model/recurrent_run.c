@@ -214,22 +214,6 @@ dpcr_array dpcri_recurrent_view(const dpcr_recurrent_plan *plan, dpcri_grid grid
     return view;
 }
 
-void dpcri_recurrent_copy(const dpcr_recurrent_plan *plan, const int64_t *lengths, int64_t width, dpcri_grid from,
-                          dpcri_grid to, bool turn) {
-    const int64_t T = plan->options.length, element = (int64_t)plan->network->element;
-    for (int64_t t = 0; t < T; t++)
-        for (int64_t b = 0; b < plan->options.batch; b++) {
-            const int64_t end = lengths ? lengths[b] : T;
-            char *there = (char *)to.data + (t * to.step + b * to.row) * element;
-            const char *here =
-                (const char *)from.data + ((turn ? end - 1 - t : t) * from.step + b * from.row) * element;
-            if (t >= end)
-                memset(there, 0, (size_t)(width * element));
-            else if (here != there)
-                memcpy(there, here, (size_t)(width * element));
-        }
-}
-
 // Where states before the chain's steps are zero: what begins with step t begins, against time, before step t - 1.
 static void mark(const dpcr_recurrent_plan *plan, const dpcr_recurrent_pass *pass, bool reverse, unsigned char *marks) {
     const int64_t T = plan->options.length, B = plan->options.batch;
@@ -247,6 +231,7 @@ void dpcri_recurrent_feed(dpcr_recurrent_plan *plan, const dpcr_recurrent_pass *
     const dpcri_grid x = dpcri_recurrent_input(plan, pass, space, chain);
     layer->ends = pass->lengths;
     if (plan->chains[chain]) plan->chains[chain]->steps.ends = pass->lengths;
+    if (plan->options.packed && layer->blocks > 1) dpcri_recurrent_divide(plan, chain, pass->lengths);
     layer->resets = (dpcri_marks){0};
     if (pass->resets) {
         mark(plan, pass, flow.reverse, space->marks);

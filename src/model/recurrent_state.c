@@ -90,11 +90,12 @@ void dpcri_recurrent_part_last(const dpcr_recurrent_plan *plan, int64_t chain, c
     }
 }
 
-// ---- h of all steps ----
+// ---- h, or what goes in, of all steps ----
 
 typedef struct copying {
     const dpcr_recurrent_plan *plan;
     const int64_t *lengths;
+    int64_t width;
     dpcri_grid from, to;
     int64_t from_stride, to_stride;
     bool turn;
@@ -111,7 +112,7 @@ static void copy_steps(void *argument, int64_t task) {
             const char *here = (const char *)c->from.data + (at * c->from.step + b * c->from.row) * element;
             char *there = (char *)c->to.data + (t * c->to.step + b * c->to.row) * element;
             if (here != there || t >= end)
-                move(plan, width_of(plan, 0), t < end ? here : NULL, c->from_stride, there, c->to_stride);
+                move(plan, c->width, t < end ? here : NULL, c->from_stride, there, c->to_stride);
         }
 }
 
@@ -124,16 +125,21 @@ static dpcri_grid from_number(const dpcr_recurrent_plan *plan, dpcri_grid grid, 
     return grid;
 }
 
+void dpcri_recurrent_copy(const dpcr_recurrent_plan *plan, const int64_t *lengths, int64_t width, dpcri_grid from,
+                          dpcri_grid to, bool turn) {
+    copy_all(&(copying){plan, lengths, width, from, to, 1, 1, turn});
+}
+
 void dpcri_recurrent_copy_hidden(const dpcr_recurrent_plan *plan, const int64_t *lengths, dpcri_grid from,
                                  dpcri_grid to, bool turn) {
     const dpcri_recurrent_part_place h = dpcri_recurrent_place(plan, 0);
-    copy_all(&(copying){plan, lengths, from_number(plan, from, h.offset), to, h.stride, 1, turn});
+    copy_all(&(copying){plan, lengths, width_of(plan, 0), from_number(plan, from, h.offset), to, h.stride, 1, turn});
 }
 
 void dpcri_recurrent_spread_hidden(const dpcr_recurrent_plan *plan, const int64_t *lengths, dpcri_grid from,
                                    dpcri_grid to, bool turn) {
     const dpcri_recurrent_part_place h = dpcri_recurrent_place(plan, 0), c = dpcri_recurrent_place(plan, 1);
-    copy_all(&(copying){plan, lengths, from, from_number(plan, to, h.offset), 1, h.stride, turn});
+    copy_all(&(copying){plan, lengths, width_of(plan, 0), from, from_number(plan, to, h.offset), 1, h.stride, turn});
     if (dpcri_gates_state[plan->network->gates] == 1) return;
     for (int64_t i = 0; i < plan->options.length * plan->options.batch; i++)
         move(plan, width_of(plan, 1), NULL, 1,

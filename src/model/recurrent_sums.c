@@ -7,7 +7,8 @@
 // of the result and takes the window's rows in order, so the bits do not depend on the number of threads.
 // Where sums are small enough (dpcri_recurrent_blocks) each block of sequences has its own, and its own copies of what
 // a window's products read: a core that goes back with a block multiplies what it has just written, and cores exchange
-// sums every so many windows instead of e at every step. Which rows are summed together is fixed by the batch.
+// sums every so many windows instead of e at every step. Which rows are summed together is fixed by the batch. Of a
+// packed batch the copies are of the rows that go on, so that what is past the ends takes no time.
 // Where units do not mix, W_hh is a diagonal a gate and its gradient a sum over rows, unit by unit.
 #include <string.h>
 
@@ -286,20 +287,42 @@ static void products_of_rows(dpcri_recurrent_sums *c, int64_t first, int64_t cou
 // Steps of a block, as its task has them.
 typedef struct block_products {
     const dpcri_recurrent_sums *c;
-    int64_t from, count, block, row, rows;  // steps as they lie; the block's sequences
+    int64_t from, count, block, row, rows;  // steps as they lie, in the chain's order where there are ends; sequences
     dpcri_weight_sums hidden, input;        // onto the block's own sums
 } block_products;
 
 static dpcri_weight_sums own_sums(const dpcri_recurrent_sums *c, const dpcri_weight_sums *of, int64_t block,
                                   dpcri_rows_pair pair) {
     const int64_t region = block * dpcri_recurrent_own_parameters(c->plan->network, c->chain);
-    char *own = c->block_sums + (size_t)region * c->nn->element;
     dpcri_weight_sums w = *of;
-    w.weight = own + (of->weight - c->sums);
-    w.bias = of->bias ? own + (of->bias - c->sums) : NULL;
     w.pairs = 1;
     w.pair[0] = pair;
+    if (!c->block_sums) return w;
+    char *own = c->block_sums + (size_t)region * c->nn->element;
+    w.weight = own + (of->weight - c->sums);
+    w.bias = of->bias ? own + (of->bias - c->sums) : NULL;
     return w;
+}
+
+// Of the block's first `steps` steps, the rows that go on.
+static int64_t live_before(const block_products *b, int64_t steps) {
+    if (!b->c->ends) return steps * b->rows;
+    int64_t live = 0;
+    for (int64_t r = 0; r < b->rows; r++) {
+        const int64_t left = b->c->ends[b->row + r] - b->from;
+        live += left < 0 ? 0 : left < steps ? left : steps;
+    }
+    return live;
+}
+
+// The next rows of the block that go on at step s of its steps: *row at or after the one given, and their number.
+static int64_t next_live(const block_products *b, int64_t s, int64_t *row) {
+    if (!b->c->ends) return b->rows - *row;
+    const int64_t *ends = b->c->ends + b->row, at = b->from + s;
+    while (*row < b->rows && ends[*row] <= at) ++*row;
+    int64_t to = *row;
+    while (to < b->rows && ends[to] > at) to++;
+    return to - *row;
 }
 
 // Steps first .. first + count - 1 of the chain; window steps at most.
@@ -308,10 +331,10 @@ static block_products block_of(const dpcri_recurrent_sums *c, int64_t first, int
     const int64_t T = c->plan->options.length, H = h_of(c->plan), I = layer->inputs;
     const int64_t width = dpcri_recurrent_block_width(layer);
     block_products b = {.c = c, .from = c->turned ? T - first - count : first, .count = count, .block = block};
-    b.row = block * layer->block_rows;
-    dpcri_recurrent_block_of(layer, b.row, &b.rows);
+    b.row = layer->block_begin[block];
+    b.rows = layer->block_begin[block + 1] - b.row;
     const size_t at = (size_t)(b.row * c->window) * c->nn->element;
-    const int64_t rows = count * b.rows;
+    const int64_t rows = live_before(&b, count);
     const dpcri_rows e = {
         c->in_place ? (char *)dpcri_recurrent_block_e(layer, c->turned ? first + count - 1 : first, b.row).data
                     : c->block_e + at * (size_t)width,
@@ -332,31 +355,43 @@ static void copy_rows(const dpcri_nn_kernels *nn, int64_t rows, int64_t width, d
             memcpy(dpcri_rows_at(to, r, 0, nn->element).data, dpcri_rows_at(from, r, 0, nn->element).data, bytes);
 }
 
-// What the block's products read, row after row: x, the states that went in, and e where it lies elsewhere.
-static void gather_block(const block_products *b) {
+static void clear_rows(const dpcri_nn_kernels *nn, int64_t rows, int64_t width, dpcri_rows at) {
+    for (int64_t r = 0; r < rows; r++)
+        memset(dpcri_rows_at(at, r, 0, nn->element).data, 0, (size_t)width * nn->element);
+}
+
+// What the block's products read, row after row of those that go on: x, the states that went in, and e where it lies
+// elsewhere, or with others between. Of steps first .. end - 1 of its steps.
+static void gather_steps(const block_products *b, int64_t first, int64_t end) {
     const dpcri_recurrent_sums *c = b->c;
     const dpcri_nn_kernels *nn = c->nn;
     const int64_t T = c->plan->options.length, B = c->plan->options.batch, H = h_of(c->plan);
     const dpcri_marks *resets = &c->plan->layers[c->chain].resets;
-    for (int64_t s = 0; s < b->count; s++) {
+    for (int64_t s = first, place = live_before(b, first); s < end; s++) {
         const int64_t at = b->from + s, l = c->turned ? T - 1 - at : at, former = c->turned ? at + 1 : at - 1;
-        const dpcri_rows before = dpcri_rows_at(b->hidden.pair[0].v, s * b->rows, 0, nn->element);
-        copy_rows(nn, b->rows, b->input.width, dpcri_rows_at(c->x, at * B + b->row, 0, nn->element),
-                  dpcri_rows_at(b->input.pair[0].v, s * b->rows, 0, nn->element));
-        copy_rows(nn, b->rows, H,
-                  l == 0 ? dpcri_rows_at(c->z0, b->row, 0, nn->element)
-                         : dpcri_rows_at(c->z, former * B + b->row, 0, nn->element),
-                  before);
-        for (int64_t r = 0; resets->at && r < b->rows; r++)
-            if (resets->at[l * resets->step + b->row + r])
-                memset(dpcri_rows_at(before, r, 0, nn->element).data, 0, (size_t)H * nn->element);
-        if (!c->in_place)
-            copy_rows(nn, b->rows, c->e.row, e_at(c, at * B + b->row, 0),
-                      dpcri_rows_at(b->input.pair[0].e, s * b->rows, 0, nn->element));
+        for (int64_t r = 0, n; (n = next_live(b, s, &r)) > 0; r += n, place += n) {
+            const int64_t row = b->row + r;
+            const dpcri_rows before = dpcri_rows_at(b->hidden.pair[0].v, place, 0, nn->element);
+            const dpcri_rows e = dpcri_rows_at(b->input.pair[0].e, place, 0, nn->element);
+            copy_rows(nn, n, b->input.width, dpcri_rows_at(c->x, at * B + row, 0, nn->element),
+                      dpcri_rows_at(b->input.pair[0].v, place, 0, nn->element));
+            copy_rows(nn, n, H,
+                      l == 0 ? dpcri_rows_at(c->z0, row, 0, nn->element)
+                             : dpcri_rows_at(c->z, former * B + row, 0, nn->element),
+                      before);
+            for (int64_t i = 0; resets->at && i < n; i++)
+                if (resets->at[l * resets->step + row + i])
+                    memset(dpcri_rows_at(before, i, 0, nn->element).data, 0, (size_t)H * nn->element);
+            if (!c->in_place)
+                copy_rows(nn, n, c->e.row, e_at(c, at * B + row, 0), e);
+            else if (place < s * b->rows + r)
+                memmove(e.data, dpcri_rows_at(b->input.pair[0].e, s * b->rows + r, 0, nn->element).data,
+                        (size_t)(n * e.row) * nn->element);
+        }
     }
 }
 
-enum { BACK_STEPS = 8 };  // steps that one task makes the input's gradients of
+enum { BACK_STEPS = 8 };  // steps that one task makes the input's gradients of, or gathers
 
 static int64_t block_tasks(const block_products *b) {
     return tasks_of(&b->hidden) + tasks_of(&b->input) + (b->c->back.data ? blocks_of(b->count, BACK_STEPS) : 0);
@@ -400,15 +435,23 @@ static void block_back_to_inputs(const block_products *b, int64_t task) {
     const int64_t B = c->plan->options.batch, inputs = c->plan->layers[c->chain].inputs, first = task * BACK_STEPS;
     const int64_t end = first + BACK_STEPS < b->count ? first + BACK_STEPS : b->count, steps = end - first;
     const dpcri_rows x = dpcri_rows_at(c->back, (b->from + first) * B + b->row, 0, c->nn->element);
-    if (!c->add && beside_others(b)) {
+    int64_t place = live_before(b, first);
+    if (!c->add && b->rows > 0 && beside_others(b) && live_before(b, end) - place == steps * b->rows) {
         _Alignas(64) char room[ROOM];
-        block_input_rows(b, first * b->rows, steps * b->rows, (dpcri_rows){room, inputs}, false);
+        block_input_rows(b, place, steps * b->rows, (dpcri_rows){room, inputs}, false);
         const dpcri_grid to = {.data = x.data, .step = B * x.row, .row = x.row};
         c->plan->layers[c->chain].kernels->put(steps, b->rows, inputs, room, &to);
         return;
     }
-    for (int64_t s = 0; s < steps; s++)
-        block_input_rows(b, (first + s) * b->rows, b->rows, dpcri_rows_at(x, s * B, 0, c->nn->element), c->add);
+    for (int64_t s = 0; s < steps && b->rows > 0; s++) {
+        const dpcri_rows step = dpcri_rows_at(x, s * B, 0, c->nn->element);
+        int64_t done = 0;
+        for (int64_t r = 0, n; (n = next_live(b, first + s, &r)) > 0; r += n, place += n, done = r) {
+            if (!c->add) clear_rows(c->nn, r - done, inputs, dpcri_rows_at(step, done, 0, c->nn->element));
+            block_input_rows(b, place, n, dpcri_rows_at(step, r, 0, c->nn->element), c->add);
+        }
+        if (!c->add) clear_rows(c->nn, b->rows - done, inputs, dpcri_rows_at(step, done, 0, c->nn->element));
+    }
 }
 
 static void block_task(const block_products *b, int64_t task) {
@@ -421,8 +464,22 @@ static void block_task(const block_products *b, int64_t task) {
         block_back_to_inputs(b, task - hidden - input);
 }
 
-// All blocks, over the context's threads.
-static void gather_task(void *argument, int64_t task) { gather_block((const block_products *)argument + task); }
+// e that is moved within its place is so in order.
+static int64_t gather_tasks(const block_products *b) { return b->c->in_place ? 1 : blocks_of(b->count, BACK_STEPS); }
+
+static void gather_task(const block_products *b, int64_t task) {
+    const int64_t end = (task + 1) * BACK_STEPS;
+    if (b->c->in_place)
+        gather_steps(b, 0, b->count);
+    else
+        gather_steps(b, task * BACK_STEPS, end < b->count ? end : b->count);
+}
+
+// All blocks, over the context's threads. They have as many steps.
+static void any_gather_task(void *argument, int64_t task) {
+    const block_products *b = argument;
+    gather_task(b + task / gather_tasks(b), task % gather_tasks(b));
+}
 
 static void any_block_task(void *argument, int64_t task) {
     const block_products *b = argument;
@@ -431,9 +488,8 @@ static void any_block_task(void *argument, int64_t task) {
 }
 
 static void products_of_blocks(dpcri_recurrent_sums *c, int64_t first, int64_t count) {
-    enum { MOST = 16 };
-    block_products blocks[MOST];
-    const int64_t all = c->plan->layers[c->chain].blocks, B = c->plan->options.batch;
+    block_products blocks[DPCRI_RECURRENT_BLOCKS];
+    const int64_t all = c->block_sums ? c->plan->layers[c->chain].blocks : 1, B = c->plan->options.batch;
     c->first = (c->turned ? c->plan->options.length - first - count : first) * B;
     // In the order in which they lie: so a longer call sums as shorter ones do.
     for (int64_t done = 0, steps; done < count; done += steps) {
@@ -444,24 +500,24 @@ static void products_of_blocks(dpcri_recurrent_sums *c, int64_t first, int64_t c
             blocks[k] = block_of(c, begin, steps, k);
             tasks += block_tasks(&blocks[k]);
         }
+        const int64_t gathers = all * gather_tasks(blocks);
         if (are_few(c, steps * B)) {
-            for (int64_t i = 0; i < all; i++) gather_task(blocks, i);
+            for (int64_t i = 0; i < gathers; i++) any_gather_task(blocks, i);
             for (int64_t i = 0; i < tasks; i++) any_block_task(blocks, i);
             continue;
         }
-        dpcri_parallel(c->plan->context, all, gather_task, blocks);
+        dpcri_parallel(c->plan->context, gathers, any_gather_task, blocks);
         dpcri_parallel(c->plan->context, tasks, any_block_task, blocks);
     }
 }
 
 static void products_of_block(const dpcri_recurrent_sums *c, int64_t first, int64_t count, int64_t row) {
-    int64_t rows;
-    const int64_t block = dpcri_recurrent_block_of(&c->plan->layers[c->chain], row, &rows);
+    const int64_t block = dpcri_recurrent_block_of(&c->plan->layers[c->chain], row);
     for (int64_t done = 0, steps; done < count; done += steps) {  // more than a window's fit nowhere
         steps = count - done < c->window ? count - done : c->window;
         const block_products b = block_of(c, c->turned ? first + count - done - steps : first + done, steps, block);
         const int64_t tasks = block_tasks(&b);
-        gather_block(&b);
+        gather_steps(&b, 0, b.count);
         for (int64_t i = 0; i < tasks; i++) block_task(&b, i);
     }
 }
@@ -494,9 +550,9 @@ static void join_blocks(void *user) {
 
 static void products_of_steps(void *user, int64_t first, int64_t count, int64_t row, int64_t rows) {
     dpcri_recurrent_sums *c = user;
-    if (!c->block_sums)
+    if (!c->block_e)
         products_of_rows(c, first, count);
-    else if (rows < c->plan->options.batch)
+    else if (c->block_sums && rows < c->plan->options.batch)
         products_of_block(c, first, count, row);
     else
         products_of_blocks(c, first, count);
@@ -535,8 +591,9 @@ dpcri_recurrent_sums dpcri_recurrent_sums_of(const dpcr_recurrent_plan *plan, co
     const dpcr_array z = dpcri_recurrent_states(plan, pass, space, chain);
     const dpcri_grid x = dpcri_recurrent_input(plan, pass, space, chain);
     const bool turned = flow.reverse && !flow.copied, blocks = plan->layers[chain].blocks > 1;
+    const bool gathered = blocks || (pass->lengths && dpcri_recurrent_gathers(plan));
     // e is 0 past the ends, and 0 times what the caller left there may be NaN. Above the first layer it is 0.
-    const bool cleared = pass->lengths && !flow.copied && chain < plan->network->directions;
+    const bool cleared = pass->lengths && !gathered && !flow.copied && chain < plan->network->directions;
     const dpcri_grid zeroed = {.data = space->reversed, .step = x.step, .row = x.row};
     if (cleared) dpcri_recurrent_copy(plan, pass->lengths, plan->layers[chain].inputs, x, zeroed, false);
     const int64_t T = plan->options.length, end = turned ? (T - 1) * z.strides[0] * (int64_t)plan->network->element : 0;
@@ -558,11 +615,13 @@ dpcri_recurrent_sums dpcri_recurrent_sums_of(const dpcr_recurrent_plan *plan, co
                                         dpcri_recurrent_offset(plan->network, chain, DPCRI_WEIGHT_CH)),
         .back = {to && flow.copied ? space->back_reversed : to, plan->layers[chain].inputs},
         .add = add,
+        .ends = pass->lengths,
         .window = dpcri_recurrent_block_window(plan, chain),
-        .in_place = !plan->options.recompute && dpcr_solve_plan_backward(plan->chains[chain]) == DPCR_SCHEME_SEQUENTIAL,
-        .block_e = blocks ? space->block_e : NULL,
-        .block_x = blocks ? space->block_x : NULL,
-        .block_before = blocks ? space->block_before : NULL,
+        .in_place = blocks && !plan->options.recompute &&
+                    dpcr_solve_plan_backward(plan->chains[chain]) == DPCR_SCHEME_SEQUENTIAL,
+        .block_e = gathered ? space->block_e : NULL,
+        .block_x = gathered ? space->block_x : NULL,
+        .block_before = gathered ? space->block_before : NULL,
         .block_sums = blocks ? space->block_sums : NULL,
         .sums = dpcri_recurrent_at(plan->network, plan->network->gradients,
                                    dpcri_recurrent_offset(plan->network, chain, DPCRI_WEIGHT_IH))};

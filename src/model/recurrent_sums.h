@@ -43,10 +43,11 @@ typedef struct dpcri_recurrent_sums {
     dpcri_rows back;      // the gradient of x; data NULL: not wanted
     bool add;             // onto what is there
     int64_t first, rows;  // of the present steps, as they lie
-    // By blocks of sequences:
+    const int64_t *ends;  // of a packed batch: [B], or NULL
+    // By blocks of sequences, or, block_sums NULL, all sequences of a packed batch as one block:
     int64_t window;  // steps of one call at most
     bool in_place;   // the adjoint loop has left e where the blocks have it
-    char *block_e, *block_x, *block_before, *block_sums;
+    char *block_e, *block_x, *block_before, *block_sums;  // block_e NULL: not by blocks
     char *sums;  // of all blocks: the chain's gradients
 } dpcri_recurrent_sums;
 

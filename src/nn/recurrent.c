@@ -190,12 +190,54 @@ static void project_copied(const dpcri_recurrent *c, const dpcr_span *span, int6
     }
 }
 
+// ---- sequences that end before the batch does ----
+
+// Of `count` steps from `step` on, those before the row's end.
+static int64_t live_steps(const dpcri_recurrent *c, int64_t row, int64_t step, int64_t count) {
+    const int64_t left = c->ends[row] - step;
+    return left < 0 ? 0 : left < count ? left : count;
+}
+
+// Of `rows` rows from `row` on, those up to the last one that goes on at `step`.
+static int64_t live_rows(const dpcri_recurrent *c, int64_t row, int64_t rows, int64_t step) {
+    while (rows > 0 && c->ends[row + rows - 1] <= step) rows--;
+    return rows;
+}
+
+// [steps][rows]; what is past the ends is left as it is, which nobody reads. By steps, up to the last row that goes on,
+// or by rows, whichever makes fewer products of rows: a product takes some two rows' time besides.
+static void project_live(const dpcri_recurrent *c, int64_t step, int64_t steps, int64_t row, int64_t rows, char *u) {
+    enum { CALL = 2 };
+    const int64_t gates = gates_of(c), element = (int64_t)c->kernels->element;
+    int64_t by_steps = 0, by_rows = 0;
+    for (int64_t k = 0; k < steps; k++) by_steps += live_rows(c, row, rows, step + k) + CALL;
+    for (int64_t r = 0; r < rows; r++) by_rows += live_steps(c, row + r, step, steps) + CALL;
+    for (int64_t k = 0; k < steps && by_steps <= by_rows; k++) {
+        const int64_t live = live_rows(c, row, rows, step + k);
+        if (live > 0) project(c, live, input_at(c, step + k, row), c->x.row, u + k * rows * gates * element, gates, 0);
+    }
+    for (int64_t r = 0; r < rows && by_steps > by_rows; r++) {
+        const int64_t live = live_steps(c, row + r, step, steps);
+        if (live > 0) project(c, live, input_at(c, step, row + r), c->x.step, u + r * gates * element, rows * gates, 0);
+    }
+}
+
+static bool all_live(const dpcri_recurrent *c, int64_t row, int64_t rows, int64_t end) {
+    bool live = true;
+    for (int64_t r = 0; c->ends && r < rows; r++) live = live && c->ends[row + r] >= end;
+    return live;
+}
+
 // [lanes][steps][rows], in the fewest products: those of a lane at once where its rows lie evenly, else by steps or by
 // rows; or, where there are more lanes, those of a step and row in all lanes.
 void dpcri_recurrent_project(const dpcri_recurrent *c, const dpcr_span *span, int64_t begin, int64_t steps, char *u) {
     const int64_t gates = gates_of(c), rows = span->rows, lane = steps * rows * gates,
                   element = (int64_t)c->kernels->element;
     const int64_t first = span->first + begin, row = span->row;
+    if (span->lanes == 1 && !all_live(c, row, rows, first + steps)) {
+        project_live(c, first, steps, row, rows, u);
+        return;
+    }
     const bool even = rows == 1 || steps == 1 || c->x.step == rows * c->x.row;
     if (copies_rows(c, span->lanes)) {
         project_copied(c, span, first, steps, u);
@@ -409,9 +451,9 @@ static bool adjoint_of(const dpcri_recurrent *c, const dpcri_gates_adjoint *run)
     return c->apart ? dpcri_para_adjoint(c, run) : dpcri_units_adjoint(c, run);
 }
 
-int64_t dpcri_recurrent_block_of(const dpcri_recurrent *c, int64_t row, int64_t *rows) {
-    const int64_t block = row / c->block_rows, left = c->batch - block * c->block_rows;
-    *rows = left < c->block_rows ? left : c->block_rows;
+int64_t dpcri_recurrent_block_of(const dpcri_recurrent *c, int64_t row) {
+    int64_t block = 0;
+    while (block + 1 < c->blocks && row >= c->block_begin[block + 1]) block++;
     return block;
 }
 
@@ -423,12 +465,12 @@ int64_t dpcri_recurrent_block_width(const dpcri_recurrent *c) {
 }
 
 dpcri_grid dpcri_recurrent_block_e(const dpcri_recurrent *c, int64_t step, int64_t row) {
-    int64_t rows;
-    const int64_t block = dpcri_recurrent_block_of(c, row, &rows), window = (c->length - 1 - step) / c->block_window;
+    const int64_t block = dpcri_recurrent_block_of(c, row), window = (c->length - 1 - step) / c->block_window;
+    const int64_t begin = c->block_begin[block], rows = c->block_begin[block + 1] - begin;
     const int64_t end = c->length - window * c->block_window, first = end - c->block_window;
     const int64_t width = dpcri_recurrent_block_width(c), one = rows * width;
     const int64_t slot = c->turned ? end - 1 - step : step - (first > 0 ? first : 0);
-    const int64_t at = block * c->block_rows * c->block_window * width + slot * one;
+    const int64_t at = begin * c->block_window * width + slot * one;
     return (dpcri_grid){
         .data = (char *)c->block_e + at * (int64_t)c->kernels->element, .step = c->turned ? -one : one, .row = width};
 }

@@ -11,6 +11,8 @@
 
 // Widest state for which Jacobians are offered: w^2 numbers a step and sequence.
 enum { DPCRI_RECURRENT_JACOBIAN = 128 };
+// Most blocks of sequences that gradients are summed by.
+enum { DPCRI_RECURRENT_BLOCKS = 16 };
 
 typedef struct dpcri_recurrent {
     dpcr_context *context;
@@ -48,9 +50,9 @@ typedef struct dpcri_recurrent {
     void (*products)(void *user, int64_t first, int64_t count, int64_t row, int64_t rows);
     void (*join)(void *user);
     void *products_user;
-    // Gradients are summed by blocks of sequences (gradient_join): their number, rows in one (the last may have fewer)
-    // and steps of a window counted from the chain's end. 1: they are not.
-    int64_t blocks, block_rows, block_window;
+    // Gradients are summed by blocks of sequences (gradient_join), 1: they are not. Their number, where each begins (the
+    // driver's tasks likewise; the last ends with the batch), and steps of a window counted from the chain's end.
+    int64_t blocks, block_begin[DPCRI_RECURRENT_BLOCKS + 1], block_window;
     // Where the adjoint loop leaves e of the windows at work instead of in the tape: for each block [window][its
     // rows][tape], in the order of memory, `turned` against the chain's. data NULL: in the tape.
     void *block_e;
@@ -61,7 +63,7 @@ typedef struct dpcri_recurrent {
 int64_t dpcri_recurrent_block_width(const dpcri_recurrent *layer);
 // e of step `step`, of the block that begins with `row`, in block_e: the row's numbers; and rows of that block.
 dpcri_grid dpcri_recurrent_block_e(const dpcri_recurrent *layer, int64_t step, int64_t row);
-int64_t dpcri_recurrent_block_of(const dpcri_recurrent *layer, int64_t row, int64_t *rows);
+int64_t dpcri_recurrent_block_of(const dpcri_recurrent *layer, int64_t row);
 
 // Numbers of the pieces that dpcri_recurrent_pack fills: packed W_hh both ways, panels, bias, b_hn, packed W_hr both
 // ways, peepholes.

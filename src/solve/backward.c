@@ -87,6 +87,13 @@ int64_t dpcri_backward_blocks(const dpcr_solve_plan *plan) {
     return (plan->steps.batch + plan->back_block - 1) / plan->back_block;
 }
 
+int64_t dpcri_backward_block(const dpcri_backward *b, int64_t block, int64_t *rows) {
+    const dpcr_steps *s = &b->plan->steps;
+    const int64_t size = b->plan->back_block, row = dpcri_block_begin(s, 0, s->length, 0, s->batch, size, block);
+    *rows = dpcri_block_begin(s, 0, s->length, 0, s->batch, size, block + 1) - row;
+    return row;
+}
+
 // `lanes` lanes of `count` steps of x [steps][rows][w], from step `first` on and `stride` apart:
 // [lanes][count][rows][w].
 static dpcr_array in_lanes(const dpcr_array *x, int64_t first, int64_t lanes, int64_t stride, int64_t count,
@@ -184,9 +191,10 @@ void dpcri_adjoint_range(dpcri_backward *b, int64_t lo, int64_t hi, int64_t row,
 
 static void adjoint_rows(void *argument, int64_t task) {
     dpcri_backward *b = argument;
-    const int64_t row = task * b->plan->back_block, left = b->plan->steps.batch - row;
-    const dpcri_stretch window = window_of(b, row, left < b->plan->back_block ? left : b->plan->back_block);
-    dpcri_adjoint_stretch(b, &window);
+    int64_t rows;
+    const int64_t row = dpcri_backward_block(b, task, &rows);
+    const dpcri_stretch window = window_of(b, row, rows);
+    if (rows > 0) dpcri_adjoint_stretch(b, &window);
 }
 
 bool dpcri_compose_window(dpcri_backward *b, int64_t first, int64_t count, int64_t row, const dpcr_array *carry,

@@ -83,6 +83,8 @@ void dpcri_backward_await(const _Atomic int64_t *told, int64_t wanted);
 
 // Blocks of sequences that threads share.
 int64_t dpcri_backward_blocks(const dpcr_solve_plan *plan);
+// The first sequence of a block, and how many it has, which may be none.
+int64_t dpcri_backward_block(const dpcri_backward *b, int64_t block, int64_t *rows);
 // What a callback or the caller's cancel function has said, the latter asked.
 dpcr_status dpcri_backward_failure(dpcri_backward *b, dpcr_error *error);
 

@@ -19,8 +19,9 @@ static int64_t window_below(const dpcri_backward *b, int64_t hi) {
 
 static void block_back(void *argument, int64_t task) {
     dpcri_backward *b = argument;
-    const int64_t row = task * b->plan->back_block, left = b->plan->steps.batch - row;
-    const int64_t rows = left < b->plan->back_block ? left : b->plan->back_block;
+    int64_t rows;
+    const int64_t row = dpcri_backward_block(b, task, &rows);
+    if (rows == 0) return;
     for (int64_t hi = b->hi, lo; hi > b->lo && b->code == 0 && !b->looks.stopped; hi = lo) {
         lo = window_below(b, hi);
         const dpcri_stretch s = {.lo = lo, .hi = hi, .row = row, .rows = rows};

@@ -209,6 +209,31 @@ int64_t dpcri_back_block(const dpcr_steps *steps) {
     return mixes(steps) ? fair_block(steps, dpcri_rows_of_line(steps)) : dpcri_row_block(steps);
 }
 
+enum {
+    DPCRI_FEW_BLOCKS = 16,  // more keep threads at work by themselves
+    PAST_PART = 16          // a step past a sequence's end takes about such a part of one
+};
+
+static int64_t steps_of(const dpcr_steps *steps, int64_t from, int64_t to, int64_t row) {
+    const int64_t left = steps->ends[row] - from, live = left < to - from ? left : to - from;
+    return PAST_PART * (live > 0 ? live : 0) + to - from;
+}
+
+int64_t dpcri_block_begin(const dpcr_steps *steps, int64_t from, int64_t to, int64_t row, int64_t rows, int64_t block,
+                          int64_t k) {
+    const int64_t count = (rows + block - 1) / block, line = dpcri_rows_of_line(steps);
+    if (k <= 0 || k >= count) return row + (k <= 0 ? 0 : rows);
+    if (!steps->ends || count > DPCRI_FEW_BLOCKS) return row + k * block;
+    double all = 0, before = 0;
+    for (int64_t r = 0; r < rows; r++) all += (double)steps_of(steps, from, to, row + r);
+    int64_t at = 0;
+    while (at < rows && before * (double)count < (double)k * all) {
+        for (int64_t r = at; r < at + line && r < rows; r++) before += (double)steps_of(steps, from, to, row + r);
+        at += line;
+    }
+    return row + (at < rows ? at : rows);
+}
+
 // What the gradients of a window read should lie in cache from its adjoint loop. But weights' gradients that are made
 // of whole windows and that a core's caches do not hold pass once a window, which has rows enough for that.
 int64_t dpcri_loop_back_window(const dpcr_steps *steps) {

@@ -14,8 +14,9 @@ static void loop_rows(void *argument, int64_t task) {
     loop_job *job = argument;
     dpcri_run *run = job->run;
     const dpcr_steps *steps = &run->plan->steps;
-    const int64_t row = job->row + task * job->block;
-    const int64_t left = job->row + job->rows - row, rows = left < job->block ? left : job->block;
+    const int64_t row = dpcri_block_begin(steps, job->from, job->to, job->row, job->rows, job->block, task);
+    const int64_t rows = dpcri_block_begin(steps, job->from, job->to, job->row, job->rows, job->block, task + 1) - row;
+    if (rows == 0) return;
     const dpcr_array in = dpcri_inputs(&run->t, job->from, 1, row, rows);
     const dpcr_array out = dpcri_outputs(&run->t, job->from, job->to - job->from, row, rows);
     const dpcr_array states = dpcri_as_steps(&out);

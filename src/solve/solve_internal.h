@@ -313,6 +313,11 @@ int64_t dpcri_rows_of_line(const dpcr_steps *steps);
 // Sequences that one task of the loop runs: enough for the kernels' rows, and no fewer than a line's.
 int64_t dpcri_row_block(const dpcr_steps *steps);
 int64_t dpcri_back_block(const dpcr_steps *steps);
+// Rows row .. row + rows - 1 in blocks of `block`, a task each, for steps from .. to - 1: where block k begins, k up to
+// their number. A few blocks of sequences that end before the chain does are of about as many steps instead, whatever
+// the threads; some may be empty.
+int64_t dpcri_block_begin(const dpcr_steps *steps, int64_t from, int64_t to, int64_t row, int64_t rows, int64_t block,
+                          int64_t k);
 // Steps of a window of the adjoint loop.
 int64_t dpcri_loop_back_window(const dpcr_steps *steps);
 // Who makes the parameters' gradients of the adjoint loop: its thread, all threads after each window, or the other
