@@ -97,8 +97,8 @@ typedef struct dpcri_recurrent_space {
     void *zeros, *before;  // of resets: [w]; backward: [T][B][w], the states that went in
     void *e;               // backward, recompute: the gates' gradients of some steps
     // backward, by blocks of sequences: e, x and the states that went in of a window, [blocks][window][rows][...], and
-    // sums of a chain's gradients [blocks][its parameters], NULL where one block is all of a packed batch; all NULL: not
-    // by blocks
+    // sums of a chain's gradients [blocks][its parameters], NULL where one block is all of a packed batch; all NULL:
+    // not by blocks
     void *block_e, *block_x, *block_before, *block_sums;
     void *solve;
     size_t solve_bytes;
