@@ -498,7 +498,8 @@ int cli_bench_diffusion(int argc, char **argv) {
         .arguments = "MODEL",
         .doc =
             "Runs a denoiser's steps by every method, tolerance, window and number of samples asked for, each beside "
-            "the loop in interleaved rounds: times, sweeps, calls of the network (of at most 256 rows) and "
+            "the loop in interleaved rounds: times, sweeps, calls of the network (of at most 256 rows, or the "
+            "samples') and "
             "evaluations (a Jacobian counts as many as the state is wide) as parts of the loop's, and the largest "
             "difference of a state. With --evaluate the quality of many samples, by the loop and by each: means "
             "over the seeds and the Frechet distance's deviation.\vscripts/plots/diffusion.gp draws the CSV file.",

@@ -74,8 +74,8 @@ static const struct argp_option generate_options[] = {
     {"order", KEY_ORDER, "K", 0, "parataa: steps substituted into each other (default: the window)", 0},
     {"block", KEY_BLOCK, "N", 0, "parareal: steps a block (default: the root of all)", 0},
     {"tolerance", KEY_TOLERANCE, "T", 0,
-     "Of the pictures and all states before them: largest difference from the loop's, confirmed by an error estimate "
-     "(default 0.01); 0: until the bits repeat",
+     "Of the pictures and all states before them: largest difference from the loop's, of numbers beyond 1 relative to "
+     "them, confirmed by an error estimate (default 0.01); 0: until the bits repeat",
      0},
     {"step-tolerance", KEY_STEP_TOLERANCE, "T", 0,
      "Of each step's residual (default a tenth of --tolerance; newton, shooting and overlap, which estimate their own "
@@ -200,8 +200,8 @@ static int settle_tolerance(generate *t) {
     if (t->tolerance == 0 && t->step_tolerance >= 0)
         return cli_fail(CLI_USAGE, "--tolerance 0 goes on until the bits repeat: wanted it without --step-tolerance");
     if (g->scaled && t->step_tolerance >= 0)
-        return cli_fail(CLI_USAGE,
-                        "--step-tolerance and --scaled: one of both; --tolerance is in units of the noise then");
+        return cli_fail(CLI_USAGE, "--step-tolerance and %s: one of both; --tolerance is in units of the noise then",
+                        t->paradigms ? "--paradigms" : "--scaled");
     if (t->tolerance >= 0 && t->step_tolerance >= 0 && cli_sampling_estimates(g->solve.method))
         return cli_fail(CLI_USAGE, "--step-tolerance beside --tolerance: %s has one, of its own error estimate",
                         cli_sampling_method_name(g->solve.method));

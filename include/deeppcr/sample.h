@@ -94,7 +94,8 @@ typedef struct dpcr_denoiser {
                      void *j);
     double jacobian_flops;
 
-    uint64_t identity;  // of the model: what is remembered of its chains is not taken for another's; 0: not told
+    uint64_t identity;  // of the model: what is remembered of its chains is not taken for another's; 0: not told, then
+                        // it is known by its addresses, predict and user, as long as the process lives
 
     dpcr_kinks kinks;  // of the model (ReLU, layer norm): methods that linearise go on until residuals are rounding
 } dpcr_denoiser;
@@ -170,8 +171,9 @@ DPCR_API dpcr_status dpcr_sampler_step(const dpcr_sampler *sampler, int64_t step
 DPCR_API dpcr_status dpcr_sampler_scale(const dpcr_sampler *sampler, double *scale, dpcr_error *error);
 
 // Rows given to the denoiser since the sampler was made (or since it was reset), those for Jacobians apart: a Jacobian
-// counts `width` products besides its row. And calls of the denoiser, of at most 256 rows: of the several that a sweep
-// over more, or a step of the loop over many sequences, takes none waits for another.
+// counts `width` products besides its row. And calls of the denoiser, of at most 256 rows, or as many as the batch, to
+// 4096 (fewer where their states would take more than 64 MB): of the several that a sweep over more takes none waits
+// for another.
 DPCR_API void dpcr_sampler_counts(const dpcr_sampler *sampler, int64_t *rows, int64_t *products, int64_t *calls);
 DPCR_API void dpcr_sampler_counts_reset(dpcr_sampler *sampler);
 

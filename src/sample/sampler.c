@@ -12,7 +12,8 @@
 #include "sample/normals.h"
 #include "sample/sample.h"
 
-enum { BLOCK_ROWS = 256, JACOBIAN_BYTES = 4 << 20 };
+// Rows of a call: BLOCK_ROWS, or a step of the loop over a larger batch.
+enum { BLOCK_ROWS = 256, MOST_ROWS = 4096, BLOCK_BYTES = 64 << 20, JACOBIAN_BYTES = 4 << 20 };
 
 #define T float
 #define N(name) name##_f32
@@ -27,6 +28,8 @@ enum { BLOCK_ROWS = 256, JACOBIAN_BYTES = 4 << 20 };
 
 #define BY_DTYPE(s, name, ...) ((s)->denoiser.dtype == DPCR_F32 ? name##_f32(__VA_ARGS__) : name##_f64(__VA_ARGS__))
 
+static int64_t least_of(int64_t a, int64_t b) { return a < b ? a : b; }
+static int64_t most_of(int64_t a, int64_t b) { return a > b ? a : b; }
 static size_t real_of(const dpcr_sampler *s) { return dpcr_dtype_size(s->denoiser.dtype); }
 static void *row_of(const dpcr_sampler *s, void *rows, int64_t i) {
     return rows ? (char *)rows + (size_t)(i * s->width) * real_of(s) : NULL;
@@ -304,6 +307,10 @@ static dpcr_status check_denoiser(const dpcr_denoiser *d, dpcr_error *error) {
     if ((unsigned)d->prediction >= DPCR_PREDICTION_COUNT)
         return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "sampler: prediction is %d, wanted a named one",
                           (int)d->prediction);
+    if (!(d->flops >= 0 && d->jacobian_flops >= 0 && isfinite(d->flops) && isfinite(d->jacobian_flops)))
+        return dpcri_fail(error, DPCR_ERROR_ARGUMENT,
+                          "sampler: the denoiser's flops are %g, those of a Jacobian %g, wanted 0 or more", d->flops,
+                          d->jacobian_flops);
     if (d->size > offsetof(dpcr_denoiser, kinks) && ((int)d->kinks < DPCR_KINKS_NONE || d->kinks > DPCR_KINKS_AFFINE))
         return dpcri_fail(error, DPCR_ERROR_ARGUMENT,
                           "sampler: the denoiser's kinks is %d, wanted 0, none, to %d, affine", (int)d->kinks,
@@ -419,8 +426,10 @@ static dpcr_status take_blocks(dpcr_sampler *s, dpcr_error *error) {
     dpcr_status status;
     const size_t real = real_of(s);
     const int64_t w = s->width, square = w * w, fit = JACOBIAN_BYTES / (int64_t)real / square;
-    s->block = BLOCK_ROWS;
-    s->jacobian_block = fit < 1 ? 1 : fit < BLOCK_ROWS ? fit : BLOCK_ROWS;
+    const int64_t rows_there = s->batch * (s->options.steps - s->options.skip), held = BLOCK_BYTES / (int64_t)real / w;
+    s->block = least_of(most_of(BLOCK_ROWS, least_of(s->batch, MOST_ROWS)),
+                        least_of(most_of(held, 1), most_of(rows_there, 1)));
+    s->jacobian_block = least_of(most_of(fit, 1), least_of(s->block, BLOCK_ROWS));
     void *rows[] = {&s->x, &s->m, &s->x1, &s->m1};
     for (int i = 0; i < 4; i++) DPCR_TRY(take(s, rows[i], s->block, w, 1, real, error));
     if (s->options.kind == DPCR_SAMPLER_DPM_SOLVER) DPCR_TRY(take(s, &s->p, s->block, w, 1, real, error));
@@ -458,7 +467,9 @@ static dpcr_status copy_mask(dpcr_sampler *s, const dpcr_sampler_options *given,
     const dpcr_array *mask = given->mask;
     const size_t real = real_of(s);
     if (!mask && !given->known) return DPCR_OK;
-    if (!mask || !mask->data || mask->ndim != 1 || mask->shape[0] != s->width || mask->dtype != s->denoiser.dtype ||
+    if (!mask)
+        return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "sampler: known is given, but no mask of the places that are");
+    if (!mask->data || mask->ndim != 1 || mask->shape[0] != s->width || mask->dtype != s->denoiser.dtype ||
         mask->device.type != DPCR_HOST)
         return dpcri_fail(error, DPCR_ERROR_ARGUMENT, "sampler: the mask is not [%lld] %s on the host",
                           (long long)s->width, dpcr_dtype_name(s->denoiser.dtype));
@@ -477,11 +488,16 @@ done:
     return status;
 }
 
-// Of all that makes the chain's steps but its noise, and the classes asked for, which take about as many sweeps.
+// Of all that makes the chain's steps but its noise, and the classes asked for, which take about as many sweeps. A
+// model that tells none is known by where it lies.
 static uint64_t identity_of(const dpcr_sampler *s) {
     const dpcr_sampler_options *o = &s->options;
     const double numbers[5] = {(double)o->kind, (double)s->denoiser.prediction, o->eta, o->clip, s->mask ? 1 : 0};
     uint64_t sum = dpcri_checksum(DPCRI_CHECKSUM, &s->denoiser.identity, sizeof s->denoiser.identity);
+    if (!s->denoiser.identity) {
+        sum = dpcri_checksum(sum, &s->denoiser.user, sizeof s->denoiser.user);
+        sum = dpcri_checksum(sum, &s->denoiser.predict, sizeof s->denoiser.predict);
+    }
     sum = dpcri_checksum(sum, numbers, sizeof numbers);
     sum = dpcri_checksum(sum, s->places, (size_t)(o->steps - o->skip + 1) * sizeof *s->places);
     return s->mask ? dpcri_checksum(sum, s->mask, (size_t)s->width) : sum;
@@ -496,18 +512,19 @@ static dpcr_kinks kinks_of(const dpcr_sampler *s) {
 
 static void make_chain(dpcr_sampler *s) {
     const int64_t width = s->p ? 2 * s->width : s->width;
-    const double readings = reads_twice(s) ? 2 : 1;
+    const double readings = reads_twice(s) ? 2 : 1, told = s->denoiser.flops;
+    const double flops = told > 0 ? readings * told + 12 * (double)s->width : 0;
     s->chain = (dpcr_steps){.size = sizeof s->chain,
                             .user = s,
                             .length = s->options.steps - s->options.skip,
                             .batch = s->batch,
                             .width = width,
                             .dtype = s->denoiser.dtype,
-                            .flops = readings * s->denoiser.flops + 12 * (double)s->width,
-                            .lanes = s->block,
+                            .flops = flops,
+                            .lanes = least_of(s->block, BLOCK_ROWS),
                             .advance = advance,
                             .coarse = coarse,
-                            .coarse_flops = readings * s->denoiser.flops + 12 * (double)s->width,
+                            .coarse_flops = flops,
                             .slopes = s->p ? NULL : s->slopes,
                             .identity = identity_of(s)};
     if (!s->denoiser.linearise) return;

@@ -194,10 +194,12 @@ static bool mixes(const dpcr_steps *steps) {
     return steps->jacobian.structure == DPCR_DENSE || steps->jacobian.structure == DPCR_CSR;
 }
 
-// Threads whose blocks of a step share a page wait for each other's cache lines, some 14 ns a line: steps that do less
-// with one go in blocks that fill a page. Recurrent networks write past the caches then.
+// A callback that is called by one thread has all sequences at once. Threads whose blocks of a step share a page wait
+// for each other's cache lines, some 14 ns a line: steps that do less with one go in blocks that fill a page. Recurrent
+// networks write past the caches then.
 int64_t dpcri_row_block(const dpcr_steps *steps) {
     enum { PAGE = 1 << 12, LINE = 64, LINE_FLOPS = 1700 };
+    if (!steps->concurrent) return steps->batch > 1 ? steps->batch : 1;
     const int64_t row = steps->width * (int64_t)dpcr_dtype_size(steps->dtype);
     const bool light = !mixes(steps) ||
                        (steps->flops > 0 && !steps->gradient_whole && steps->flops * LINE < (double)(LINE_FLOPS * row));
@@ -206,7 +208,7 @@ int64_t dpcri_row_block(const dpcr_steps *steps) {
 
 // Going back there is more to do with a line, where components mix.
 int64_t dpcri_back_block(const dpcr_steps *steps) {
-    return mixes(steps) ? fair_block(steps, dpcri_rows_of_line(steps)) : dpcri_row_block(steps);
+    return mixes(steps) && steps->concurrent ? fair_block(steps, dpcri_rows_of_line(steps)) : dpcri_row_block(steps);
 }
 
 enum {

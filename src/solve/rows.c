@@ -135,7 +135,8 @@ static int64_t within(double steps, int64_t least, int64_t most) {
 }
 
 // By flops some tenths of a second on one slow thread, at first far fewer: short chains of steps that are what was told
-// of them are run at once. Of steps of which nothing was told, one.
+// of them are run at once. Of steps of which nothing was told, and of those that one thread calls, which may be
+// anything, one.
 void dpcri_pace_begin(dpcri_pace *pace, const dpcr_solve_plan *plan, double sequences, int64_t steps) {
     const dpcr_steps *s = &plan->steps;
     const double flops = sequences * s->flops, latency = sequences * fmax(s->latency, s->adjoint_latency);
@@ -143,7 +144,7 @@ void dpcri_pace_begin(dpcri_pace *pace, const dpcr_solve_plan *plan, double sequ
     pace->most = pace->steps = within(flops > 0 ? 2e8 / flops : MOST_BETWEEN, DPCRI_LOOK_STEPS, MOST_BETWEEN);
     pace->began = -1;
     if (!dpcri_cancels(plan->context)) return;
-    pace->steps = within(flops > 0 ? 4e7 / flops : 1, 1, MOST_AT_FIRST);
+    pace->steps = within(flops > 0 && s->concurrent ? 4e7 / flops : 1, 1, MOST_AT_FIRST);
     if (latency * (double)pace->steps > between) pace->steps = within(between / latency, 1, MOST_AT_FIRST);
     if (pace->steps < steps) pace->began = dpcri_seconds();
 }
