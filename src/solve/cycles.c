@@ -12,8 +12,9 @@
 //
 //   estimate = 1.7 |e| / (1 - rate),   rate = |e| / (|e| before), or the one before where that is more; none above 0.7
 //
-// and 6 |e| of the first cycle, which has no rate. Where a rate is above 0.7 twice in turn, or above 1 once, parareal
-// itself, whose chunks run all their steps, goes on from the states as they are before that correction.
+// and 6 |e| of the first cycle, which has no rate (of chains of DPCRI_FEW_STEPS at least: the coarse steps of ten steps
+// may miss an error wholly, which the next cycle shows). Where a rate is above 0.7 twice in turn, or above 1 once,
+// parareal itself, whose chunks run all their steps, goes on from the states as they are before that correction.
 //
 // Work of a cycle: L evaluations at once and K = L / n coarse steps one after another; where the chain tells coarse
 // Jacobians (coarse_linearise) and K of them cost no more than two evaluations of the chain, G's part is A_i S_i, made
@@ -305,7 +306,8 @@ static double estimate_of(const cycles *c, int64_t b, double former_rate) {
     const double eps = c->steps->dtype == DPCR_F64 ? 2.2e-16 : 1.2e-7;
     if (!isfinite(c->size[b])) return -1;
     if (c->size[b] <= 8 * eps) return 2 * c->size[b];  // rounding
-    if (c->former[b] == 0) return unseen_factor * c->size[b];
+    const bool tells = c->steps->length >= DPCRI_FEW_STEPS || c->run->plan->options.confirm < 0;
+    if (c->former[b] == 0) return tells ? unseen_factor * c->size[b] : HUGE_VAL;
     return rate <= slowest_rate ? seen_factor * c->size[b] / (1 - slower) : -1;
 }
 

@@ -15,14 +15,14 @@
 //
 //   estimate = 3 e g / (1 - rate),   rate = e / (e before), or the one before where that is more; none above 0.7
 //
-// and 4 e g of the first sweep, which has no rate. g >= 1 is what a chunk makes of its start's error beyond that, seen
-// at the chain's end, where no start is: how far its last state moved over e before, or would move by G in the first
-// sweep. It costs K coarse steps, and is of the whole chain, for only what has the loop's bits is locked. Other
-// methods' results are judged the same way (option confirm) where cycles.c cannot: a sweep from their states, and more
-// of them until the estimate will do. A coarse step that cannot be made (a positive code, or what is not finite) counts
-// as no step: its chunk is corrected by its own end alone, and nothing is estimated; so of every chain by the identity,
-// which knows of no growth. Sources: Lions, Maday, Turinici, C. R. Acad. Sci. 332 (2001); SRDS (arXiv 2412.20292).
-// docs/diffusion.md.
+// and 4 e g of the first sweep, which has no rate (of chains of DPCRI_FEW_STEPS at least). g >= 1 is what a chunk makes
+// of its start's error beyond that, seen at the chain's end, where no start is: how far its last state moved over e
+// before, or would move by G in the first sweep. It costs K coarse steps, and is of the whole chain, for only what has
+// the loop's bits is locked. Other methods' results are judged the same way (option confirm) where cycles.c cannot: a
+// sweep from their states, and more of them until the estimate will do. A coarse step that cannot be made (a positive
+// code, or what is not finite) counts as no step: its chunk is corrected by its own end alone, and nothing is
+// estimated; so of every chain by the identity, which knows of no growth. Sources: Lions, Maday, Turinici, C. R. Acad.
+// Sci. 332 (2001); SRDS (arXiv 2412.20292). docs/diffusion.md.
 #include <math.h>
 #include <string.h>
 
@@ -264,6 +264,7 @@ static double estimate_of(const parareal *p, int64_t b) {
     if (p->blind[b] || !p->steps->coarse) return -1;
     if (p->change[b] <= 8 * eps) return 2 * p->change[b];  // rounding
     if (!(rate <= slowest_rate) || !isfinite(growth)) return -1;
+    if (!seen && p->steps->length < DPCRI_FEW_STEPS && p->run->plan->options.confirm > 0) return HUGE_VAL;
     if (!seen) return unseen_factor * p->change[b] * fmax(1, growth);
     return seen_factor * p->change[b] * fmax(1, growth) / (1 - fmax(rate, fmin(p->rate[b], slowest_rate)));
 }

@@ -231,6 +231,8 @@ bool dpcri_coarse_is_linear(const dpcr_steps *steps, const dpcr_solve_options *o
 bool dpcri_confirms(const dpcr_solve_options *options);
 // Cycles that are expected of it: two or three that correct, or one that estimates.
 double dpcri_confirm_cycles(const dpcr_solve_options *options);
+// Of chains with fewer steps no error estimate goes by one correction alone.
+enum { DPCRI_FEW_STEPS = 32 };
 // Fills z as the option guess says, but for STATE and GIVEN. zero: scratch of a state.
 dpcr_status dpcri_make_guess(dpcri_run *run, void *zero);
 // Whether the callback `window` serves these options (every default filled in but the scheme's).
