@@ -676,6 +676,22 @@ def test_a_method_is_left_once_there_is_another(rng, monkeypatch):
     assert plan.sentence == f"overlap: {first} had to be finished in order"
 
 
+@pytest.mark.parametrize("batch", [None, 3])
+def test_one_solve_of_few_steps_takes_each_once(rng, batch):
+    cell = Cell(rng, 400, 3, batch)
+    found = deeppcr.solve(cell.step, cell.z0, 400, cell.jacobian)
+    assert cell.calls == 400 and found.report.method == "sequential"
+    assert found.report.sentence.startswith("sequential: to plan 400 steps takes longer than to solve them once")
+    loop = deeppcr.solve(cell.step, cell.z0, 400, cell.jacobian, "sequential")
+    assert found.z.tobytes() == loop.z.tobytes()
+    g = rng.normal(size=loop.z.shape)
+    assert np.allclose(found.vjp(g)[0], loop.vjp(g)[0], rtol=0, atol=1e-9)
+    assert deeppcr.plan(cell.step, cell.z0, 400, cell.jacobian).sentence != found.report.sentence
+    cell.calls = 0
+    deeppcr.solve(cell.step, cell.z0, 400, cell.jacobian, chunk=100)  # an option of another method: it is planned
+    assert cell.calls > 0
+
+
 def test_printing_a_plan_calls_no_step(rng):
     cell = Cell(rng, 400, 3)
     plan = deeppcr.plan(cell.step, cell.z0, 400, cell.jacobian, "newton")

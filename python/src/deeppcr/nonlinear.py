@@ -731,6 +731,13 @@ def plan(
     return SolvePlan(step, z0, length, jacobian, method, structure, given["block"], bent, given)
 
 
+_ALWAYS = {"structure", "block", "backward", "fallback", "kinks", "atol", "rtol"}  # options that no other method is wanted for
+
+
+def _is_few(z0: Any, length: Any) -> bool:
+    return isinstance(length, int) and length < (500 if np.ndim(z0) < 2 else 2000)
+
+
 def solve(
     step: Callable[..., Any], z0: Any, length: int, jacobian: Optional[Callable[..., Any]] = None, method: str = "auto", *,
     guess: Any = "zero", progress: Optional[Callable[[int], Any]] = None, **options: Any,
@@ -751,7 +758,8 @@ def solve(
         can run.
     method : str
         "auto", "sequential", "newton", "diagonal", "block", "picard", "jacobi", "damped", "overlap", "shooting", "parareal" or
-        "parataa".
+        "parataa". "auto" plans the chain, which takes some hundred calls of the step: a chain of fewer than 500 steps (of a batch,
+        2000) runs in order at once; `plan` plans those too, for many solves.
     guess : str or array_like
         Where the sweeps start: "zero" (f_l of zeros), "step" (f_l(z0)), "state" (z0), or an array of z's shape.
     progress : callable, optional
@@ -787,8 +795,14 @@ def solve(
     if guess is None or isinstance(guess, str) and guess == "given":
         raise ArgumentError.of("guess", shown(guess), "'zero', 'step', 'state' or an array of z's shape")
     given = not isinstance(guess, str)
-    made = plan(step, z0, length, jacobian, method, guess="given" if given else guess, **options)  # type: ignore[arg-type]
+    # To plan takes some hundred calls of a step, of batches more, which one solve of few steps does not make good.
+    few = not given and guess == "zero" and method == "auto" and _is_few(z0, length) and not options.keys() - _ALWAYS
+    way = "sequential" if few else method
+    made = plan(step, z0, length, jacobian, way, guess="given" if given else guess, **options)  # type: ignore[arg-type]
     assert isinstance(made, SolvePlan)
+    if few:
+        why = f"sequential: to plan {length} steps takes longer than to solve them once (deeppcr.plan does)"
+        made._way = made._way._replace(sentence=why)
     found = made.solve(z0, guess if given else None, progress)
     if not found.report.converged:
         raise NotConverged(f"solve: {found.report!r}", "solve", found.report.residual, "convergence, or fallback=True")
