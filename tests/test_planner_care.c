@@ -100,6 +100,20 @@ static void learn_seconds(dpcr_context *context, counted *c, const dpcr_steps *s
     dpcr_solve_plan_destroy(plan);
 }
 
+// Steps that take less than the flops that they tell at the processor's peak, as on a device: their bound says nothing,
+// nor what of them would have to be read, and a sweep's call is timed.
+static void steps_made_elsewhere_are_timed(void **state) {
+    (void)state;
+    dpcr_context *context = context_of(true);
+    counted c = {.c = {.step = step_forgets, .length = 256, .batch = 1, .width = 2, .dtype = DPCR_F64}};
+    dpcr_steps steps = steps_of(&c, 1);
+    const dpcr_solve_options options = options_of(1e-3);
+    steps.flops = 1e15;
+    plan_once(context, &c, &steps, &options);
+    assert_int_equal(c.sweeps, 2);
+    dpcr_context_destroy(context);
+}
+
 // A sweep's call that would take too long is not timed, once and for all later plans, until planning is given the time
 // or solves have taken long enough; then by two runs, and never again.
 static void too_long_a_call_is_timed_later(void **state) {
@@ -289,6 +303,7 @@ static void a_step_wants_its_states_only(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(steps_made_elsewhere_are_timed),
         cmocka_unit_test(too_long_a_call_is_timed_later),
         cmocka_unit_test(memory_is_kept),
         cmocka_unit_test(overlap_is_timed),

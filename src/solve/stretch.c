@@ -212,14 +212,25 @@ bool dpcri_time_step(dpcri_outlook *o, int64_t runs) {
     return seconds > 0;
 }
 
+static double row_alone(const dpcri_outlook *o) {
+    return o->costs.block / (double)least(o->steps->batch, dpcri_row_block(o->steps));
+}
+
+static double row_at_peak(const dpcri_outlook *o) {
+    const double peak = dpcri_rates_peak() * (o->steps->dtype == DPCR_F64 ? 0.5 : 1);
+    return o->steps->flops / peak / (double)dpcr_context_threads(o->context);
+}
+
+// Steps that have taken less than their flops at the processor's peak are made on a device, whose call takes about as
+// long for many rows.
+static bool is_elsewhere(const dpcri_outlook *o) { return row_at_peak(o) > row_alone(o); }
+
 // No row of a large product takes less than its flops at the processor's peak; where the chain does not tell them, an
 // eighth of the loop's step is as good a guess as any.
 void dpcri_bound_costs(dpcri_outlook *o) {
     const dpcr_steps *s = o->steps;
-    const double peak = dpcri_rates_peak() * (s->dtype == DPCR_F64 ? 0.5 : 1);
-    const double alone = o->costs.block / (double)least(s->batch, dpcri_row_block(s));
-    const double row = s->flops > 0 ? s->flops / peak / (double)dpcr_context_threads(o->context) : alone / 8;
-    o->costs.lane = o->costs.sweep = fmin(row, alone);
+    o->costs.lane = !(s->flops > 0) ? row_alone(o) / 8 : is_elsewhere(o) ? row_alone(o) / FULL_LANES : row_at_peak(o);
+    o->costs.sweep = o->costs.lane;
     o->costs.jacobian = s->flops > 0 ? o->costs.lane * s->jacobian_flops / s->flops : 0;
     o->costs.at_best = true;
 }
@@ -233,7 +244,8 @@ static int64_t lanes_to_time(const dpcri_outlook *o, double seconds) {
     const int64_t call = s->lanes > 1 ? s->lanes / s->batch : USUAL_LANES;
     const int64_t enough = s->length / CHAIN_PART > FULL_LANES ? s->length / CHAIN_PART : FULL_LANES;
     const int64_t most = least(least(window, enough), call > 0 ? call : 1);
-    const double cold = s->flops / 2 * (double)dpcr_dtype_size(s->dtype) / o->machine.bandwidth;
+    const double weights = s->flops / 2 * (double)dpcr_dtype_size(s->dtype);
+    const double cold = is_elsewhere(o) ? 0 : weights / o->machine.bandwidth;
     const int64_t lanes = (int64_t)fmin(fmax(0, seconds - cold) / (o->costs.lane * (double)s->batch), (double)most);
     return lanes < least(most, LEAST_LANES) ? 0 : lanes;
 }
