@@ -688,6 +688,8 @@ static void look(dpcr_solve_plan *plan, dpcri_outlook *o, dpcri_known *known) {
     o->sweeps = known->sweeps ? known->sweeps : expected_sweeps(&o->contraction, o->steps->length);
 }
 
+static bool goes_back(const dpcr_steps *steps) { return steps->adjoint || steps->linearise || steps->adjoint_window; }
+
 dpcr_status dpcri_planner_choose(dpcr_solve_plan *plan, dpcr_error *error) {
     const dpcr_solve_options asked = plan->options;
     const bool forward = asked.method == DPCR_METHOD_AUTO, backward = asked.backward == DPCR_SCHEME_AUTO;
@@ -698,6 +700,12 @@ dpcr_status dpcri_planner_choose(dpcr_solve_plan *plan, dpcr_error *error) {
     }
     dpcr_status status = dpcri_planning_serves(plan->context, asked.planning, "solve", error);
     if (status != DPCR_OK) return status;
+    if (!forward && !goes_back(&plan->steps)) {  // there is nothing to choose, so nothing is looked at
+        plan->options.backward = DPCR_SCHEME_SEQUENTIAL;
+        snprintf(plan->sentence, sizeof plan->sentence, "%s: as asked; backward sequential: the only candidate",
+                 dpcr_method_name(asked.method));
+        return DPCR_OK;
+    }
     dpcri_watch watch;
     int code = 0;
     dpcri_outlook o = {.context = plan->context,
